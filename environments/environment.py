@@ -1,0 +1,102 @@
+"""What a world is: the contract between a simulated task and everything that plays it.
+
+A world knows nothing of HTTP, of tokens or of training. It is a folder of this package that offers one object satisfying
+`World`; the server hosts any of them, the registry finds them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What answers one action.
+
+    Attributes:
+        observation: What the agent sees next.
+        reward: What this action earned. The rewards of an episode add up to its score in [0, 1]; 1 is success.
+        done: Whether the world has ended the episode.
+    """
+
+    observation: str
+    reward: float
+    done: bool
+
+
+class Environment(Protocol):
+    """One session's world: it plays one episode after another, never two at once.
+
+    The same task index and the same actions give byte-identical observations on every machine, in every process and
+    whatever other sessions do.
+    """
+
+    def reset(self, index: int) -> str:
+        """Begins the episode of task `index`, whatever was going on, and returns its first observation.
+
+        Raises:
+            TaskIndexError: There is no such task.
+        """
+        ...
+
+    def step(self, action: str) -> Step:
+        """Performs one action. Any text is answered with an observation; none raises.
+
+        Raises:
+            EpisodeOverError: The episode has not begun or has ended.
+        """
+        ...
+
+    def oracle_action(self) -> str:
+        """The action that an expert with full knowledge of the state would take now.
+
+        Raises:
+            OracleError: The expert has no solution from here.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what the session holds. A second call does nothing."""
+        ...
+
+
+class World(Protocol):
+    """One of the worlds that the server hosts: its tasks, its instruction, and the sessions that it makes.
+
+    Attributes:
+        name: The registry's name, e.g. "textcraft".
+        version: Changes whenever the same task index would mean another task.
+        instruction: What an agent is told before its first observation: the rules and the form of the actions.
+    """
+
+    name: str
+    version: str
+    instruction: str
+
+    def create(self) -> Environment:
+        """A new session, before its first reset."""
+        ...
+
+    def tasks(self, split: Split) -> Sequence[int]:
+        """The task indices of a split, in a fixed order. Splits are disjoint by what matters in this world."""
+        ...
+
+
+class WorldError(Exception):
+    """Base of what a world raises."""
+
+
+class TaskIndexError(WorldError):
+    """There is no task of that index."""
+
+
+class EpisodeOverError(WorldError):
+    """An action came before the first reset or after the end."""
+
+
+class OracleError(WorldError):
+    """The oracle has no solution from this state."""
