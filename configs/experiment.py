@@ -1,0 +1,197 @@
+"""What an experiment is: one tree of typed parts, written as a YAML recipe or filled in as a form.
+
+Where it runs (addresses, folders, numbers of processes) is apart, in `configs.infrastructure`: the same recipe runs on a
+laptop and on a node of GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from configs.curriculum import Curriculum
+from configs.part import Part
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+EnvironmentName = Literal["textcraft"]
+
+
+class StarterPolicy(Part):
+    """A small policy built from nothing and cloned from the oracle's episodes, for machines without a GPU and without a hub."""
+
+    hidden_size: PositiveInt = 128
+    """Width of the residual stream."""
+    layers: PositiveInt = 4
+    """Transformer blocks."""
+    heads: PositiveInt = 4
+    """Attention heads; must divide hidden_size."""
+    tasks: str = "wood-train"
+    """Task list of the environment whose goals the oracle demonstrates."""
+    tokens: PositiveInt = 200_000
+    """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
+    learning_rate: PositiveFloat = 3e-3
+    """Peak learning rate of the cloning."""
+
+    @model_validator(mode="after")
+    def _divisible(self) -> StarterPolicy:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
+        return self
+
+
+class Policy(Part):
+    """The language model that acts, and how it speaks."""
+
+    model: str = "starter"
+    """Hugging Face name or folder of a causal language model with a chat template; "starter" builds the small policy below."""
+    starter: StarterPolicy = StarterPolicy()
+    """How the starter policy is made; used only when model is "starter"."""
+    message: Literal["react", "bare"] = "react"
+    """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
+    instruction: bool = True
+    """Whether the prompt begins with the environment's instruction. The starter policy knows the rules by heart."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Number type of the engine's weights. The trainer keeps float32 master weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+
+class Environment(Part):
+    """The world and which of its tasks are trained on."""
+
+    name: EnvironmentName = "textcraft"
+    """The world."""
+    train_tasks: str = "train"
+    """Task list to learn from."""
+    n_train_tasks: PositiveInt | None = None
+    """Use only the first so many of them; all when empty."""
+
+
+class Algorithm(Part):
+    """How trajectories become an update of the policy."""
+
+    name: Literal["grpo"] = "grpo"
+    """The advantage estimator."""
+    steps: PositiveInt
+    """Training steps; one step collects one batch of groups and learns from it."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak learning rate of AdamW."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the learning rate rises linearly from 0; it stays constant afterwards."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's decoupled weight decay."""
+    max_gradient_norm: PositiveFloat = 1.0
+    """Gradients are scaled down to this norm."""
+    epochs: PositiveInt = 1
+    """Passes over each batch of trajectories."""
+    mini_batches: PositiveInt = 1
+    """Optimiser updates per pass: the batch is cut into so many parts."""
+    micro_batches: PositiveInt = 4
+    """Forward-backward passes per optimiser update on each process: more of them take less memory."""
+    clip_low: NonNegativeFloat = 0.2
+    """The probability ratio is clipped below at 1 - clip_low."""
+    clip_high: NonNegativeFloat = 0.2
+    """The probability ratio is clipped above at 1 + clip_high."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the starting policy in the loss (low-variance estimator); 0 keeps no reference model."""
+    scale_advantages: Literal["group", "none"] = "group"
+    """Whether advantages are divided by the standard deviation of their group's rewards."""
+    importance_correction: Literal["truncated", "behaviour"] = "truncated"
+    """How the gap between the engine's and the trainer's probabilities is corrected: "truncated" weighs each token by their ratio,
+    capped at importance_cap (one more forward pass); "behaviour" takes the engine's probabilities as the old ones in the clipped ratio."""
+    importance_cap: PositiveFloat = 2.0
+    """Largest weight of a token under "truncated"."""
+
+
+class Rollout(Part):
+    """How episodes are collected."""
+
+    engine: Literal["vllm", "transformers"] = "vllm"
+    """What generates: vLLM, or plain transformers (slow, for models that vLLM does not know)."""
+    tasks_per_step: PositiveInt = 32
+    """Groups in a batch: different tasks per training step."""
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Episodes of the same task in a group."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature. The loss uses the same temperature."""
+    turn_tokens: PositiveInt = 512
+    """Most tokens that the policy may write in one turn."""
+    trajectory_tokens: PositiveInt = 10_752
+    """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
+    in_flight: PositiveInt = 256
+    """Episodes under way at once, at most."""
+    turn_seconds: PositiveFloat = 120.0
+    """Deadline of one request to an environment or the engine; what exceeds it fails the episode, it never scores it."""
+    episode_seconds: PositiveFloat = 1800.0
+    """Deadline of one episode."""
+    retries: NonNegativeInt = 2
+    """Fresh attempts at a failed episode before its group is left out."""
+
+
+class Evaluation(Part):
+    """How the policy is measured on tasks that it never trained on."""
+
+    tasks: str = "test"
+    """Task list to measure on."""
+    n_tasks: PositiveInt | None = None
+    """Use only the first so many of them; all when empty."""
+    samples: PositiveInt = 1
+    """Episodes per task."""
+    horizon: PositiveInt = 30
+    """Turn limit during evaluation, the same before, during and after training."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature; 0 is greedy."""
+    each_phase: bool = True
+    """Also measure at the end of each phase, not only before and after training."""
+
+
+class Seeds(Part):
+    """Every source of chance. The same seeds give the same run."""
+
+    training: NonNegativeInt = 0
+    """Order of the tasks and sampling of the training episodes."""
+    evaluation: NonNegativeInt = 0
+    """Sampling of the evaluation episodes."""
+    starter: NonNegativeInt = 0
+    """Weights and demonstrations of the starter policy."""
+
+
+class Experiment(Part):
+    """One ScalingInter-RL run: who learns, where, under which curriculum, by which algorithm, and how it is measured."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")] = "scaling-inter"
+    """Groups the runs of a study in MLflow; also the folder of the run."""
+    policy: Policy = Policy()
+    """The language model."""
+    environment: Environment = Environment()
+    """The world."""
+    curriculum: Curriculum
+    """The horizon over training."""
+    algorithm: Algorithm
+    """The update."""
+    rollout: Rollout = Rollout()
+    """The collection of episodes."""
+    evaluation: Evaluation = Evaluation()
+    """The measurement."""
+    seeds: Seeds = Seeds()
+    """The sources of chance."""
+    checkpoint_every: PositiveInt = 10
+    """Training steps between checkpoints; each phase also ends with one."""
+    keep_checkpoints: PositiveInt = 2
+    """Checkpoints kept for resuming, besides those at the ends of phases."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
+            raise ValueError(
+                f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
+            )
+        batch = self.rollout.tasks_per_step * self.rollout.group_size
+        parts = self.algorithm.mini_batches * self.algorithm.micro_batches
+        if parts > batch:
+            raise ValueError(
+                f"algorithm.mini_batches x algorithm.micro_batches ({parts}) is more than the {batch} episodes of a batch "
+                "(rollout.tasks_per_step x rollout.group_size); lower one of the two"
+            )
+        return self

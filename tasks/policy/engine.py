@@ -1,0 +1,72 @@
+"""The contract of what generates text: tokens in, tokens and log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one message is sampled.
+
+    Attributes:
+        temperature: 0 is greedy.
+        max_tokens: Most tokens to generate.
+        stop_tokens: Generation ends after any of these; it is part of the output.
+        seed: Seed of this request's sampling.
+    """
+
+    temperature: float
+    max_tokens: int
+    stop_tokens: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What was sampled.
+
+    Attributes:
+        tokens: Token ids, the stop token included if one was met. Shape (T,), T >= 1.
+        log_probabilities: Their natural-log probabilities under the distribution sampled from. Shape (T,).
+    """
+
+    tokens: list[int]
+    log_probabilities: list[float]
+
+
+class EngineFault(Exception):
+    """The engine could not answer: an infrastructure fault, never an outcome of the episode."""
+
+
+class Engine(Protocol):
+    """Many generations in flight at once; the weights can be exchanged between them.
+
+    Attributes:
+        name: For the records, e.g. "vllm".
+        context_length: Most tokens of prompt and output together.
+    """
+
+    name: str
+    context_length: int
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:
+        """Continues `tokens`.
+
+        Raises:
+            EngineFault: No answer could be had.
+        """
+        ...
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replaces the weights by name; nothing may be in flight. Cached prefixes of the old weights are dropped."""
+        ...
+
+    def close(self) -> None:
+        """Frees everything. A second call does nothing."""
+        ...
