@@ -1,0 +1,38 @@
+# Every target does its own set-up first; a second call finds it done.
+#   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
+#   make quickstart PYTHON=/path    build .venv with this Python 3.11
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test bench up down lint clean
+python := .venv/bin/python
+export PYTHON
+
+help: ## Show what can be made
+	@echo "Usage: make TARGET [DEVICE=cpu|gpu]"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+
+setup: ## Create or update .venv from the lock files (every other target does this)
+	@locks/install.sh $(DEVICE)
+
+quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and show what it learned
+	@$(python) -m flows.scaling_inter configs/quickstart.yaml
+
+test: setup ## Run all tests
+	@$(python) -m pytest
+
+bench: setup ## Run the benchmarks side by side and write results/bench.json
+	@$(python) -m tests.benchmarks
+
+up: setup ## Start the Prefect server, MLflow and a worker on this machine
+	@$(python) -m tasks.provision.services up
+
+down: setup ## End what `make up` started
+	@$(python) -m tasks.provision.services down
+
+lint: setup ## Check style, format and types
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+
+clean: ## Remove .venv and caches (runs/ and results/ stay)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

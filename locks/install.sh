@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Makes .venv what the lock files say, or does nothing when it already is.
+#
+#   locks/install.sh [cpu|gpu]
+#
+# Without an argument the device is the one of an earlier call, else gpu where `nvidia-smi -L` lists one, else cpu.
+# .venv/.complete holds a hash of all that went in. It is written last, so an interrupted installation is never taken for a complete one.
+# PYTHON names another Python 3.11 to build .venv with.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+device=${1:-}
+if [ -z "$device" ]; then
+    if [ -f .venv/.device ]; then
+        device=$(cat .venv/.device)
+    elif nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+        device=gpu
+    else
+        device=cpu
+    fi
+fi
+locks=(locks/base.lock "locks/$device.lock" locks/dev.lock)
+if [ ! -f "locks/$device.lock" ]; then
+    echo "DEVICE is '$device'; it must be cpu or gpu" >&2
+    exit 2
+fi
+
+wanted=$({ printf '%s\n' "$device" "$PWD"; cat "${locks[@]}" pyproject.toml locks/install.sh; } | sha256sum | cut -d' ' -f1)
+is_complete() { [ -x .venv/bin/python ] && [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ]; }
+is_complete && exit 0
+# One installation at a time in a checkout; whoever waited looks again.
+exec 9<locks/install.sh
+flock 9
+is_complete && exit 0
+
+# --- System packages -------------------------------------------------------------------------------------------------
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3.11}" python3 /usr/bin/python3.11; do
+        if "$candidate" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+}
+loads() { "$1" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$2" 2>/dev/null; }
+
+missing_packages() { # Debian's names of what is not there, one a line
+    local python
+    python=$(find_python)
+    if [ -z "$python" ]; then
+        echo python3.11-venv
+        python=$(command -v python3 || true)
+    fi
+    # vLLM's CPU kernels link to libnuma and libstdc++.
+    if [ -n "$python" ]; then
+        loads "$python" libnuma.so.1 || echo libnuma1
+        loads "$python" libstdc++.so.6 || echo libstdc++6
+    else
+        printf '%s\n' libnuma1 libstdc++6
+    fi
+    # Kernels are compiled on the GPU machine itself, against Python's headers.
+    if [ "$device" = gpu ]; then
+        command -v g++ >/dev/null || echo g++
+        [ -n "$python" ] && [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || echo python3.11-dev
+    fi
+}
+
+missing=$(missing_packages | tr '\n' ' ')
+missing=${missing% }
+if [ -n "$missing" ]; then
+    sudo=$([ "$(id -u)" = 0 ] || echo sudo)
+    command="${sudo:+$sudo }apt-get install -y --no-install-recommends $missing"
+    echo "System packages are missing: $missing" >&2
+    answer=n
+    if ! command -v apt-get >/dev/null; then
+        echo "Install what your system calls Debian's packages of these names, then call this again." >&2
+    elif [ -t 0 ] && [ -t 2 ]; then
+        read -r -p "Run '$command' now? [y/N] " answer
+    elif [ -z "$sudo" ]; then
+        answer=y
+    fi
+    if [[ $answer != [yY]* ]]; then
+        echo "Run:  $command" >&2
+        exit 1
+    fi
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $command >/dev/null
+fi
+python=$(find_python)
+if [ -z "$python" ]; then
+    echo "No Python 3.11 was found as \$PYTHON, python3.11 or python3. Install one with its venv module (Debian 12: apt-get install python3.11-venv)," >&2
+    echo "or name it: make PYTHON=/path/to/python3.11 ..." >&2
+    exit 1
+fi
+
+# --- Python packages -------------------------------------------------------------------------------------------------
+log=.venv/install.log
+# The two builds of vLLM share their folder: never put one over the other.
+if [ ! -x .venv/bin/python ] || [ "$(cat .venv/.device 2>/dev/null || echo "$device")" != "$device" ]; then
+    "$python" -m venv --clear .venv
+fi
+rm -f .venv/.complete
+echo "$device" >.venv/.device
+: >$log
+
+total=$(cat "${locks[@]}" | grep -c '==')
+site_packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+installed() { find "$site_packages" -maxdepth 1 -name '*.dist-info' | wc -l; }
+fetched() { grep -cE '^(Collecting|Requirement already satisfied)' $log || true; }
+
+with_progress() { # runs a command with its output in the log, and says how far it has come
+    local every=20 end='\n'
+    [ -t 1 ] && every=1 end=' \r'
+    "$@" >>$log 2>&1 &
+    local pid=$!
+    # shellcheck disable=SC2064
+    trap "kill $pid 2>/dev/null; exit 130" INT TERM
+    local since=$SECONDS shown=$SECONDS
+    while kill -0 $pid 2>/dev/null; do
+        sleep 0.5
+        if ((SECONDS - shown >= every)); then
+            shown=$SECONDS
+            printf "  %d of %d packages fetched, %d installed, %d s$end" "$(fetched)" "$total" "$(installed)" "$((SECONDS - since))"
+        fi
+    done
+    trap - INT TERM
+    [ -t 1 ] && printf '%80s\r' ''
+    if ! wait $pid; then
+        tail -n 20 $log >&2
+        echo "The installation failed; the whole log is $log. Calling this again goes on from here." >&2
+        exit 1
+    fi
+}
+
+echo "Setting up .venv for $device (about 5 GB for cpu, 12 GB for gpu; once)"
+started=$SECONDS
+pip=(.venv/bin/python -m pip --disable-pip-version-check install --no-deps --no-build-isolation --no-input)
+# What has no wheel, and this project itself, is built with the locked setuptools.
+with_progress "${pip[@]}" "$(grep '^setuptools==' locks/base.lock)"
+with_progress "${pip[@]}" -r "locks/$device.lock" -r locks/dev.lock
+with_progress "${pip[@]}" -e .
+
+# PyPI carries one torch for each platform; on x86-64 Linux that is the CUDA build.
+check='
+import sys
+try:
+    import torch
+except (ImportError, OSError) as error:
+    sys.exit(f"import torch: {error}")
+cuda = torch.version.cuda
+if sys.argv[1] == "cpu" and cuda:
+    sys.exit(f"torch {torch.__version__} is built for CUDA {cuda}")
+if sys.argv[1] == "gpu" and not torch.cuda.is_available():
+    sys.exit(f"torch {torch.__version__} (CUDA {cuda}) sees no GPU: look at the driver with nvidia-smi, or choose DEVICE=cpu")
+'
+if ! reason=$(.venv/bin/python -c "$check" "$device" 2>&1); then
+    echo "$reason" | tail -n 3 >&2
+    if [ "$device" = cpu ]; then
+        .venv/bin/python -m pip --disable-pip-version-check uninstall -q -y torch 2>/dev/null
+        cat >&2 <<'MESSAGE'
+The CPU build of torch is needed. Set PIP_EXTRA_INDEX_URL to the index of CPU wheels that https://pytorch.org/get-started/locally/
+shows (choose Linux, Pip, CPU) and call this again; the other packages stay.
+MESSAGE
+    fi
+    exit 1
+fi
+
+echo "$wanted" >.venv/.complete.new
+mv .venv/.complete.new .venv/.complete
+echo "Set up in $((SECONDS - started)) s"
