@@ -1,0 +1,147 @@
+"""Recipes: YAML files that hold an experiment, and overrides of single fields."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from configs.experiment import Experiment
+
+FOLDER = Path(__file__).parent
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run: the message names each wrong field, its value and what would be right."""
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the project."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def recipe_path(recipe: str) -> Path:
+    """The file of a recipe given as a path or as the name of one in configs/.
+
+    Raises:
+        RecipeError: There is no such file.
+    """
+    for path in (Path(recipe), FOLDER / f"{recipe}.yaml"):
+        if path.is_file():
+            return path
+    close = difflib.get_close_matches(Path(recipe).stem, recipe_names(), 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise RecipeError(f"No recipe {recipe!r}: it is neither a file nor one of {', '.join(recipe_names())}.{hint}")
+
+
+def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """Reads and checks a recipe.
+
+    Args:
+        recipe: Path of a YAML file, or name of a recipe in configs/.
+        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too.
+
+    Raises:
+        RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
+    """
+    path = recipe_path(recipe)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise RecipeError(f"{path} is not YAML: {problem}") from problem
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
+    for name, value in (overrides or {}).items():
+        _put(tree, name.split("."), value, name)
+    try:
+        return Experiment.model_validate(tree)
+    except ValidationError as problem:
+        raise RecipeError(f"{path} is not a valid recipe:\n{explain(problem)}") from None
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Turns `--field.path value` and `--field.path=value` into overrides; values are read as YAML.
+
+    Raises:
+        RecipeError: An argument does not start with --, or has no value.
+    """
+    overrides: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) < 3:
+            raise RecipeError(f"{word!r} is not an override; write --field.path value, e.g. --algorithm.steps 10")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise RecipeError(f"--{name} needs a value, e.g. --{name} 10")
+            value = rest.pop(0)
+        try:
+            overrides[name] = yaml.safe_load(value)
+        except yaml.YAMLError as problem:
+            raise RecipeError(f"--{name}: {value!r} is not YAML: {problem}") from problem
+    return overrides
+
+
+def fingerprint(experiment: Experiment) -> str:
+    """12 hex digits that name this experiment: equal for equal recipes, whatever file they came from."""
+    canonical = json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def explain(problem: ValidationError) -> str:
+    """One line for each wrong field: its dotted name, its value, and the fix."""
+    lines = []
+    for error in problem.errors():
+        # pydantic names the member of a union in the path ("curriculum.stepwise.every"); people write it without.
+        names = [str(part) for part in error["loc"]]
+        names = [name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))]
+        where = ".".join(names) or "the recipe"
+        if error["type"] == "extra_forbidden":
+            known = _fields_of(error["loc"][:-1])
+            close = difflib.get_close_matches(names[-1], known, 1)
+            fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
+            lines.append(f"  {where}: there is no such field; {fix}")
+        elif error["type"] == "missing":
+            lines.append(f"  {where}: is missing; give it a value")
+        else:
+            lines.append(f"  {where}: {error['msg']} (it is {_short(error['input'])})")
+    return "\n".join(lines)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _fields_of(location: Sequence[int | str]) -> list[str]:
+    """Fields of the model at a location of the tree, members of unions included."""
+    models: list[type[BaseModel]] = [Experiment]
+    for part in location:
+        found: list[type[BaseModel]] = []
+        for model in models:
+            if isinstance(part, str) and part in model.model_fields:
+                found += _models_in(model.model_fields[part].annotation)
+        models = found or models  # a union member's tag names no field: stay
+    return sorted({name for model in models for name in model.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
+    for part in path[:-1]:
+        below = tree.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise RecipeError(f"{name}: {part} holds {_short(below)}, which has no fields of its own")
+        tree = below
+    tree[path[-1]] = value

@@ -1,0 +1,57 @@
+"""The horizon over training: ScalingInter-RL's schedules (arXiv 2509.08755, section 3.3) as pure functions of the step.
+
+h_{t+1} = h_t + delta_h every few steps: short horizons first (exploitation: the basics, learnt reliably), long ones later
+(exploration: planning and recovery). A pure function has nothing to save, so a resumed run cannot be off by a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from configs.curriculum import Curriculum, FixedHorizon, LinearHorizon, StepwiseHorizon
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A range of training steps under one horizon.
+
+    Attributes:
+        index: Place among the phases, from 0.
+        horizon: Turns that an episode may take.
+        first_step: First training step, from 0.
+        end_step: The step after the last.
+    """
+
+    index: int
+    horizon: int
+    first_step: int
+    end_step: int
+
+
+def horizon_at(curriculum: Curriculum, step: int) -> int:
+    """The turn limit of training step `step` (from 0).
+
+    Raises:
+        ValueError: step is negative.
+    """
+    if step < 0:
+        raise ValueError(f"a training step is 0 or more, not {step}")
+    match curriculum:
+        case FixedHorizon():
+            return curriculum.horizon
+        case StepwiseHorizon():
+            return curriculum.horizons[min(step // curriculum.every, len(curriculum.horizons) - 1)]
+        case LinearHorizon():
+            return min(curriculum.start + curriculum.delta * (step // curriculum.every), curriculum.maximum)
+
+
+def phases(curriculum: Curriculum, steps: int) -> list[Phase]:
+    """The phases that `steps` training steps fall into, in order; together they cover every step once."""
+    found: list[Phase] = []
+    for step in range(steps):
+        horizon = horizon_at(curriculum, step)
+        if not found or found[-1].horizon != horizon:
+            found.append(Phase(len(found), horizon, step, step + 1))
+        else:
+            found[-1] = Phase(found[-1].index, horizon, found[-1].first_step, step + 1)
+    return found
