@@ -1,0 +1,1 @@
+"""TextCraft: craft a Minecraft item by getting raw materials and following crafting commands."""

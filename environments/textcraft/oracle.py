@@ -1,0 +1,165 @@
+"""The oracle: a short plan from what is held to the goal.
+
+For a fixed choice of one recipe for each item and of one member for each kind, what must be got and crafted follows by
+adding up demand from the goal downwards (as in material requirements planning): every item is met after all that takes it, so
+its whole demand is known, what is held is used first, and the remainder is one `get` or the fewest crafts. The choices are
+searched by depth first with a bound. Doing a plan's first action leaves a plan that is one action shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from graphlib import TopologicalSorter
+
+from environments.environment import OracleError
+from environments.textcraft.recipes import Recipe, recipe_book
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making.
+
+    Attributes:
+        demand: How many of each item or kind are wanted, of what has not been met yet and, for items, also of what has.
+        pending: What has not been met yet.
+        pools: For each kind, the items set aside for it.
+        gets: How many of each raw item to get.
+        crafts: Which recipe to use how many times, the goal first.
+        cost: Actions so far.
+    """
+
+    demand: dict[str, int]
+    pending: set[str]
+    pools: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    gets: dict[str, int] = field(default_factory=dict)
+    crafts: list[tuple[Recipe, int]] = field(default_factory=list)
+    cost: int = 0
+
+    def branch(self) -> _Draft:
+        return _Draft(dict(self.demand), set(self.pending), dict(self.pools), dict(self.gets), list(self.crafts), self.cost)
+
+    def want(self, name: str, count: int) -> None:
+        self.demand[name] = self.demand.get(name, 0) + count
+        self.pending.add(name)
+
+
+def plan(goal: str, inventory: Mapping[str, int]) -> list[str]:
+    """Actions that craft `goal` from `inventory`: all the gets, then the crafts, ingredients before what takes them.
+
+    Raises:
+        OracleError: Nothing crafts `goal`.
+    """
+    if goal not in recipe_book().recipes:
+        raise OracleError(f"nothing crafts {goal!r}")
+    start = _Draft({}, set())
+    start.want(goal, inventory.get(goal, 0) + 1)
+    best: _Draft | None = None
+    drafts = [_extend(start, inventory)]
+    while drafts:
+        draft = next(drafts[-1], None)
+        if draft is None:
+            drafts.pop()
+        elif best is not None and draft.cost >= best.cost:
+            continue
+        elif draft.pending:
+            drafts.append(_extend(draft, inventory))
+        else:
+            best = draft
+    if best is None:
+        raise OracleError(f"found no way to craft {goal!r}")
+    return list(_actions(best))
+
+
+def _extend(draft: _Draft, inventory: Mapping[str, int]) -> Iterator[_Draft]:
+    """Meets the pending demand that nothing else pending can raise, in every way that there is."""
+    book, rank = recipe_book(), _ranks()
+    name = min(draft.pending, key=rank.__getitem__)
+    draft = draft.branch()
+    draft.pending.remove(name)
+    lacking = draft.demand[name]
+    if name in book.members:
+        pool: list[tuple[str, int]] = []
+        draft.pools[name] = pool
+        for item in book.members[name]:
+            # What recipes take of this very item comes first; the kind has what they leave.
+            spare = min(lacking, inventory.get(item, 0) - (draft.demand.get(item, 0) if item != name else 0))
+            if spare > 0:
+                pool.append((item, spare))
+                lacking -= spare
+                if item != name:
+                    draft.demand[item] = draft.demand.get(item, 0) + spare
+    else:
+        lacking -= inventory.get(name, 0)
+    if lacking <= 0:
+        yield draft
+    elif name in book.raw:
+        draft.gets[name] = lacking
+        draft.cost += 1
+        if name in book.members:
+            draft.pools[name].append((name, lacking))
+        yield draft
+    elif name in book.members:
+        for item in book.members[name]:
+            if book.depth[item] == book.depth[name]:
+                choice = draft.branch()
+                choice.pools[name] = [*draft.pools[name], (item, lacking)]
+                choice.want(item, lacking)
+                yield choice
+    else:
+        for recipe in book.recipes[name]:
+            runs = -(-lacking // recipe.count)
+            choice = draft.branch()
+            choice.crafts.append((recipe, runs))
+            choice.cost += runs
+            for ingredient, count in recipe.ingredients:
+                choice.want(ingredient, runs * count)
+            yield choice
+
+
+def _actions(draft: _Draft) -> Iterator[str]:
+    """The plan in words, in an order in which it can be done."""
+    for item, count in draft.gets.items():
+        yield f"get {count} {item}"
+    pools = {kind: list(pool) for kind, pool in draft.pools.items()}
+    for recipe, runs in reversed(draft.crafts):
+        for _ in range(runs):
+            given = [part for name, count in recipe.ingredients for part in _draw(pools, name, count)]
+            yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
+
+
+def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:
+    """Takes `count` for the ingredient `name`: itself, or from what was set aside for the kind."""
+    if name not in pools:
+        yield name, count
+        return
+    pool = pools[name]
+    while count:
+        item, available = pool.pop(0)
+        taken = min(count, available)
+        if taken < available:
+            pool.insert(0, (item, available - taken))
+        yield item, taken
+        count -= taken
+
+
+@cache
+def _ranks() -> dict[str, int]:
+    """An order in which every name comes after all that can raise its demand or claim what is held of it."""
+    book = recipe_book()
+    after: TopologicalSorter[str] = TopologicalSorter({name: () for name in book.depth})
+    for output, recipes in book.recipes.items():
+        for recipe in recipes:
+            for name, _ in recipe.ingredients:
+                after.add(name, output)
+                for kind, members in book.members.items():
+                    if name in members and name != kind and output not in members:
+                        after.add(kind, output if name not in book.members else name)
+    for kind, members in book.members.items():
+        for item in members:
+            if item not in book.members:
+                after.add(item, kind)
+            elif item != kind:
+                after.add(kind, item)
+    return {name: rank for rank, name in enumerate(after.static_order())}

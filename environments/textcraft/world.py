@@ -1,0 +1,111 @@
+"""TextCraft: an agent gets raw materials and follows crafting commands until it has crafted the goal."""
+
+from __future__ import annotations
+
+from environments.environment import EpisodeOverError, OracleError, Step
+from environments.textcraft.actions import Craft, Get, RefusedError, parse_action
+from environments.textcraft.oracle import plan
+from environments.textcraft.tasks import VERSION, goals, task, task_list
+
+
+class TextCraftEnvironment:
+    """One session. An episode ends with reward 1 when its goal is crafted; nothing else earns anything.
+
+    Attributes:
+        goal: The item to craft; None when no episode is in progress.
+        inventory: How many of each item are held, in the order in which they came.
+    """
+
+    __slots__ = ("goal", "inventory")
+
+    def __init__(self) -> None:
+        self.goal: str | None = None
+        self.inventory: dict[str, int] = {}
+
+    def reset(self, index: int) -> str:
+        """Begins task `index` with nothing held; see `Environment.reset`."""
+        begun = task(index)
+        self.goal = begun.goal
+        self.inventory = {}
+        return begun.observation
+
+    def step(self, action: str) -> Step:
+        """Performs one action; see `Environment.step`. An action that cannot be done changes nothing but is answered with why."""
+        if self.goal is None:
+            raise EpisodeOverError("no TextCraft episode is in progress; reset first")
+        try:
+            command = parse_action(action)
+        except RefusedError as refused:
+            return Step(str(refused), 0.0, False)
+        if isinstance(command, Get):
+            self.inventory[command.item] = self.inventory.get(command.item, 0) + command.count
+            return Step(f"Got {command.count} {command.item}", 0.0, False)
+        if isinstance(command, Craft):
+            return self._craft(command)
+        held = " ".join(f"[{item}] ({count})" for item, count in self.inventory.items())
+        return Step(f"Inventory: {held or 'You are not carrying anything.'}", 0.0, False)
+
+    def oracle_action(self) -> str:
+        """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
+        if self.goal is None:
+            raise OracleError("no TextCraft episode is in progress")
+        return plan(self.goal, self.inventory)[0]
+
+    def close(self) -> None:
+        """Ends the episode."""
+        self.goal = None
+        self.inventory = {}
+
+    def _craft(self, command: Craft) -> Step:
+        inventory = self.inventory
+        output = command.recipe.output
+        missing = [
+            f"{count - inventory.get(item, 0)} more {item} (you have {inventory.get(item, 0)} of {count})"
+            for item, count in command.given.items()
+            if inventory.get(item, 0) < count
+        ]
+        if missing:
+            return Step(f"Could not find enough items to craft {output}: you need {', '.join(missing)}.", 0.0, False)
+        for item, count in command.given.items():
+            inventory[item] -= count
+            if not inventory[item]:
+                del inventory[item]
+        inventory[output] = inventory.get(output, 0) + command.recipe.count
+        observation = f"Crafted {command.recipe.count} minecraft:{output.replace(' ', '_')}"
+        if output == self.goal:
+            self.goal = None
+            return Step(observation, 1.0, True)
+        return Step(observation, 0.0, False)
+
+
+class TextCraft:
+    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.tasks.task_lists`."""
+
+    name = "textcraft"
+    version = VERSION
+    instruction = (
+        "You craft an item in Minecraft. The first message lists crafting commands, some of them of no use for you, and names the goal. "
+        "Answer every message with one action:\n"
+        "get N item: take N of an item that none of the commands makes\n"
+        "craft N item using N item, N item: follow a crafting command with items that you hold\n"
+        "inventory: see what you hold\n"
+        "Where a command asks for a kind of item, such as planks, use any item of that kind, such as oak planks. "
+        "The task is done when the goal is crafted."
+    )
+
+    @property
+    def n_tasks(self) -> int:
+        """The number of tasks; their indices are 0 to `n_tasks` - 1."""
+        return len(goals())
+
+    def create(self) -> TextCraftEnvironment:
+        """A new session, before its first reset."""
+        return TextCraftEnvironment()
+
+    def tasks(self, split: str) -> tuple[int, ...]:
+        """The task indices of a split or of another named list, ascending.
+
+        Raises:
+            KeyError: No list has this name; the message names those that exist.
+        """
+        return task_list(split)
