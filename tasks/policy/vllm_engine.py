@@ -1,0 +1,206 @@
+"""vLLM inside this process, stepped between the events of the caller's event loop.
+
+The engine runs in the loop's own thread: a request can only join the batch between two steps, so answers of environments
+that arrive during a step lose nothing, and on a CPU there is no second process to wait for (five times the throughput of
+vLLM's separate engine process with a small model).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tasks.policy.engine import EngineFault, Generation, Sampling
+
+if TYPE_CHECKING:
+    import torch
+    from vllm import RequestOutput
+
+# Smallest number of rows from which the CPU's matrix product gives every row the same bits whatever stands beside it.
+INVARIANT_ROWS = 4
+
+
+class VllmEngine:
+    """An `Engine` that is vLLM in this process, on a GPU or a CPU."""
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        context_length: int,
+        in_flight: int,
+        dtype: str,
+        gpu_memory_fraction: float = 0.45,
+        cpu_cache_gb: int = 1,
+    ) -> None:
+        """Starts the engine with the weights of `model`.
+
+        Args:
+            model: Hugging Face name or folder.
+            context_length: Most tokens of prompt and output together.
+            in_flight: Most sequences in a batch.
+            dtype: "float32", "bfloat16" or "float16".
+            gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+            cpu_cache_gb: KV cache on a CPU, in GiB.
+
+        Raises:
+            EngineFault: vLLM could not start; its own message is the cause.
+        """
+        # Read by vLLM when it is imported: one process, one thread for the tiny matrices of a CPU, no chatter.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import torch
+        from vllm import EngineArgs, LLMEngine
+        from vllm.platforms import current_platform
+
+        self._on_cpu = current_platform.is_cpu()
+        if self._on_cpu:
+            _prepare_cpu()
+        arguments = EngineArgs(
+            model=model,
+            dtype=dtype,  # type: ignore[arg-type]
+            skip_tokenizer_init=True,
+            max_model_len=context_length,
+            max_num_seqs=in_flight,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            disable_log_stats=True,
+            enforce_eager=self._on_cpu,
+            gpu_memory_utilization=gpu_memory_fraction,
+            # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
+            enable_chunked_prefill=not self._on_cpu,
+            max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
+            block_size=CPU_BLOCK if self._on_cpu else None,
+            async_scheduling=False,
+        )
+        try:
+            self._engine = LLMEngine.from_engine_args(arguments)
+        except Exception as problem:
+            raise EngineFault(f"vLLM could not start with {model}: {problem}") from problem
+        self._torch = torch
+        self.context_length = context_length
+        self._ids = itertools.count()
+        self._waiting: dict[str, asyncio.Future[Generation]] = {}
+        self._pump: asyncio.Task[None] | None = None
+        self.generated_tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:
+        """Continues `tokens`; see `Engine.generate`."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        request = str(next(self._ids))
+        parameters = SamplingParams(
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens,
+            stop_token_ids=list(sampling.stop_tokens),
+            seed=sampling.seed if sampling.temperature > 0 else None,
+            logprobs=0,
+            detokenize=False,
+        )
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        try:
+            self._engine.add_request(request, TokensPrompt(prompt_token_ids=list(tokens)), parameters)
+        except Exception as problem:
+            raise EngineFault(f"vLLM refused a request of {len(tokens)} tokens: {problem}") from problem
+        self._waiting[request] = answer
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._step_until_idle())
+        try:
+            return await answer
+        finally:
+            if self._waiting.pop(request, None) is not None:  # cancelled: the engine need not finish it
+                self._engine.abort_request([request])
+
+    async def _step_until_idle(self) -> None:
+        """Steps the engine while it has work; the event loop runs between two steps."""
+        try:
+            while self._waiting:
+                for output in self._engine.step():
+                    self._deliver(output)
+                # A reply of an environment needs three turns of the loop to become the next request.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        except Exception as problem:
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(EngineFault(f"vLLM failed while generating: {problem!r}"))
+            self._waiting.clear()
+
+    def _deliver(self, output: RequestOutput) -> None:
+        if not output.finished:
+            return
+        answer = self._waiting.pop(output.request_id, None)
+        if answer is None or answer.done():
+            return
+        completion = output.outputs[0]
+        tokens = list(completion.token_ids)
+        if not tokens or completion.logprobs is None:
+            answer.set_exception(EngineFault(f"vLLM ended a request without a token ({completion.finish_reason})"))
+            return
+        log_probabilities = [row[token].logprob for row, token in zip(completion.logprobs, tokens, strict=True)]  # type: ignore[index]
+        self.generated_tokens += len(tokens)
+        self.prompt_tokens += len(output.prompt_token_ids or ())
+        self.cached_tokens += output.num_cached_tokens or 0
+        answer.set_result(Generation(tokens, log_probabilities))
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replaces the weights; see `Engine.load`."""
+        if self._waiting:
+            raise EngineFault(f"weights cannot change while {len(self._waiting)} requests are in flight")
+        with self._torch.no_grad():
+            self._engine.apply_model(lambda model: model.load_weights(weights))
+        self._engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Frees the engine; see `Engine.close`."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        engine, self._engine = getattr(self, "_engine", None), None  # type: ignore[assignment]
+        if engine is not None:
+            with suppress(Exception):
+                engine.engine_core.shutdown()
+            logging.getLogger(__name__).debug("vLLM closed")
+
+
+CPU_BLOCK = 32
+
+
+def _prepare_cpu() -> None:
+    """Makes vLLM's linear layers keep plain weights and give each row the same bits in any batch.
+
+    oneDNN packs weights when they are loaded, and a later load into a model with tied embeddings leaves the packed copy of
+    the output layer stale. The plain product changes its order of summation below `INVARIANT_ROWS` rows; padding to that many
+    makes what is sampled independent of which other episodes happen to be in flight, so that a run can be repeated bit
+    for bit although its episodes go at their own pace.
+    """
+    import torch
+    import vllm._custom_ops as custom_ops
+    from torch.nn import functional
+    from vllm.model_executor.layers import utils as layer_utils
+
+    custom_ops._supports_onednn = False
+
+    def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
+        def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            rows = x.shape[0]
+            if x.dim() == 2 and rows < INVARIANT_ROWS:
+                return functional.linear(functional.pad(x, (0, 0, 0, INVARIANT_ROWS - rows)), weight, bias)[:rows]
+            return functional.linear(x, weight, bias)
+
+        layer.cpu_linear = linear  # type: ignore[assignment]
+
+    layer_utils.dispatch_cpu_unquantized_gemm = dispatch

@@ -1,0 +1,77 @@
+"""From trajectories to the padded tensors of one forward-backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tasks.rollout.trajectory import Trajectory
+
+Tensors = dict[str, torch.Tensor]
+
+
+def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
+    """Cuts a batch into at most `parts` micro-batches so that the largest, padding included, is as small as it can be.
+
+    The trajectories are sorted by length and the sorted list is cut into runs; a run costs rows x longest row, which is what it
+    takes of memory and, nearly, of time.
+
+    Args:
+        lengths: Tokens of each trajectory.
+        parts: Number of micro-batches.
+
+    Returns:
+        `parts` lists of indices into `lengths` that together hold each index once; the last may be empty.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+
+    def cut(budget: int) -> list[list[int]]:
+        runs: list[list[int]] = []
+        for i in order:
+            if runs and (len(runs[-1]) + 1) * lengths[runs[-1][0]] <= budget:
+                runs[-1].append(i)
+            else:
+                runs.append([i])
+        return runs
+
+    low, high = max(lengths, default=0), max(lengths, default=0) * len(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        if len(cut(middle)) <= parts:
+            high = middle
+        else:
+            low = middle + 1
+    runs = cut(high)
+    return runs + [[] for _ in range(parts - len(runs))]
+
+
+def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
+    """Tensors of some trajectories in the layout that TRL's GRPO loss reads: prompts padded left, completions right.
+
+    Args:
+        trajectories: B trajectories with P tokens of prompt and T tokens of completion at most; may be empty.
+        pad_token: Token id of the padding.
+
+    Returns:
+        prompt_ids, prompt_mask of shape (B, P); completion_ids, completion_mask, tool_mask (1 on the policy's tokens) and
+        sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T). An empty batch becomes one masked row.
+    """
+    prompts = [t.prompt for t in trajectories] or [[pad_token]]
+    completions = [t.completion for t in trajectories] or [[pad_token]]
+    masks = [t.policy_mask for t in trajectories] or [[0]]
+    sampled = [t.log_probabilities for t in trajectories] or [[0.0]]
+    return {
+        "prompt_ids": _pad(prompts, pad_token, left=True),
+        "prompt_mask": _pad([[1] * len(row) for row in prompts], 0, left=True),
+        "completion_ids": _pad(completions, pad_token),
+        "completion_mask": _pad([[1] * len(row) for row in completions], 0),
+        "tool_mask": _pad(masks, 0),
+        "sampling_per_token_logps": _pad(sampled, 0.0),
+    }
+
+
+def _pad(rows: Sequence[Sequence[float]], value: float, left: bool = False) -> torch.Tensor:
+    longest = max(len(row) for row in rows)
+    fill = [[value] * (longest - len(row)) for row in rows]
+    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)])
