@@ -1,0 +1,91 @@
+"""`python -m environments`: serve a world, list the worlds, play an episode by hand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+EXAMPLE = """\
+examples:
+  python -m environments list
+  python -m environments serve textcraft --port 8000
+  python -m environments play textcraft --task 3
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m environments", description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="print the names of the worlds")
+    serve = commands.add_parser(
+        "serve",
+        help="serve one world over HTTP",
+        epilog='example:\n  python -m environments serve textcraft --port 8000 --workers 2\n  curl -d \'{"items": [{"index": 0}]}\' '
+        "http://127.0.0.1:8000/v1/create",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("name", help="the world, e.g. textcraft")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
+    serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
+    serve.add_argument("--max-sessions", type=_positive, default=10_000, help="sessions open at once, per worker (default: %(default)s)")
+    serve.add_argument(
+        "--lease", type=_seconds, default=600.0, help="seconds an idle session lives if its creator did not say (default: %(default)s)"
+    )
+    play = commands.add_parser("play", help="play an episode in the terminal")
+    play.add_argument("name", help="the world, e.g. textcraft")
+    play.add_argument("--task", type=int, help="the task index (default: the first training task)")
+    parsed = parser.parse_args(arguments)
+
+    from environments.registry import WORLDS
+
+    if parsed.command == "list":
+        sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
+        return 0
+    if parsed.name not in WORLDS:
+        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}")
+    if parsed.command == "play":
+        from environments.play import play_episode
+
+        return play_episode(parsed.name, parsed.task)
+
+    from environments.server.app import Options
+    from environments.server.logs import configure
+    from environments.server.workers import serve as serve_forever
+
+    configure()
+    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
+    try:
+        return serve_forever(parsed.name, options)
+    except OSError as taken:
+        sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
+        return 1
+
+
+def _port(text: str) -> int:
+    return _bounded(text, 1, 65535)
+
+
+def _positive(text: str) -> int:
+    return _bounded(text, 1, 1_000_000)
+
+
+def _bounded(text: str, low: int, high: int) -> int:
+    value = int(text)
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

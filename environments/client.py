@@ -1,0 +1,356 @@
+"""The asynchronous client of environment servers, used by whoever plays episodes.
+
+Everything is retried while a server is unreachable or busy, until the call's deadline: steps carry their turn, so that a repeated one
+is answered, not performed, again. What cannot be mended by waiting is raised as one of the types under `EnvironmentFault`; a fault
+never turns into an observation or a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from environments.environment import Split, Step
+from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+AVOID_S = 2.0
+"""A replica that did not answer gets no new session for this long, if another can take it."""
+CLOSE_S = 5.0
+
+
+class EnvironmentFault(Exception):
+    """Base of what a call can raise: the environment could not be played, which says nothing about the policy."""
+
+
+class Unreachable(EnvironmentFault):
+    """No server answered before the deadline."""
+
+
+class DeadlineExceeded(EnvironmentFault):
+    """A server took the request and did not answer before the deadline."""
+
+
+class SessionLost(EnvironmentFault):
+    """The server does not have the session (any more): its lease ran out, or the server was restarted. Start another."""
+
+
+class ServerFault(EnvironmentFault):
+    """The server or the world failed, or answered what makes no sense: a bug there."""
+
+
+class Refused(EnvironmentFault):
+    """The server understood and refused: a wrong task index, a wrong turn, an action after the episode's end. A bug here."""
+
+
+class Busy(EnvironmentFault):
+    """The servers had no session to spare until the deadline."""
+
+
+@dataclass(eq=False)
+class Replica:
+    """One server of several that are alike. `sessions` counts ours on it."""
+
+    url: str
+    sessions: int = 0
+    avoided_until: float = 0.0
+
+
+@dataclass(eq=False)
+class Session:
+    """An episode in progress.
+
+    Attributes:
+        id: The server's id.
+        index: The task.
+        turn: The number of the next action.
+    """
+
+    id: str
+    index: int
+    replica: Replica
+    turn: int = field(default=0)
+
+
+class EnvironmentClient:
+    """Plays episodes on one or more servers of the same world. An async context manager, bound to the loop that enters it."""
+
+    def __init__(self, urls: Sequence[str], *, deadline_s: float = 60.0, connections: int = 256) -> None:
+        """
+        Args:
+            urls: Base URLs of servers of one world; a new session goes to the one with the fewest of ours.
+            deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
+            connections: Requests in flight at once; further calls wait for their turn.
+        """
+        if not urls:
+            raise ValueError("urls is empty: name at least one environment server")
+        self._replicas = [Replica(url.rstrip("/")) for url in urls]
+        self._deadline_s = deadline_s
+        self._connections = connections
+        self._http: aiohttp.ClientSession | None = None
+        self._sessions: dict[str, Session] = {}
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=30.0)
+        self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes the sessions still open, as far as the servers can be reached, and the connections."""
+        assert self._http is not None
+        try:
+            if self._abandoned:
+                await asyncio.wait(self._abandoned, timeout=1.0)
+            await asyncio.gather(*(self._close_all(replica) for replica in self._replicas))
+        finally:
+            for task in self._abandoned:
+                task.cancel()
+            await self._http.close()
+            self._http = None
+
+    async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
+        """Opens a session and begins task `index`, in one request; returns the session and the first observation.
+
+        If the call is cancelled, the session that may come of it is closed in the background.
+
+        Args:
+            index: The task.
+            lease_s: Seconds that the session outlives its last request: more than the longest pause between two actions.
+            deadline_s: Seconds that this call may take.
+
+        Raises:
+            EnvironmentFault: Unreachable, DeadlineExceeded, Busy, ServerFault, or Refused (there is no such task).
+        """
+        starting = asyncio.ensure_future(self._start(index, lease_s, deadline_s))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._in_background(self._undo(starting))
+            raise
+
+    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+        """Performs one action.
+
+        After a cancelled or failed step the session can be asked again with the same action, or closed.
+
+        Raises:
+            EnvironmentFault: Unreachable, DeadlineExceeded, SessionLost, ServerFault, or Refused (the episode is over).
+        """
+        item = StepItem(session.id, session.turn, action)
+        try:
+            reply = await self._perform(lambda: session.replica, "step", item, deadline_s)
+        except (SessionLost, ServerFault):
+            self._forget(session)
+            raise
+        if reply.observation is None or reply.reward is None or reply.done is None or not math.isfinite(reply.reward):
+            raise ServerFault(f"{session.replica.url} answered a step without a valid observation, reward and done: {reply}")
+        if reply.turn != session.turn:
+            raise ServerFault(f"{session.replica.url} answered turn {reply.turn} when asked for turn {session.turn}")
+        session.turn += 1
+        return Step(reply.observation, reply.reward, reply.done)
+
+    async def close(self, session: Session) -> None:
+        """Ends the session. Raises nothing: where the server cannot be told, the lease ends it."""
+        self._forget(session)
+        try:
+            await self._perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
+        except SessionLost:
+            pass
+        except EnvironmentFault as fault:
+            log.warning("could not close a session; its lease will end it: %s", fault)
+
+    async def health(self) -> dict[str, Health | EnvironmentFault]:
+        """What each server says of itself, or why it did not, by URL."""
+        answers = await asyncio.gather(*(self._read(replica, "/health", Health, 5.0) for replica in self._replicas), return_exceptions=True)
+        result: dict[str, Health | EnvironmentFault] = {}
+        for replica, answer in zip(self._replicas, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, EnvironmentFault):
+                raise answer
+            result[replica.url] = answer
+        return result
+
+    async def world(self) -> WorldInfo:
+        """The world that all the servers host.
+
+        Raises:
+            EnvironmentFault: A server does not answer; Refused: they host different worlds or versions.
+        """
+        worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo, None) for replica in self._replicas))
+        for replica, world in zip(self._replicas, worlds, strict=True):
+            if (world.name, world.version) != (worlds[0].name, worlds[0].version):
+                raise Refused(
+                    f"{replica.url} hosts {world.name} {world.version}, but {self._replicas[0].url} hosts "
+                    f"{worlds[0].name} {worlds[0].version}: all URLs must be servers of one world"
+                )
+        return worlds[0]
+
+    async def tasks(self, split: Split) -> list[int]:
+        """The task indices of a split, in their fixed order."""
+        return (await self._read(self._least_loaded(), f"/v1/tasks?split={split}", TaskList, None)).tasks
+
+    async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
+        asked: list[Replica] = []
+
+        def choose() -> Replica:
+            if asked:
+                asked[-1].sessions -= 1
+            asked.append(self._least_loaded())
+            asked[-1].sessions += 1  # counted while it is being opened, so that starts at one moment spread
+            return asked[-1]
+
+        try:
+            reply = await self._perform(choose, "create", CreateItem(index, lease_s), deadline_s)
+            if reply.session is None or reply.observation is None:
+                raise ServerFault(f"{asked[-1].url} answered create without a session and an observation: {reply}")
+        except BaseException:
+            asked[-1].sessions -= 1
+            raise
+        session = Session(reply.session, index, asked[-1])
+        self._sessions[session.id] = session
+        return session, reply.observation
+
+    async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
+        try:
+            session, _ = await starting
+        except EnvironmentFault:
+            return
+        await self.close(session)
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    async def _close_all(self, replica: Replica) -> None:
+        items = [CloseItem(session.id) for session in self._sessions.values() if session.replica is replica]
+        if not items:
+            return
+        try:
+            await self._ask(replica, "close", items, time.monotonic() + 1.0)
+        except EnvironmentFault as fault:
+            log.warning("could not close %d sessions; their leases will end them: %s", len(items), fault)
+
+    def _forget(self, session: Session) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            session.replica.sessions -= 1
+
+    def _least_loaded(self) -> Replica:
+        now = time.monotonic()
+        return min(self._replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions))
+
+    async def _perform(self, choose: Callable[[], Replica], operation: str, item: msgspec.Struct, deadline_s: float | None) -> Reply:
+        """Asks until an answer comes, or the deadline."""
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            replica = choose()
+            try:
+                [reply] = await self._ask(replica, operation, [item], deadline)
+                return _checked(reply, f"{replica.url}/v1/{operation}")
+            except (Unreachable, Busy) as fault:
+                replica.avoided_until = time.monotonic() + AVOID_S
+                pause_s = await _pause(pause_s, deadline, fault)
+            except DeadlineExceeded:
+                replica.avoided_until = time.monotonic() + AVOID_S
+                raise
+
+    async def _ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
+        url = f"{replica.url}/v1/{operation}"
+        status, body = await self._exchange("POST", url, deadline, _encode({"items": items}))
+        try:
+            replies = msgspec.json.decode(body, type=Replies)
+        except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
+            replies = Replies(error=Error("unreadable", f"an answer that is not of our dialect: {body[:200]!r} ({unreadable})"))
+            status = 500 if status == 200 else status
+        if not replies.items and items:
+            raise _fault(status, replies.error, url)
+        if len(replies.items) != len(items):
+            raise ServerFault(f"{url} answered {len(replies.items)} items to {len(items)}")
+        return replies.items
+
+    async def _read(self, replica: Replica, path: str, kind: type[T], deadline_s: float | None) -> T:
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                status, body = await self._exchange("GET", replica.url + path, deadline)
+                if status != 200:
+                    raise _fault(status, None, replica.url + path, body)
+                return msgspec.json.decode(body, type=kind)
+            except (Unreachable, Busy) as fault:
+                pause_s = await _pause(pause_s, deadline, fault)
+            except msgspec.DecodeError as unreadable:
+                raise ServerFault(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
+
+    async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
+        if self._http is None:
+            raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
+        timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
+        try:
+            async with self._http.request(method, url, data=body, timeout=timeout, headers=_JSON, allow_redirects=False) as response:
+                return response.status, await response.read()
+        except aiohttp.ConnectionTimeoutError as unanswered:
+            raise Unreachable(f"{url} accepted no connection in time") from unanswered
+        except TimeoutError as late:
+            raise DeadlineExceeded(f"{url} did not answer in time") from late
+        except aiohttp.InvalidURL as invalid:
+            raise Refused(f"{url} is not a URL") from invalid
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as gone:
+            raise Unreachable(f"{url} is not reachable: {gone}") from gone
+        except aiohttp.ClientError as wrong:
+            raise ServerFault(f"{url} does not speak HTTP: {wrong}") from wrong
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(content)
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot carry: the action is sent with "?" in its place
+        for item in content["items"]:
+            item.action = item.action.encode("utf-8", "replace").decode()
+        return msgspec.json.encode(content)
+
+
+async def _pause(pause_s: float, deadline: float, fault: EnvironmentFault) -> float:
+    """Waits before the next attempt and returns the next pause; raises `fault` when no time is left for another attempt."""
+    wait_s = pause_s * random.uniform(0.5, 1.0)
+    if time.monotonic() + wait_s >= deadline:
+        raise fault
+    await asyncio.sleep(wait_s)
+    return min(LAST_PAUSE_S, pause_s * 2)
+
+
+def _checked(reply: Reply, url: str) -> Reply:
+    if reply.status == 200:
+        return reply
+    raise _fault(reply.status, reply.error, url, item=True)
+
+
+def _fault(status: int, error: Error | None, url: str, body: bytes = b"", item: bool = False) -> EnvironmentFault:
+    text = f"{url}: {status}" + (f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else "")
+    if status in (429, 503):
+        return Busy(text)
+    if status in (502, 504):  # a proxy speaks for a server that is not there
+        return Unreachable(text)
+    if item and status in (404, 410):
+        return SessionLost(text)
+    if 400 <= status < 500:
+        return Refused(text)
+    return ServerFault(text)

@@ -1,0 +1,145 @@
+"""Our own wire dialect in types: what the items of a request hold and what answers each of them.
+
+Server and client share this module, so neither can drift from the other. Every operation takes a list of items and
+answers a list of replies in the same order; a single call is a list of one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+MIN_LEASE_S = 0.1
+MAX_LEASE_S = 86_400.0
+MAX_ITEMS = 10_000
+
+SessionId = Annotated[str, msgspec.Meta(max_length=128, description="What `create` answered; its content has no meaning.")]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Any integer that travels: what is larger names nothing."""
+TaskIndex = Annotated[Int64, msgspec.Meta(description="The task to begin; see /v1/tasks.")]
+
+
+class CreateItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Opens a session. With `index` its first episode begins at once, which saves a round trip."""
+
+    index: TaskIndex | None = None
+    lease_s: (
+        Annotated[float, msgspec.Meta(ge=MIN_LEASE_S, le=MAX_LEASE_S, description="Seconds that the session outlives its last request.")]
+        | None
+    ) = None
+
+
+class ResetItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Begins another episode in an open session. Repeating it is safe: the same task begins in the same way."""
+
+    session: SessionId
+    index: TaskIndex
+
+
+class StepItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Performs one action. Repeating the last `turn` with the same action answers what was answered then."""
+
+    session: SessionId
+    turn: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, description="0 for the first action of the episode, then 1, 2, ...")]
+    action: str
+
+
+class CloseItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Ends a session."""
+
+    session: SessionId
+
+
+class Error(msgspec.Struct, omit_defaults=True):
+    """Why an item or a whole request was not served.
+
+    Attributes:
+        type: A short stable name, e.g. "session_ended".
+        message: For people: what was wrong and what would be right.
+        field: The field at fault, where one is.
+    """
+
+    type: str
+    message: str
+    field: str | None = None
+
+
+class Reply(msgspec.Struct, omit_defaults=True):
+    """What answers one item: status 200 and the fields of its operation, or another status and `error`.
+
+    Attributes:
+        status: As in HTTP: 200, 404 (no such session), 409 (wrong turn, episode over), 410 (session ended), 422 (a field is
+            wrong), 500 (the world failed; the session has ended), 503 (the session limit is reached).
+        session: create: the new session's id.
+        lease_s: create: seconds that the session outlives its last request.
+        turn: The turn that was performed (step), or that comes next (create with an index, reset: 0).
+        observation: create with an index, reset, step: what the agent sees.
+        reward: step: what the action earned.
+        done: step: whether the world has ended the episode.
+        error: Present unless the status is 200.
+    """
+
+    status: int
+    session: str | None = None
+    lease_s: float | None = None
+    turn: int | None = None
+    observation: str | None = None
+    reward: float | None = None
+    done: bool | None = None
+    error: Error | None = None
+    number: int | None = None
+    """create in the AgentGym dialect: the session's integer id."""
+
+
+class Replies(msgspec.Struct, omit_defaults=True):
+    """The body of every answer to an operation.
+
+    Attributes:
+        items: One reply per item of the request, in its order.
+        error: Set when no item succeeded; it is the first item's error, and its status is the status of the whole answer.
+    """
+
+    items: list[Reply] = []
+    error: Error | None = None
+
+
+class Health(msgspec.Struct):
+    """GET /health.
+
+    Attributes:
+        name: The world's name.
+        version: The world's version.
+        tasks: Number of tasks over all splits.
+        sessions: Sessions open now, in all workers.
+        workers: Worker processes that answered.
+    """
+
+    name: str
+    version: str
+    tasks: int
+    sessions: int
+    workers: int
+
+
+class WorldInfo(msgspec.Struct):
+    """GET /v1/world.
+
+    Attributes:
+        name: The world's name.
+        version: Changes whenever the same task index would mean another task.
+        instruction: What an agent is told before its first observation.
+        tasks: Number of tasks by split.
+    """
+
+    name: str
+    version: str
+    instruction: str
+    tasks: dict[str, int]
+
+
+class TaskList(msgspec.Struct):
+    """GET /v1/tasks?split=: the task indices of a split, in their fixed order."""
+
+    split: str
+    tasks: list[int]

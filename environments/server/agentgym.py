@@ -1,0 +1,201 @@
+"""AgentGym's dialect at the root paths, so that clients written for AgentGym's servers work against ours unchanged.
+
+One `Dialect` per world says how its bodies and replies differ; adding a world's takes one entry of DIALECTS. Sessions are ours, with
+leases; their ids are integers here. Failures have real statuses with a body {"error": text}: AgentGym's clients insist on
+status 200, so they raise at the fault and not one line later at a missing field.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from environments.environment import Split, World
+from environments.protocol import Int64, Reply
+from environments.server.host import Call, Host
+from environments.server.sessions import Refusal
+from environments.server.web import answer, decode, read_body
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Create(msgspec.Struct):
+    """A create body of which nothing is needed."""
+
+
+class TextCraftCreate(msgspec.Struct):
+    """TextCraft's create body. Tasks of one's own are not served: the three fields are null in AgentGym's clients."""
+
+    minecraft_dir: str | None = None
+    commands: None = None
+    goal: None = None
+
+
+class Reset(msgspec.Struct):
+    """Begins the task `data_idx` in session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+    index: Int64 | None = msgspec.field(name="data_idx", default=0)
+
+
+class Step(msgspec.Struct):
+    """Performs `action` in session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+    action: str
+
+
+class Close(msgspec.Struct):
+    """Ends session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one world speaks AgentGym's dialect.
+
+    Attributes:
+        greeting: What GET / answers.
+        created: create's reply, from the session's number and the first observation ("" unless `begins_on_create`).
+        begun: reset's reply, from the session's number, the request and the reply of ours.
+        stepped: step's reply.
+        closed: close's reply.
+        create, reset, step, close: The bodies. Whatever the wire calls them, their attributes are `session`, `index` and `action`.
+        session_field: The query parameter that names the session in GET requests.
+        begins_on_create: Whether create begins an episode (of the first task) at once.
+        wraps: Whether any index is taken modulo the number of tasks; else an unknown one is an error.
+        views: Further GET paths and the environment's attribute or method that each shows.
+    """
+
+    greeting: str
+    created: Callable[[int, str], Any]
+    begun: Callable[[int, Any, Reply], Any]
+    stepped: Callable[[Reply], Any]
+    closed: Any = True
+    create: type[msgspec.Struct] = Create
+    reset: type[msgspec.Struct] = Reset
+    step: type[msgspec.Struct] = Step
+    close: type[msgspec.Struct] = Close
+    session_field: str = "id"
+    begins_on_create: bool = False
+    wraps: bool = True
+    views: Mapping[str, str] = field(default_factory=dict)
+
+
+DIALECTS: dict[str, Dialect] = {
+    "textcraft": Dialect(
+        greeting="This is environment TextCraft.",
+        create=TextCraftCreate,
+        begins_on_create=True,
+        created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
+        begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
+        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
+        views={"/commands": "commands", "/goal": "goal"},
+    ),
+}
+
+
+def routes(host: Host, world: World) -> list[Route]:
+    """The routes of the world's dialect; none when it has none."""
+    dialect = DIALECTS.get(world.name)
+    return [] if dialect is None else _Endpoints(host, world, dialect).routes()
+
+
+class _Endpoints:
+    def __init__(self, host: Host, world: World, dialect: Dialect) -> None:
+        self._host = host
+        self._dialect = dialect
+        # AgentGym knows no splits: its index counts through all tasks.
+        self._tasks: Sequence[int] = sorted(index for split in get_args(Split) for index in world.tasks(split))
+
+    def routes(self) -> list[Route]:
+        dialect = self._dialect
+        return [
+            Route("/", self._greet),
+            self._post("create", dialect.create, self._create),
+            self._post("reset", dialect.reset, self._reset),
+            self._post("step", dialect.step, self._step),
+            self._post("close", dialect.close, self._close),
+            self._get("/observation", "observe", ()),
+            self._get("/detail", "observe", (), _detail),
+            *(self._get(path, "look", (attribute,)) for path, attribute in dialect.views.items()),
+        ]
+
+    async def _greet(self, _: Request) -> Response:
+        return answer(self._dialect.greeting)
+
+    async def _create(self, _: Any) -> Any:
+        reply = await self._perform("create", (self._tasks[0] if self._dialect.begins_on_create else None, None, True))
+        assert reply.number is not None
+        return self._dialect.created(reply.number, reply.observation or "")
+
+    async def _reset(self, body: Any) -> Any:
+        index = body.index or 0
+        if self._dialect.wraps:
+            index = self._tasks[index % len(self._tasks)]
+        return self._dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
+
+    async def _step(self, body: Any) -> Any:
+        return self._dialect.stepped(await self._perform("step", (body.session, None, body.action)))
+
+    async def _close(self, body: Any) -> Any:
+        await self._perform("close", (body.session,))
+        return self._dialect.closed
+
+    async def _perform(self, operation: str, call: Call) -> Reply:
+        [reply] = await self._host.perform(operation, [call])
+        if reply.error is not None:
+            raise Refusal(reply.status, reply.error.type, reply.error.message, reply.error.field)
+        return reply
+
+    def _post(self, name: str, body_type: type[msgspec.Struct], perform: Callable[[Any], Awaitable[Any]]) -> Route:
+        decoder = msgspec.json.Decoder(body_type, strict=False)
+        seconds = self._host.sessions.metrics.request_seconds.labels("agentgym", name)
+
+        async def handle(request: Request) -> Response:
+            try:
+                body = await read_body(request)
+                began = time.perf_counter()
+                response = answer(await perform(decode(decoder, body or b"{}")))
+                seconds.observe(time.perf_counter() - began)
+                return response
+            except Refusal as refusal:
+                return _refuse(refusal)
+
+        return Route(f"/{name}", handle, methods=["POST"])
+
+    def _get(self, path: str, operation: str, arguments: Call, show: Callable[[Reply], Any] = lambda reply: reply.observation) -> Route:
+        name = self._dialect.session_field
+
+        async def handle(request: Request) -> Response:
+            try:
+                number = request.query_params.get(name, "")
+                if not (number.isascii() and number.isdecimal() and len(number) < 20):
+                    raise Refusal(422, "invalid_field", f"{name} is a session's number", name)
+                return answer(show(await self._perform(operation, (int(number), *arguments))))
+            except Refusal as refusal:
+                return _refuse(refusal)
+
+        return Route(path, handle)
+
+
+def _detail(reply: Reply) -> dict[str, Any]:
+    return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
+
+
+def _refuse(refusal: Refusal) -> Response:
+    """Their validation errors are 422 with a `detail`, malformed JSON included."""
+    error = refusal.error
+    body: dict[str, Any] = {"error": error.message}
+    if refusal.status not in (400, 422):
+        return answer(body, refusal.status)
+    body["detail"] = [{"type": error.type, "loc": ["body", *([error.field] if error.field else [])], "msg": error.message}]
+    return answer(body, 422)

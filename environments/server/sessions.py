@@ -1,0 +1,275 @@
+"""Sessions: leased episodes of one world, with steps that are safe to repeat. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import secrets
+import threading
+import time
+from asyncio import Lock
+from collections.abc import Callable
+from typing import Any
+
+from environments.environment import Environment, EpisodeOverError, TaskIndexError, World
+from environments.protocol import Error, Reply
+from environments.server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SessionRef = str | int
+"""How a request names a session: our dialect by its id, AgentGym's by its number."""
+
+
+class Refusal(Exception):
+    """A request or an item that is not served, with the status and the error that say why."""
+
+    def __init__(self, status: int, type: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = Error(type=type, message=message, field=field)
+
+
+class Session:
+    """One open session. `lock` keeps a blocking world's session to one thread at a time."""
+
+    __slots__ = ("action", "environment", "expires", "id", "last", "lease_s", "lock", "number", "turn")
+
+    def __init__(self, environment: Environment, id: str, number: int, lease_s: float) -> None:
+        self.environment = environment
+        self.id = id
+        self.number = number
+        self.lease_s = lease_s
+        self.expires = math.inf
+        self.turn = 0
+        self.action: str | None = None
+        self.last: Reply | None = None
+        self.lock = Lock()
+
+
+class Sessions:
+    """The open sessions of one process.
+
+    Calls for different sessions may come from different threads; calls for one session must come one after another.
+
+    An id is `number-signature`. The signature tells an id that was once given out (410 when its session has ended) from one
+    that never was (404), without remembering any that ended; the number modulo `workers` is the process that holds the session.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        metrics: Metrics,
+        *,
+        limit: int = 10_000,
+        default_lease_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+        worker: int = 0,
+        workers: int = 1,
+        secret: bytes | None = None,
+    ) -> None:
+        self.world = world
+        self.metrics = metrics
+        self.limit = limit
+        self.default_lease_s = default_lease_s
+        self._clock = clock
+        self._workers = workers
+        self._secret = secret or secrets.token_bytes(32)
+        # Numbers begin anywhere, so that a client of an earlier process does not reach a stranger's session by its old number.
+        self._first = secrets.randbelow(2**40) * workers + worker
+        self._next = self._first
+        self._open: dict[SessionRef, Session] = {}
+        self._count = 0
+        self._count_lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def answer(self, operation: str, call: tuple[Any, ...]) -> Reply:
+        """Performs one of create, reset, step, close, observe; a refusal becomes a reply that says why."""
+        try:
+            reply: Reply = getattr(self, operation)(*call)
+        except Refusal as refusal:
+            self.metrics.errors.labels(refusal.error.type).inc()
+            return Reply(status=refusal.status, error=refusal.error)
+        return reply
+
+    def create(self, index: int | None, lease_s: float | None, numbered: bool = False) -> Reply:
+        """Opens a session and, with an index, begins its first episode. `numbered` also makes it reachable by its number."""
+        with self._count_lock:
+            if self._count >= self.limit:
+                raise Refusal(503, "session_limit", f"all {self.limit} sessions of this server are in use; try again later")
+            self._count += 1
+            number = self._next
+            self._next += self._workers
+        try:
+            environment = self.world.create()
+        except Exception as fault:
+            with self._count_lock:
+                self._count -= 1
+            log.exception("the world failed to create a session", extra={"world": self.world.name})
+            raise _world_fault(fault) from fault
+        session = Session(environment, self._sign(number), number, lease_s or self.default_lease_s)
+        self._open[session.id] = session
+        if numbered:
+            self._open[number] = session
+        self.metrics.sessions.labels("created").inc()
+        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None)
+        if index is not None:
+            try:
+                self._begin(session, index)
+            except Refusal:
+                self.end(session, "failed")
+                raise
+            assert session.last is not None
+            reply.turn, reply.observation = 0, session.last.observation
+        session.expires = self._clock() + session.lease_s
+        return reply
+
+    def reset(self, ref: SessionRef, index: int) -> Reply:
+        """Begins the episode of task `index`."""
+        session = self.find(ref)
+        self._begin(session, index)
+        session.expires = self._clock() + session.lease_s
+        assert session.last is not None
+        return session.last
+
+    def step(self, ref: SessionRef, turn: int | None, action: str) -> Reply:
+        """Performs the action of `turn`, or answers again what the same turn was answered. `turn` None means the next one."""
+        session = self.find(ref)
+        if turn is not None and turn != session.turn:
+            if turn == session.turn - 1 and session.last is not None:
+                if action != session.action:
+                    raise Refusal(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
+                return session.last
+            raise Refusal(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
+        started = time.perf_counter()
+        try:
+            step = session.environment.step(action)
+            observation, reward, done = step.observation, float(step.reward), bool(step.done)
+            _check(observation)
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward is {reward}")
+        except EpisodeOverError as over:
+            raise Refusal(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first") from over
+        except Exception as fault:
+            raise self._failed(session, "step", fault) from fault
+        self.metrics.step_seconds.observe(time.perf_counter() - started)
+        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done)
+        session.action, session.last = action, reply
+        session.turn += 1
+        session.expires = self._clock() + session.lease_s
+        return reply
+
+    def observe(self, ref: SessionRef) -> Reply:
+        """The last reply that held an observation."""
+        session = self.find(ref)
+        if session.last is None:
+            raise Refusal(409, "episode_over", "no episode has begun; reset the session first")
+        return session.last
+
+    def look(self, ref: SessionRef, attribute: str) -> Reply:
+        """An attribute, or what a method without arguments returns, of the session's environment, as text."""
+        shown = getattr(self.find(ref).environment, attribute, None)
+        return Reply(status=200, observation=str(shown() if callable(shown) else shown))
+
+    def close(self, ref: SessionRef) -> Reply:
+        """Ends the session."""
+        self.end(self.find(ref), "closed")
+        return Reply(status=200)
+
+    def get(self, ref: SessionRef) -> Session | None:
+        """The session of that id or number if it is open, its lease untouched."""
+        return self._open.get(ref)
+
+    def find(self, ref: SessionRef) -> Session:
+        """The open session of that id or number, its lease renewed.
+
+        Raises:
+            Refusal: 404 it never was, 410 it has ended.
+        """
+        session = self._open.get(ref)
+        now = self._clock()
+        if session is None:
+            if self._was_given_out(ref):
+                raise Refusal(410, "session_ended", "the session has ended: closed, lease run out, or its process gone", "session")
+            raise Refusal(404, "no_such_session", "there is no such session", "session")
+        if session.expires < now:
+            self.end(session, "expired")
+            raise Refusal(410, "session_ended", f"the session's lease of {session.lease_s:g} s ran out", "session")
+        session.expires = now + session.lease_s
+        return session
+
+    def expired(self) -> list[Session]:
+        """The sessions whose lease has run out and that nothing is working on."""
+        now = self._clock()
+        return [s for ref, s in list(self._open.items()) if isinstance(ref, str) and s.expires < now and not s.lock.locked()]
+
+    def end(self, session: Session, how: str) -> None:
+        """Frees the session; `how` is closed, expired or failed. A second call does nothing."""
+        if self._open.pop(session.id, None) is None:
+            return
+        self._open.pop(session.number, None)
+        with self._count_lock:
+            self._count -= 1
+        self.metrics.sessions.labels(how).inc()
+        try:
+            session.environment.close()
+        except Exception:
+            log.exception("the world failed to close a session", extra={"world": self.world.name})
+
+    def end_all(self) -> None:
+        """Frees every session."""
+        for session in list(self._open.values()):
+            self.end(session, "closed")
+
+    def holder(self, ref: SessionRef) -> int | None:
+        """The worker that holds the session, None for what no worker ever gave out."""
+        if isinstance(ref, int):
+            return ref % self._workers
+        try:
+            return int(ref.partition("-")[0], 16) % self._workers
+        except ValueError:
+            return None
+
+    def _begin(self, session: Session, index: int) -> None:
+        started = time.perf_counter()
+        try:
+            observation = session.environment.reset(index)
+            _check(observation)
+        except TaskIndexError as missing:
+            raise Refusal(422, "no_such_task", f"{missing or index}; GET /v1/tasks lists the tasks", "index") from missing
+        except Exception as fault:
+            raise self._failed(session, "reset", fault) from fault
+        self.metrics.reset_seconds.observe(time.perf_counter() - started)
+        session.turn, session.action = 0, None
+        session.last = Reply(status=200, turn=0, observation=observation)
+
+    def _failed(self, session: Session, operation: str, fault: Exception) -> Refusal:
+        log.exception("the world failed", extra={"world": self.world.name, "operation": operation, "session": session.id})
+        self.end(session, "failed")
+        return _world_fault(fault)
+
+    def _sign(self, number: int) -> str:
+        prefix = f"{number:x}"
+        return f"{prefix}-{hashlib.blake2b(prefix.encode(), key=self._secret, digest_size=10).hexdigest()}"
+
+    def _was_given_out(self, ref: SessionRef) -> bool:
+        if isinstance(ref, int):
+            return self._first <= ref < self._next
+        prefix = ref.partition("-")[0]
+        try:
+            return secrets.compare_digest(self._sign(int(prefix, 16)), ref)
+        except (ValueError, TypeError):  # not a number, or not ASCII
+            return False
+
+
+def _check(observation: str) -> None:
+    """An observation that cannot travel as UTF-8 is the world's fault and must not spoil a whole batch."""
+    if not observation.isascii():
+        observation.encode()
+
+
+def _world_fault(fault: Exception) -> Refusal:
+    return Refusal(500, "world_fault", f"the world failed, which is a bug in it: {type(fault).__name__}: {fault}"[:500])
