@@ -1,0 +1,41 @@
+"""Which tasks a training step plays: a pure function of the seed and the step, so there is nothing to save."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from tasks.rollout.episode import EpisodePlan, stable_seed
+
+
+def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> list[int]:
+    """The `per_step` tasks of a step: consecutive pieces of an endless sequence of shuffled passes over `tasks`."""
+    chosen = []
+    for position in range(step * per_step, (step + 1) * per_step):
+        epoch, place = divmod(position, len(tasks))
+        chosen.append(_shuffled(tuple(tasks), seed, epoch)[place])
+    return chosen
+
+
+def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int) -> list[EpisodePlan]:
+    """The episodes of a step, group by group."""
+    return [
+        EpisodePlan(task, group, member, stable_seed("train", seed, step, group, member))
+        for group, task in enumerate(tasks_of_step(tasks, step, per_step, seed))
+        for member in range(group_size)
+    ]
+
+
+def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[EpisodePlan]:
+    """The episodes of an evaluation: the seed of each depends on its task and sample alone, so that evaluations are paired."""
+    return [
+        EpisodePlan(task, group, member, stable_seed("evaluate", seed, task, member))
+        for group, task in enumerate(tasks)
+        for member in range(samples)
+    ]
+
+
+def _shuffled(tasks: tuple[int, ...], seed: int, epoch: int) -> list[int]:
+    order = list(tasks)
+    random.Random(stable_seed("order", seed, epoch)).shuffle(order)
+    return order
