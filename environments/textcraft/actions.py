@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
@@ -52,6 +52,11 @@ def parse_action(action: str) -> Get | Craft | Inventory:
         raise RefusedError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
         raise RefusedError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=2048)
+def _parse(text: str) -> Get | Craft | Inventory:
     verb, _, rest = text.lower().replace("_", " ").partition(" ")
     if verb == "get":
         return _parse_get(rest)
@@ -101,7 +106,7 @@ def _parse_craft(text: str) -> Craft:
         if taken is None:
             continue
         if taken != dict(recipe.ingredients) or count != recipe.count:
-            raise RefusedError(f"The counts are wrong: the recipe is '{recipe.command()}'.")
+            raise RefusedError(f"The counts are wrong: one craft is '{recipe.command()}'.")
         return Craft(recipe, given)
     raise RefusedError(f"No recipe makes {output} from {' and '.join(given)}.")
 

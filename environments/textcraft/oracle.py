@@ -148,7 +148,7 @@ def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Ite
 def _ranks() -> dict[str, int]:
     """An order in which every name comes after all that can raise its demand or claim what is held of it."""
     book = recipe_book()
-    after: TopologicalSorter[str] = TopologicalSorter({name: () for name in book.depth})
+    after: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(book.depth, ()))
     for output, recipes in book.recipes.items():
         for recipe in recipes:
             for name, _ in recipe.ingredients:

@@ -1,0 +1,171 @@
+"""Task indices, first observations, splits and named lists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from hashlib import sha256
+
+import pytest
+
+from environments.environment import TaskIndexError
+from environments.textcraft.recipes import recipe_book
+from environments.textcraft.tasks import VERSION, depth, goal, goals, needed_recipes, task, task_list, task_lists, wood_goals
+
+ALL = range(len(goals()))
+LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
+
+# Everything that a task index means, for each version that there has been. If this fails, what an index means has changed:
+# undo that, or change VERSION and add its digest.
+MEANING = {"minecraft-1.16.1-1": "00d97dc2adac4cb529114d4a07f34027ff8318431068c0db2ed0ceafe81f764e"}
+
+DIGEST_SCRIPT = """
+import random
+from hashlib import sha256
+from environments.textcraft.tasks import goals, task, task_lists
+from environments.textcraft.world import TextCraft
+random.seed()
+said = [repr(task_lists())]
+session = TextCraft().create()
+for index in range(len(goals())):
+    said.append(session.reset(index))
+    for _ in range(3):
+        random.random()
+        action = session.oracle_action()
+        step = session.step(action)
+        said += [action, step.observation]
+        if step.done:
+            break
+print(sha256("\\n".join(said).encode()).hexdigest())
+"""
+
+
+def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
+    meaning = "\n".join([*(task(index).observation for index in ALL), repr(task_lists())])
+    assert sha256(meaning.encode()).hexdigest() == MEANING[VERSION]
+
+
+def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST_SCRIPT], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("0", "1", "20250918")
+    }
+    assert len(printed) == 1
+
+
+def test_goals_are_sorted_by_depth_then_name() -> None:
+    assert list(ALL) == sorted(ALL, key=lambda index: (depth(index), goal(index)))
+    assert (len(ALL), goal(0), depth(0), depth(ALL[-1])) == (551, "acacia planks", 1, 4)
+
+
+@pytest.mark.parametrize("index", [-1, 551, 10**30])
+def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
+    for ask in (goal, depth, task):
+        with pytest.raises(TaskIndexError, match=f"no task {index}; its tasks are 0 to 550"):
+            ask(index)
+
+
+def test_the_first_observation_reads_as_agentgym_words_it() -> None:
+    *lines, blank, last = task(goals().index("oak fence")).observation.split("\n")
+    assert lines[0] == "Crafting commands:"
+    assert blank == ""
+    assert last == "Goal: craft oak fence."
+    assert {
+        "craft 3 oak fence using 4 oak planks, 2 stick",
+        "craft 4 stick using 2 planks",
+        "craft 4 birch planks using 1 birch logs",
+    } < set(lines)
+
+
+def test_every_observation_lists_each_needed_recipe_once_and_at_most_ten_others() -> None:
+    for index in ALL:
+        head, *lines, blank, last = task(index).observation.split("\n")
+        assert (head, blank, last) == ("Crafting commands:", "", f"Goal: craft {goal(index)}.")
+        assert all(LINE.match(line) for line in lines)
+        needed = {recipe.command() for recipe in needed_recipes(goal(index))}
+        assert len(set(lines)) == len(lines)
+        assert needed <= set(lines)
+        assert len(lines) - len(needed) <= 10
+
+
+def test_distractors_share_an_ingredient_with_what_is_needed() -> None:
+    index = goals().index("chest")
+    needed = {recipe.command() for recipe in needed_recipes("chest")}
+    touched = {name for recipe in needed_recipes("chest") for name, _ in recipe.ingredients}
+    distractors = [line for line in task(index).observation.split("\n")[1:-2] if line not in needed]
+    assert len(distractors) == 10
+    for line in distractors:
+        ingredients = {part.split(" ", 1)[1] for part in line.split(" using ")[1].split(", ")}
+        assert ingredients & touched
+
+
+def test_the_place_of_a_line_does_not_give_away_what_is_needed() -> None:
+    first_is_needed = 0
+    crowded = [index for index in ALL if len(task(index).observation.split("\n")) > 14]
+    for index in crowded:
+        needed = {recipe.command() for recipe in needed_recipes(goal(index))}
+        first_is_needed += task(index).observation.split("\n")[1] in needed
+    assert 0.2 < first_is_needed / len(crowded) < 0.8
+
+
+def test_needed_recipes_are_enough_and_close_under_ingredients() -> None:
+    book = recipe_book()
+    for index in ALL:
+        made = {recipe.output for recipe in needed_recipes(goal(index))}
+        assert goal(index) in made
+        for recipe in needed_recipes(goal(index)):
+            for name, _ in recipe.ingredients:
+                assert name in book.raw or name in made or made.intersection(book.members[name])
+
+
+def test_splits_share_no_goal_and_cover_all() -> None:
+    train, validation, test = (task_list(name) for name in ("train", "validation", "test"))
+    assert sorted(train + validation + test) == list(ALL)
+    assert (len(train), len(validation), len(test)) == (387, 55, 109)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_splits_hold_every_depth_in_like_proportion(level: int) -> None:
+    of_depth = set(task_list(f"depth-{level}"))
+    assert of_depth == {index for index in ALL if depth(index) == level}
+    for name, share in (("train", 0.7), ("validation", 0.1), ("test", 0.2)):
+        assert abs(len(of_depth.intersection(task_list(name))) - share * len(of_depth)) <= 1.5
+
+
+def test_the_wood_family_is_what_logs_alone_can_make() -> None:
+    assert {"oak planks", "stick", "birch fence gate", "chest", "barrel", "warped stairs", "wooden axe", "oak wood"} <= wood_goals()
+    assert not {"torch", "stone axe", "white bed", "bookshelf", "piston"} & wood_goals()
+    assert len(wood_goals()) == 114
+
+
+def test_wood_lists_are_the_wood_part_of_each_split() -> None:
+    sizes = {}
+    for split in ("train", "validation", "test"):
+        some = task_list(f"wood-{split}")
+        assert some == tuple(index for index in task_list(split) if goal(index) in wood_goals())
+        sizes[split] = len(some)
+    assert sizes == {"train": 81, "validation": 11, "test": 22}
+
+
+def test_the_evaluation_list_has_a_hundred_test_tasks_of_every_depth() -> None:
+    some = task_list("textcraft-100")
+    assert len(set(some)) == 100
+    assert set(some) <= set(task_list("test"))
+    for level in (1, 2, 3, 4):
+        share = sum(depth(index) == level for index in task_list("test")) / len(task_list("test"))
+        assert abs(sum(depth(index) == level for index in some) - 100 * share) < 1
+
+
+def test_lists_ascend_without_repeats() -> None:
+    for some in task_lists().values():
+        assert list(some) == sorted(set(some))
+        assert some
+
+
+def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: train, .*wood-test, textcraft-100"):
+        task_list("easy")

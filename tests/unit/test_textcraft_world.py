@@ -1,0 +1,242 @@
+"""Playing TextCraft: what each action does, what is said of actions that cannot be done, and how sessions keep apart."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from environments.environment import EpisodeOverError, Step, TaskIndexError
+from environments.registry import load_world
+from environments.textcraft.actions import MAX_COUNT
+from environments.textcraft.recipes import recipe_book
+from environments.textcraft.tasks import goals, task_list
+from environments.textcraft.world import TextCraft, TextCraftEnvironment
+
+
+def begin(goal: str = "oak fence") -> TextCraftEnvironment:
+    session = TextCraft().create()
+    session.reset(goals().index(goal))
+    return session
+
+
+def play(session: TextCraftEnvironment, *actions: str) -> list[str]:
+    return [session.step(action).observation for action in actions]
+
+
+def test_the_registry_finds_the_world() -> None:
+    world = load_world("textcraft")
+    assert isinstance(world, TextCraft)
+    assert (world.name, world.n_tasks) == ("textcraft", 551)
+    assert world.tasks("test") == task_list("test")
+    assert world.tasks("wood-train") == task_list("wood-train")
+
+
+def test_an_episode_from_the_first_observation_to_the_reward() -> None:
+    session = begin("oak fence")
+    steps = [
+        session.step(action)
+        for action in (
+            "get 2 oak logs",
+            "craft 4 oak planks using 1 oak logs",
+            "craft 4 oak planks using 1 oak logs",
+            "craft 4 stick using 2 oak planks",
+            "inventory",
+            "craft 3 oak fence using 4 oak planks, 2 stick",
+        )
+    ]
+    assert [step.observation for step in steps] == [
+        "Got 2 oak logs",
+        "Crafted 4 minecraft:oak_planks",
+        "Crafted 4 minecraft:oak_planks",
+        "Crafted 4 minecraft:stick",
+        "Inventory: [oak planks] (6) [stick] (4)",
+        "Crafted 3 minecraft:oak_fence",
+    ]
+    assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * 5 + [(1.0, True)]
+
+
+def test_steps_before_the_first_reset_after_the_end_and_after_close_are_refused() -> None:
+    session = TextCraft().create()
+    with pytest.raises(EpisodeOverError):
+        session.step("inventory")
+    session.reset(goals().index("stick"))
+    play(session, "get 2 bamboo", "craft 1 stick using 2 bamboo")
+    with pytest.raises(EpisodeOverError):
+        session.step("inventory")
+    session.reset(0)
+    session.close()
+    session.close()
+    with pytest.raises(EpisodeOverError):
+        session.step("inventory")
+
+
+def test_reset_forgets_the_episode_before() -> None:
+    session = begin()
+    play(session, "get 5 string")
+    first = session.reset(7)
+    assert first == TextCraft().create().reset(7)
+    assert play(session, "inventory") == ["Inventory: You are not carrying anything."]
+
+
+def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone() -> None:
+    session = begin()
+    play(session, "get 5 string")
+    with pytest.raises(TaskIndexError):
+        session.reset(-1)
+    assert play(session, "inventory") == ["Inventory: [string] (5)"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "get 2 oak log",
+        "  GET 2   Oak_Log \n",
+        "get 2 minecraft:oak_log",
+        "Get 02 minecraft:oak log",
+        "get 2 oaklog",  # AgentGym's client has dropped the underscore of "oak_log",
+        "get 2 minecraftoaklog",  # and the colon
+    ],
+)
+def test_spelling_makes_no_difference(action: str) -> None:
+    assert play(begin(), action, "inventory") == ["Got 2 oak log", "Inventory: [oak log] (2)"]
+
+
+def test_spelling_makes_no_difference_to_crafting() -> None:
+    session = begin()
+    play(session, "get 2 oak log")
+    assert play(session, " Craft 4 MINECRAFT:oak_planks  USING  1 minecraft:oak_log ") == ["Crafted 4 minecraft:oak_planks"]
+
+
+@pytest.mark.parametrize("kind", sorted(recipe_book().members))
+def test_any_member_satisfies_a_kind(kind: str) -> None:
+    book = recipe_book()
+    recipe = next(recipe for some in book.recipes.values() for recipe in some if any(name == kind for name, _ in recipe.ingredients))
+    for member in book.members[kind]:
+        session = begin("lectern" if recipe.output != "lectern" else "barrel")
+        given = [(book.members[name][0] if name in book.members and name != kind else name, n) for name, n in recipe.ingredients]
+        given = [(member if name == kind else name, n) for name, n in given]
+        session.inventory.update(given)
+        listed = ", ".join(f"{n} {name}" for name, n in given)
+        assert play(session, f"craft {recipe.count} {recipe.output} using {listed}") == [
+            f"Crafted {recipe.count} minecraft:{recipe.output.replace(' ', '_')}"
+        ]
+        assert session.inventory == {recipe.output: recipe.count}
+
+
+def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
+    session = begin()
+    session.inventory.update({"oak planks": 3, "birch planks": 1})
+    assert play(session, "craft 1 crafting table using 1 oak planks, 1 birch planks, 2 oak planks") == [
+        "Crafted 1 minecraft:crafting_table"
+    ]
+    assert session.inventory == {"crafting table": 1}
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("", "The action is empty. The actions are: 'get N item', 'craft N item using N item, N item' and 'inventory'."),
+        ("   \n", "The action is empty. The actions are: 'get N item', 'craft N item using N item, N item' and 'inventory'."),
+        ("look", "The action 'look' is not understood. The actions are:"),
+        ("inventory please", "The action 'inventory please' is not understood."),
+        ("get oak log", "'oak log' is not a count and an item, such as '2 stick': 'get N item'."),
+        ("get", "'' is not a count and an item"),
+        ("get 2", "'2' is not a count and an item"),
+        ("get -1 oak log", "'-1 oak log' is not a count and an item"),
+        ("get 1.5 oak log", "'1.5 oak log' is not a count and an item"),
+        ("get 0 oak log", "The count of 'oak log' must be from 1 to 9999."),
+        (f"get {MAX_COUNT + 1} oak log", "The count of 'oak log' must be from 1 to 9999."),
+        ("get 1 unobtainium", "Could not find unobtainium: there is no such item."),
+        ("get 1 oak log, 2 string", "Only one item can be got at a time: 'get N item'."),
+        ("get 1 oak planks", "Could not find oak planks: it must be crafted. 'get' is for items that nothing crafts."),
+        ("get 1 planks", "'planks' means any of oak planks, spruce planks, birch planks, ...; each must be crafted."),
+        ("get 1 oak log\nget 1 string", "Only one line of plain letters"),
+        ("get 1 öak log", "Only one line of plain letters"),
+        ("get ٣ oak log", "Only one line of plain letters"),
+        ("get 1 oak log\x00", "Only one line of plain letters"),
+        ("get 1 \ud800", "Only one line of plain letters"),
+        ("get " + "9" * 5000 + " oak log", "The action has 5012 characters; at most 500 are read."),
+        ("get " + "9" * 450 + " oak log", "The count of 'oak log' must be from 1 to 9999."),
+        ("get 1 " + "x" * 400, "Could not find " + "x" * 60 + "...: there is no such item."),
+        ("craft", "Say what to use: 'craft N item using N item, N item'."),
+        ("craft 4 oak planks", "Say what to use: 'craft N item using N item, N item'."),
+        ("craft oak planks using 1 oak log", "'oak planks' is not a count and an item"),
+        ("craft 4 oak planks using oak log", "'oak log' is not a count and an item"),
+        ("craft 4 oak planks using 1 oak log,", "'' is not a count and an item"),
+        ("craft 4 oak planks using 1 oak log and 1 stick", "Could not find oak log and 1 stick: there is no such item."),
+        ("craft 4 planks using 1 oak log", "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to craft."),
+        ("craft 1 chest using 8 planks", "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to use."),
+        ("craft 1 oak log using 1 stick", "Nothing crafts oak log; it can be got with 'get'."),
+        ("craft 4 stick using 2 stone", "No recipe makes stick from stone."),
+        ("craft 4 stick using 2 oak planks, 1 bamboo", "No recipe makes stick from oak planks and bamboo."),
+        ("craft 3 oak fence using 4 oak planks", "No recipe makes oak fence from oak planks."),
+        ("craft 8 oak planks using 2 oak log", "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'."),
+        ("craft 1 oak planks using 1 oak log", "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'."),
+        (
+            "craft 4 stick using 2 oak planks",
+            "Could not find enough items to craft stick: you need 1 more oak planks (you have 1 of 2).",
+        ),
+        (
+            "craft 3 oak fence using 4 oak planks, 2 stick",
+            "Could not find enough items to craft oak fence: you need 3 more oak planks (you have 1 of 4), 2 more stick (you have 0 of 2).",
+        ),
+    ],
+)
+def test_an_action_that_cannot_be_done_is_answered_with_why_and_changes_nothing(action: str, said: str) -> None:
+    session = begin()
+    session.inventory.update({"oak planks": 1})
+    step = session.step(action)
+    assert step.observation.startswith(said)
+    assert (step.reward, step.done, session.inventory) == (0.0, False, {"oak planks": 1})
+
+
+WORDS = st.sampled_from(
+    ["get", "craft", "using", "inventory", ",", "1", "2", "4", "stick", "oak planks", "planks", "oak logs", "_", "minecraft:"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")), st.lists(WORDS).map(" ".join)))
+@example("x" * 1_000_000)
+@example("get 1 " + "oak " * 250_000)
+@example("craft 1 stick using " + "1 bamboo, " * 100_000)
+@example(" " * 1_000_000 + "inventory")
+def test_any_text_is_answered_briefly_in_ascii_and_earns_nothing(action: str) -> None:
+    session = begin("lectern")
+    step = session.step(action)
+    assert isinstance(step, Step)
+    assert step.observation.isascii()
+    assert 0 < len(step.observation) < 1000
+    assert (step.reward, step.done) == (0.0, False)
+
+
+ACTIONS = ("inventory", "get 3 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "craft 1 stick using 2 bamboo", "nonsense")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 550), st.lists(st.sampled_from(ACTIONS), max_size=12)), min_size=1, max_size=64))
+def test_interleaved_sessions_play_as_each_would_alone(episodes: list[tuple[int, list[str]]]) -> None:
+    world = TextCraft()
+
+    def advance(session: TextCraftEnvironment, action: str | None) -> list[str]:
+        return play(session, action) if action is not None and session.goal is not None else []
+
+    alone = []
+    for index, actions in episodes:
+        session = world.create()
+        alone.append([session.reset(index)] + [said for action in actions for said in advance(session, action)])
+
+    sessions = [world.create() for _ in episodes]
+    together = [[session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)]
+    for turn in zip_longest(*(actions for _, actions in episodes)):
+        for session, action, said in zip(sessions, turn, together, strict=True):
+            said += advance(session, action)
+    assert together == alone
+
+
+def test_the_instruction_names_every_form_of_action() -> None:
+    for form in ("get N item", "craft N item using N item, N item", "inventory"):
+        assert form in TextCraft.instruction
