@@ -1,0 +1,153 @@
+"""Trajectories on disk: one parquet file per batch, one row per trajectory.
+
+Any parquet reader opens the files (`pandas.read_parquet`, duckdb's `select * from 'runs/**/*.parquet'`). The columns:
+
+| column | type | what it holds |
+|---|---|---|
+| environment, task | string, int64 | which problem it was |
+| group, member | int64 | which group of the batch, and the place in it |
+| seed, horizon, policy_version | int64 | seed of the sampling, turn limit, training step of the weights |
+| engine | string | what generated it |
+| prompt | list of int32 | token ids before the first turn |
+| first_observation | string | the text behind the prompt |
+| turns | list of struct | one entry per turn, with the fields of `trajectory.Turn`; log-probabilities are float64 |
+| outcome, reason | string | how it ended, and what cut or broke it |
+| attempts, seconds | int64, float64 | attempts made, wall time of the last one |
+| reward, succeeded, n_turns | float64, bool, int64 | derived from the others, for analysis; not read back |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TrajectoryFileError(Exception):
+    """A file of trajectories could not be written or read; the message names the file and the reason."""
+
+
+@cache
+def schema() -> pa.Schema:
+    """The columns of a file, in order."""
+    import pyarrow as pa  # here, because only writers and readers of files should wait for it
+
+    turn = pa.struct(
+        [
+            ("tokens", pa.list_(pa.int32())),
+            ("log_probabilities", pa.list_(pa.float64())),
+            ("action", pa.string()),
+            ("observation", pa.string()),
+            ("observation_tokens", pa.list_(pa.int32())),
+            ("reward", pa.float64()),
+            ("malformed", pa.bool_()),
+            ("generate_seconds", pa.float64()),
+            ("environment_seconds", pa.float64()),
+        ]
+    )
+    columns = [
+        ("environment", pa.string()),
+        ("task", pa.int64()),
+        ("group", pa.int64()),
+        ("member", pa.int64()),
+        ("seed", pa.int64()),
+        ("horizon", pa.int64()),
+        ("policy_version", pa.int64()),
+        ("engine", pa.string()),
+        ("prompt", pa.list_(pa.int32())),
+        ("first_observation", pa.string()),
+        ("turns", pa.list_(turn)),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("attempts", pa.int64()),
+        ("seconds", pa.float64()),
+        ("reward", pa.float64()),
+        ("succeeded", pa.bool_()),
+        ("n_turns", pa.int64()),
+    ]
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+
+def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Write a batch as one file; it appears whole or not at all, and replaces an older one of the same name.
+
+    Args:
+        path: Where to write; the folder is made when absent.
+        trajectories: The batch, of any length, failed episodes included.
+
+    Raises:
+        TrajectoryFileError: A value does not fit its column, e.g. a seed above 2**63 - 1.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {}
+    for field in schema():
+        try:
+            columns[field.name] = pa.array(_column(trajectories, field.name), field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+            raise TrajectoryFileError(f"cannot write {path}: a value of {field.name} does not fit {field.type}: {error}") from error
+    table = pa.Table.from_arrays(list(columns.values()), schema=schema())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """The trajectories of a file, equal to those that were written.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        TrajectoryFileError: The file is not parquet, or its columns are not those of `schema()`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
+    if not table.schema.equals(schema()):
+        raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
+    trajectories = []
+    for row in table.select([field.name for field in fields(Trajectory)]).to_pylist():
+        row["turns"] = [Turn(**turn) for turn in row["turns"]]
+        row["outcome"] = Outcome(row["outcome"])
+        trajectories.append(Trajectory(**row))
+    return trajectories
+
+
+def _column(trajectories: Sequence[Trajectory], name: str) -> list[Any]:
+    if name == "n_turns":
+        return [len(each.turns) for each in trajectories]
+    if name == "turns":
+        names = [field.name for field in fields(Turn)]
+        return [[{name: getattr(turn, name) for name in names} for turn in each.turns] for each in trajectories]
+    return [getattr(each, name) for each in trajectories]
+
+
+def _difference(found: pa.Schema) -> str:
+    expected = {field.name: field.type for field in schema()}
+    actual = {field.name: field.type for field in found}
+    parts = [f"column {name} is missing" for name in expected if name not in actual]
+    parts += [f"column {name} is unknown" for name in actual if name not in expected]
+    parts += [f"column {name} is {actual[name]}, not {kind}" for name, kind in expected.items() if actual.get(name, kind) != kind]
+    return "; ".join(parts) or "the columns stand in another order or may hold nulls"
