@@ -21,9 +21,7 @@ from environments.environment import Split, World
 from environments.protocol import Int64, Reply
 from environments.server.host import Call, Host
 from environments.server.sessions import Refusal
-from environments.server.web import answer, decode, read_body
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+from environments.server.web import Operation, answer, decode, encode
 
 
 class Create(msgspec.Struct):
@@ -98,57 +96,65 @@ DIALECTS: dict[str, Dialect] = {
         created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
         begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
         stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
-        views={"/commands": "commands", "/goal": "goal"},
+        views={"/goal": "goal"},
     ),
 }
 
 
-def routes(host: Host, world: World) -> list[Route]:
-    """The routes of the world's dialect; none when it has none."""
-    dialect = DIALECTS.get(world.name)
-    return [] if dialect is None else _Endpoints(host, world, dialect).routes()
+class AgentGym:
+    """The dialect of one world. A world without an entry in DIALECTS has no operation and no route."""
 
-
-class _Endpoints:
-    def __init__(self, host: Host, world: World, dialect: Dialect) -> None:
+    def __init__(self, host: Host, world: World) -> None:
         self._host = host
-        self._dialect = dialect
+        self._dialect = DIALECTS.get(world.name)
         # AgentGym knows no splits: its index counts through all tasks.
         self._tasks: Sequence[int] = sorted(index for split in get_args(Split) for index in world.tasks(split))
 
-    def routes(self) -> list[Route]:
+    def operations(self) -> dict[str, Operation]:
+        """The dialect's operations by path."""
         dialect = self._dialect
+        if dialect is None:
+            return {}
+        return {
+            "/create": self._operation("create", dialect.create, self._create),
+            "/reset": self._operation("reset", dialect.reset, self._reset),
+            "/step": self._operation("step", dialect.step, self._step),
+            "/close": self._operation("close", dialect.close, self._close),
+        }
+
+    def routes(self) -> list[Route]:
+        """The greeting and what shows a session."""
+        dialect = self._dialect
+        if dialect is None:
+            return []
+
+        async def greet(_: Request) -> Response:
+            return answer(dialect.greeting)
+
         return [
-            Route("/", self._greet),
-            self._post("create", dialect.create, self._create),
-            self._post("reset", dialect.reset, self._reset),
-            self._post("step", dialect.step, self._step),
-            self._post("close", dialect.close, self._close),
-            self._get("/observation", "observe", ()),
-            self._get("/detail", "observe", (), _detail),
-            *(self._get(path, "look", (attribute,)) for path, attribute in dialect.views.items()),
+            Route("/", greet),
+            self._view(dialect, "/observation", "observe", ()),
+            self._view(dialect, "/detail", "observe", (), _detail),
+            *(self._view(dialect, path, "look", (attribute,)) for path, attribute in dialect.views.items()),
         ]
 
-    async def _greet(self, _: Request) -> Response:
-        return answer(self._dialect.greeting)
-
-    async def _create(self, _: Any) -> Any:
-        reply = await self._perform("create", (self._tasks[0] if self._dialect.begins_on_create else None, None, True))
+    async def _create(self, dialect: Dialect, _: Any) -> Any:
+        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, True))
         assert reply.number is not None
-        return self._dialect.created(reply.number, reply.observation or "")
+        return dialect.created(reply.number, reply.observation or "")
 
-    async def _reset(self, body: Any) -> Any:
+    async def _reset(self, dialect: Dialect, body: Any) -> Any:
         index = body.index or 0
-        if self._dialect.wraps:
+        if dialect.wraps:
             index = self._tasks[index % len(self._tasks)]
-        return self._dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
+        return dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
 
-    async def _step(self, body: Any) -> Any:
-        return self._dialect.stepped(await self._perform("step", (body.session, None, body.action)))
+    async def _step(self, dialect: Dialect, body: Any) -> Any:
+        return dialect.stepped(await self._perform("step", (body.session, None, body.action)))
 
-    async def _close(self, body: Any) -> Any:
+    async def _close(self, dialect: Dialect, body: Any) -> Any:
         await self._perform("close", (body.session,))
-        return self._dialect.closed
+        return dialect.closed
 
     async def _perform(self, operation: str, call: Call) -> Reply:
         [reply] = await self._host.perform(operation, [call])
@@ -156,33 +162,42 @@ class _Endpoints:
             raise Refusal(reply.status, reply.error.type, reply.error.message, reply.error.field)
         return reply
 
-    def _post(self, name: str, body_type: type[msgspec.Struct], perform: Callable[[Any], Awaitable[Any]]) -> Route:
+    def _operation(self, name: str, body_type: type[msgspec.Struct], perform: Callable[[Dialect, Any], Awaitable[Any]]) -> Operation:
+        assert self._dialect is not None
+        dialect = self._dialect
         decoder = msgspec.json.Decoder(body_type, strict=False)
-        seconds = self._host.sessions.metrics.request_seconds.labels("agentgym", name)
+        seconds = self._host.sessions.metrics.request_seconds("agentgym", name)
 
-        async def handle(request: Request) -> Response:
+        async def operation(body: bytes) -> tuple[int, bytes]:
+            began = time.perf_counter()
             try:
-                body = await read_body(request)
-                began = time.perf_counter()
-                response = answer(await perform(decode(decoder, body or b"{}")))
-                seconds.observe(time.perf_counter() - began)
-                return response
+                status, content = 200, encode(await perform(dialect, decode(decoder, body or b"{}")))
             except Refusal as refusal:
-                return _refuse(refusal)
+                status, content = _refused(refusal)
+            seconds.observe(time.perf_counter() - began)
+            return status, content
 
-        return Route(f"/{name}", handle, methods=["POST"])
+        return operation
 
-    def _get(self, path: str, operation: str, arguments: Call, show: Callable[[Reply], Any] = lambda reply: reply.observation) -> Route:
-        name = self._dialect.session_field
+    def _view(
+        self,
+        dialect: Dialect,
+        path: str,
+        operation: str,
+        arguments: Call,
+        show: Callable[[Reply], Any] = lambda reply: reply.observation,
+    ) -> Route:
+        name = dialect.session_field
 
         async def handle(request: Request) -> Response:
             try:
                 number = request.query_params.get(name, "")
-                if not (number.isascii() and number.isdecimal() and len(number) < 20):
+                if not (number.isascii() and number.isdecimal() and len(number) < 19):
                     raise Refusal(422, "invalid_field", f"{name} is a session's number", name)
                 return answer(show(await self._perform(operation, (int(number), *arguments))))
             except Refusal as refusal:
-                return _refuse(refusal)
+                status, content = _refused(refusal)
+                return Response(content, status, media_type="application/json")
 
         return Route(path, handle)
 
@@ -191,11 +206,11 @@ def _detail(reply: Reply) -> dict[str, Any]:
     return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
 
 
-def _refuse(refusal: Refusal) -> Response:
-    """Their validation errors are 422 with a `detail`, malformed JSON included."""
+def _refused(refusal: Refusal) -> tuple[int, bytes]:
+    """Status and body; their validation errors are 422 with a `detail`, malformed JSON included."""
     error = refusal.error
     body: dict[str, Any] = {"error": error.message}
     if refusal.status not in (400, 422):
-        return answer(body, refusal.status)
+        return refusal.status, encode(body)
     body["detail"] = [{"type": error.type, "loc": ["body", *([error.field] if error.field else [])], "msg": error.message}]
-    return answer(body, 422)
+    return 422, encode(body)

@@ -20,12 +20,13 @@ from starlette.routing import Route
 
 from environments.environment import Split, World
 from environments.protocol import Error, Health
-from environments.server import agentgym, v1
+from environments.server import v1
+from environments.server.agentgym import AgentGym
 from environments.server.host import Call, Host
 from environments.server.metrics import Metrics, exposition
 from environments.server.peers import Peers, listen
 from environments.server.sessions import Refusal, Sessions
-from environments.server.web import answer, refuse
+from environments.server.web import Front, answer
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Place:
     secret: bytes
 
 
-def build_app(world: World, options: Options, place: Place | None = None) -> Starlette:
+def build_app(world: World, options: Options, place: Place | None = None) -> Front:
     """The application that serves `world`: both dialects, health, metrics, OpenAPI."""
     metrics = Metrics(lambda: len(sessions))
     sessions = Sessions(
@@ -81,18 +82,19 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Sta
     async def show_metrics(_: Request) -> Response:
         return Response(exposition(await host.families()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    def count_error(type: str) -> None:
+        metrics.errors.labels(type).inc()
+
     async def refused(_: Request, refusal: Exception) -> Response:
         assert isinstance(refusal, Refusal)
-        metrics.errors.labels(refusal.error.type).inc()
-        return refuse(refusal.status, refusal.error)
+        count_error(refusal.error.type)
+        return answer({"error": refusal.error}, refusal.status)
 
     async def not_routed(_: Request, fault: Exception) -> Response:
         assert isinstance(fault, HTTPException)
-        return refuse(fault.status_code, Error("not_found" if fault.status_code == 404 else "not_allowed", fault.detail))
-
-    async def failed(_: Request, fault: Exception) -> Response:
-        metrics.errors.labels("server_fault").inc()
-        return refuse(500, Error("server_fault", f"a bug in the server: {type(fault).__name__}"))
+        error = Error("not_found" if fault.status_code == 404 else "not_allowed", fault.detail)
+        count_error(error.type)
+        return answer({"error": error}, fault.status_code)
 
     async def serve_peer(operation: str, calls: list[Call]) -> object:
         if operation == "sessions":
@@ -111,16 +113,13 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Sta
             listener.close()
         await host.close()
 
-    return Starlette(
-        routes=[
-            *v1.routes(host, world),
-            *agentgym.routes(host, world),
-            Route("/health", health),
-            Route("/metrics", show_metrics),
-        ],
-        exception_handlers={Refusal: refused, HTTPException: not_routed, Exception: failed},
+    theirs = AgentGym(host, world)
+    rest = Starlette(
+        routes=[*v1.routes(world), *theirs.routes(), Route("/health", health), Route("/metrics", show_metrics)],
+        exception_handlers={Refusal: refused, HTTPException: not_routed},
         lifespan=lifespan,
     )
+    return Front({**v1.operations(host), **theirs.operations()}, rest, count_error)
 
 
 def open_socket(options: Options) -> socket.socket:

@@ -39,7 +39,8 @@ class Host:
 
     async def perform(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
         """One reply per call, in order; calls for one session are performed in order."""
-        self.sessions.metrics.items.labels(operation).inc(len(calls))
+        items = self.sessions.metrics.items
+        items[operation] = items.get(operation, 0) + len(calls)
         if self._peers is None:
             return await self.perform_here(operation, calls)
         places = [self._place(operation, call) for call in calls]

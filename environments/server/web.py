@@ -1,44 +1,91 @@
-"""Reading requests and writing answers: JSON both ways, bodies bounded, every failure with its status."""
+"""Reading requests and writing answers: JSON both ways, bodies bounded, every failure with its status.
+
+The operations of both dialects are looked up by their path before Starlette sees the request: its middlewares and its search
+through the routes cost more than all that we do. What is not an operation (health, metrics, descriptions) is Starlette's.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from environments.protocol import Error
 from environments.server.sessions import Refusal
 
+log = logging.getLogger(__name__)
+
 MAX_BODY_BYTES = 16 * 2**20
 
 T = TypeVar("T")
+Operation = Callable[[bytes], Awaitable[tuple[int, bytes]]]
+"""From a request's body to status and JSON."""
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _FIELD = re.compile(r"`\$\.?([^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]*)`")
 
 
-async def read_body(request: Request) -> bytes:
-    """The request's body.
+class Front:
+    """The ASGI application: operations by path, everything else passed on to `rest`."""
 
-    Raises:
-        Refusal: 413, it is larger than MAX_BODY_BYTES.
-    """
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise _too_large()
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
+    def __init__(self, operations: Mapping[str, Operation], rest: ASGIApp, count_error: Callable[[str], None]) -> None:
+        self._operations = operations
+        self._rest = rest
+        self._count_error = count_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._operations.get(scope["path"]) if scope["type"] == "http" else None
+        if operation is None:
+            await self._rest(scope, receive, send)
+            return
+        try:
+            if scope["method"] != "POST":
+                raise Refusal(405, "not_allowed", f"{scope['path']} takes POST")
+            body = await _read_body(scope, receive)
+            if body is None:
+                return
+            status, content = await operation(body)
+        except Refusal as refusal:
+            self._count_error(refusal.error.type)
+            status, content = refusal.status, encode({"error": refusal.error})
+        except Exception as fault:
+            log.exception("a bug in the server", extra={"path": scope["path"]})
+            self._count_error("server_fault")
+            status, content = 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        if status == 503:
+            headers.append((b"retry-after", b"1"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
+    """The request's body; None when the client has gone."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
             raise _too_large()
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk: bytes = message.get("body", b"")
+        body = body + chunk if body else chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return body
+
+
+def _too_large() -> Refusal:
+    return Refusal(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
@@ -66,15 +113,5 @@ def field_of(message: str) -> str | None:
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(_encode(content), status, media_type="application/json")
-
-
-def refuse(status: int, error: Error) -> Response:
-    """A JSON response that says why a whole request was not served."""
-    headers = {"retry-after": "1"} if status == 503 else None
-    return Response(_encode({"error": error}), status, headers, media_type="application/json")
-
-
-def _too_large() -> Refusal:
-    return Refusal(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
+    """A JSON response, for the paths that Starlette serves."""
+    return Response(encode(content), status, media_type="application/json")
