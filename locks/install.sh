@@ -59,9 +59,9 @@ missing_packages() { # Debian's names of what is not there, one a line
     else
         printf '%s\n' libnuma1 libstdc++6
     fi
-    # Kernels are compiled on the GPU machine itself, against Python's headers.
+    # torch compiles some kernels where it runs; those for a GPU need Python's headers too.
+    command -v g++ >/dev/null || echo g++
     if [ "$device" = gpu ]; then
-        command -v g++ >/dev/null || echo g++
         [ -n "$python" ] && [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || echo python3.11-dev
     fi
 }
@@ -107,7 +107,7 @@ echo "$device" >.venv/.device
 total=$(cat "${locks[@]}" | grep -c '==')
 site_packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 installed() { find "$site_packages" -maxdepth 1 -name '*.dist-info' | wc -l; }
-fetched() { grep -cE '^(Collecting|Requirement already satisfied)' $log || true; }
+fetched() { grep -cE '^(Collecting|Processing|Requirement already satisfied)' $log || true; }
 
 with_progress() { # runs a command with its output in the log, and says how far it has come
     local every=20 end='\n'
