@@ -50,9 +50,17 @@ class Engine(Protocol):
     Attributes:
         name: For the records, e.g. "vllm".
         context_length: Most tokens of prompt and output together.
+        exact: Whether a request gets the same bits whatever else is in flight, so that runs can be repeated bit for bit.
+        generated_tokens: Tokens generated since the start.
+        prompt_tokens: Tokens of the prompts since the start.
+        cached_tokens: Those of them that the prefix cache held.
     """
 
     name: str
+    exact: bool
+    generated_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
     context_length: int
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:

@@ -16,13 +16,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tasks.policy.engine import EngineFault, Generation, Sampling
+from tasks.policy.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_invariant
 
 if TYPE_CHECKING:
     import torch
     from vllm import RequestOutput
-
-# Smallest number of rows from which the CPU's matrix product gives every row the same bits whatever stands beside it.
-INVARIANT_ROWS = 4
 
 
 class VllmEngine:
@@ -37,6 +35,7 @@ class VllmEngine:
         context_length: int,
         in_flight: int,
         dtype: str,
+        distributed: bool = False,
         gpu_memory_fraction: float = 0.45,
         cpu_cache_gb: int = 1,
     ) -> None:
@@ -47,6 +46,7 @@ class VllmEngine:
             context_length: Most tokens of prompt and output together.
             in_flight: Most sequences in a batch.
             dtype: "float32", "bfloat16" or "float16".
+            distributed: Whether torch.distributed already joins this process with others, each with an engine of its own.
             gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
             cpu_cache_gb: KV cache on a CPU, in GiB.
 
@@ -65,7 +65,7 @@ class VllmEngine:
 
         self._on_cpu = current_platform.is_cpu()
         if self._on_cpu:
-            _prepare_cpu()
+            make_rows_invariant()
         arguments = EngineArgs(
             model=model,
             dtype=dtype,  # type: ignore[arg-type]
@@ -80,14 +80,16 @@ class VllmEngine:
             # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
             enable_chunked_prefill=not self._on_cpu,
             max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
-            block_size=CPU_BLOCK if self._on_cpu else None,
+            block_size=BLOCK_TOKENS if self._on_cpu else None,
             async_scheduling=False,
+            distributed_executor_backend="external_launcher" if distributed else None,
         )
         try:
             self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
             raise EngineFault(f"vLLM could not start with {model}: {problem}") from problem
         self._torch = torch
+        self.exact = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
@@ -174,33 +176,3 @@ class VllmEngine:
             with suppress(Exception):
                 engine.engine_core.shutdown()
             logging.getLogger(__name__).debug("vLLM closed")
-
-
-CPU_BLOCK = 32
-
-
-def _prepare_cpu() -> None:
-    """Makes vLLM's linear layers keep plain weights and give each row the same bits in any batch.
-
-    oneDNN packs weights when they are loaded, and a later load into a model with tied embeddings leaves the packed copy of
-    the output layer stale. The plain product changes its order of summation below `INVARIANT_ROWS` rows; padding to that many
-    makes what is sampled independent of which other episodes happen to be in flight, so that a run can be repeated bit
-    for bit although its episodes go at their own pace.
-    """
-    import torch
-    import vllm._custom_ops as custom_ops
-    from torch.nn import functional
-    from vllm.model_executor.layers import utils as layer_utils
-
-    custom_ops._supports_onednn = False
-
-    def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
-        def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            rows = x.shape[0]
-            if x.dim() == 2 and rows < INVARIANT_ROWS:
-                return functional.linear(functional.pad(x, (0, 0, 0, INVARIANT_ROWS - rows)), weight, bias)[:rows]
-            return functional.linear(x, weight, bias)
-
-        layer.cpu_linear = linear  # type: ignore[assignment]
-
-    layer_utils.dispatch_cpu_unquantized_gemm = dispatch

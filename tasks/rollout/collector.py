@@ -52,7 +52,7 @@ class Collector:
         slots = asyncio.Semaphore(self.rollout.in_flight)
         finished = 0
 
-        async with EnvironmentClient(list(self.urls), request_seconds=self.rollout.turn_seconds) as client:
+        async with EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds) as client:
 
             async def run(plan: EpisodePlan) -> Trajectory:
                 nonlocal finished

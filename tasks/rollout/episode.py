@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentClient, EnvironmentFault
+from environments.client import EnvironmentClient, EnvironmentFault, Session
 from tasks.policy.dialogue import Dialogue, MalformedAction
 from tasks.policy.engine import Engine, EngineFault, Sampling
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -142,7 +142,7 @@ async def _take_turn(
     sampling: Sampling,
     rollout: Rollout,
     client: EnvironmentClient,
-    session: object,
+    session: Session,
     engine: Engine,
     dialogue: Dialogue,
 ) -> _Taken:

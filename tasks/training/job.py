@@ -22,6 +22,10 @@ class TrainerJob(Part):
     """The run's folder."""
     environment_urls: list[str]
     """Addresses of the environment servers."""
+    instruction: str | None
+    """What the agent is told before its first observation."""
+    train_tasks: list[int]
+    """Task indices to learn from."""
     phase_ends: list[int]
     """Steps at which phases end: their checkpoints are kept."""
     engine_memory_fraction: float

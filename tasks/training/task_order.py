@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tasks.rollout.episode import EpisodePlan, stable_seed
 
@@ -35,7 +36,8 @@ def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[Epis
     ]
 
 
-def _shuffled(tasks: tuple[int, ...], seed: int, epoch: int) -> list[int]:
+@lru_cache(maxsize=2)
+def _shuffled(tasks: tuple[int, ...], seed: int, epoch: int) -> tuple[int, ...]:
     order = list(tasks)
     random.Random(stable_seed("order", seed, epoch)).shuffle(order)
-    return order
+    return tuple(order)

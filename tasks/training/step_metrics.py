@@ -1,0 +1,48 @@
+"""What a training step is summed up by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.rollout.trajectory import Outcome, Trajectory
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: float) -> dict[str, float]:
+    """Metrics of a batch of trajectories. Failed ones are counted and left out of everything else.
+
+    Args:
+        trajectories: All of the batch.
+        horizon: The turn limit they ran under.
+        seconds: Wall time of the collection.
+
+    Returns:
+        rollout/... by name: success, reward, turns, shares in [0, 1], entropy in nats per policy token (the mean of minus the
+        log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
+    """
+    sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
+    metrics = {
+        "rollout/horizon": float(horizon),
+        "rollout/episodes": float(len(sound)),
+        "rollout/failed": float(len(trajectories) - len(sound)),
+        "rollout/repeated_attempts": float(sum(t.attempts - 1 for t in trajectories)),
+    }
+    if not sound:
+        return metrics
+    turns = [turn for t in sound for turn in t.turns]
+    sampled = [x for turn in turns for x in turn.log_probabilities]
+    metrics |= {
+        "rollout/success": _mean([float(t.succeeded) for t in sound]),
+        "rollout/reward": _mean([t.reward for t in sound]),
+        "rollout/turns": _mean([float(len(t.turns)) for t in sound]),
+        "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in sound]),
+        "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
+        "rollout/entropy": -_mean(sampled),
+        "rollout/policy_tokens": float(len(sampled)),
+        "rollout/tokens_per_second": len(sampled) / seconds,
+        "rollout/seconds": seconds,
+    }
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

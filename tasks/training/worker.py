@@ -1,0 +1,239 @@
+"""The trainer process: policy, optimiser and engine. One per GPU, started through torchrun or accelerate; it obeys the flow.
+
+    torchrun --nproc_per_node 1 -m tasks.training.worker JOB.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, TrainerJob
+from tasks.training.line import CommandLine, die_with_parent
+
+if TYPE_CHECKING:
+    from tasks.policy.probe import Gap
+    from tasks.rollout.episode import Conditions, EpisodePlan
+    from tasks.rollout.trajectory import Trajectory
+
+T = TypeVar("T")
+
+PROGRESS_SECONDS = 0.5
+PROBE_TOKENS = 16
+
+
+class Closed(Exception):
+    """The flow said that it is over."""
+
+
+class Worker:
+    """One process of the trainer. It is the source of the trainer's trajectories and the servant of the flow's commands."""
+
+    def __init__(self, job: TrainerJob, line: CommandLine | None) -> None:
+        """Loads the policy and starts the engine. `line` leads to the flow; only the main process has one."""
+        began = time.perf_counter()
+        import torch
+        from accelerate import PartialState
+        from transformers import AutoTokenizer
+
+        from tasks.policy.dialogue import Dialogue
+        from tasks.policy.loading import start_engine
+        from tasks.rollout.collector import Collector
+        from tasks.training import checkpoint
+        from tasks.training.flow_callback import FlowCallback
+        from tasks.training.trainer import AgentTrainer
+
+        imported = time.perf_counter()
+        self.job, self.line, self.experiment = job, line, job.experiment
+        self.processes = PartialState(cpu=not torch.cuda.is_available())
+        policy = self.experiment.policy
+        self.engine = start_engine(
+            self.experiment,
+            job.policy,
+            distributed=self.processes.num_processes > 1,
+            gpu_memory_fraction=job.engine_memory_fraction,
+            cpu_cache_gb=job.engine_cpu_cache_gb,
+        )
+        engine_started = time.perf_counter()
+        tokenizer = AutoTokenizer.from_pretrained(job.policy)
+        self.dialogue = Dialogue(tokenizer, policy.message, job.instruction if policy.instruction else None)
+        self.collector = Collector(
+            self.experiment.environment.name, tuple(job.environment_urls), self.engine, self.dialogue, self.experiment.rollout
+        )
+        self.trainer = AgentTrainer(self.experiment, job.policy, tokenizer, self.collect_training_batch, job.folder, job.fingerprint)
+        self.trainer.add_callback(FlowCallback(self))
+        self.loaded_step: int | None = None
+        self.gap: Gap | None = None
+        self.sync_seconds = 0.0
+        self.collected: list[Trajectory] = []
+        self._cache_counts = (0, 0)
+        self.resume, self.notes = checkpoint.latest(job.folder / "checkpoints", job.fingerprint)
+        self.seconds = {
+            "imports": imported - began,
+            "engine": engine_started - imported,
+            "policy": time.perf_counter() - engine_started,
+        }
+
+    def run(self) -> None:
+        """Announces readiness, then trains and evaluates as told, until told to close."""
+        self.tell(
+            Ready(
+                step=self.resume.step if self.resume else 0,
+                exact=self.engine.exact,
+                parameters=sum(p.numel() for p in self.trainer.model.parameters()),
+                seconds=self.seconds,
+                notes=self.notes,
+            )
+        )
+        try:
+            self.trainer.train(resume_from_checkpoint=str(self.resume.folder) if self.resume else None)
+        except Closed:
+            return
+        raise RuntimeError("training ended without the flow's word")  # FlowCallback closes it
+
+    def obey(self, step: int) -> int:
+        """Carries out commands until one says to train on; returns until which step.
+
+        Raises:
+            Closed: The flow said that it is over.
+        """
+        while True:
+            command = self._shared(self.line.receive() if self.line else None)
+            match command:
+                case Train():
+                    return command.until
+                case Evaluate():
+                    self.evaluate(command, step)
+                case Close() | None:
+                    raise Closed
+
+    def evaluate(self, command: Evaluate, step: int) -> None:
+        """Plays the evaluation's episodes, shared out over the processes, and writes their trajectories."""
+        from tasks.rollout.episode import Conditions
+        from tasks.rollout.storage import write_trajectories
+        from tasks.training.task_order import evaluation_plans
+
+        began = time.perf_counter()
+        self.load_engine(step)
+        plans = evaluation_plans(command.tasks, command.samples, command.seed)
+        conditions = Conditions(command.horizon, command.temperature, step)
+        trajectories = self._gathered(self._play(plans[self.processes.process_index :: self.processes.num_processes], conditions))
+        if self.line is not None:
+            trajectories.sort(key=lambda t: (t.group, t.member))
+            write_trajectories(Path(command.path), trajectories)
+            self.line.send(Evaluated(command.path, time.perf_counter() - began))
+
+    def collect_training_batch(self, step: int) -> list[Trajectory]:
+        """This process's whole groups of a training step (from 0); the main process also stores everybody's."""
+        from tasks.curriculum.horizon import horizon_at
+        from tasks.rollout.episode import Conditions
+        from tasks.rollout.storage import write_trajectories
+        from tasks.training.task_order import plans_of_step
+
+        self.load_engine(step)
+        rollout = self.experiment.rollout
+        plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
+        mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
+        conditions = Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature, step)
+        trajectories = self._play(mine, conditions)
+        everybodys = self._gathered(trajectories)
+        if self.line is not None:
+            everybodys.sort(key=lambda t: (t.group, t.member))
+            write_trajectories(self.job.folder / "rollouts" / f"step-{step + 1:06d}.parquet", everybodys)
+            self.collected = everybodys
+        return trajectories
+
+    def load_engine(self, step: int) -> None:
+        """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived."""
+        from tasks.policy.engine import Sampling
+        from tasks.policy.probe import prove_agreement
+        from tasks.training.weights import full_weights
+
+        self.sync_seconds = 0.0
+        if self.loaded_step == step:
+            return
+        began = time.perf_counter()
+        self.engine.load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
+        prompts = [self.dialogue.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
+        sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
+        self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
+        self.loaded_step = step
+        self.sync_seconds = time.perf_counter() - began
+
+    def cached_share(self) -> float:
+        """Share of the prompt tokens since the last call that the engine's prefix cache held."""
+        cached, prompts = self.engine.cached_tokens, self.engine.prompt_tokens
+        before_cached, before_prompts = self._cache_counts
+        self._cache_counts = (cached, prompts)
+        return (cached - before_cached) / max(1, prompts - before_prompts)
+
+    def tell(self, event: Event) -> None:
+        """Sends an event to the flow, from the main process."""
+        if self.line is not None:
+            self.line.send(event)
+
+    def _play(self, plans: Sequence[EpisodePlan], conditions: Conditions) -> list[Trajectory]:
+        """Plays episodes on this process; on a CPU with one thread, which small matrices like best."""
+        import torch
+
+        threads, told = torch.get_num_threads(), 0.0
+
+        def progress(finished: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > PROGRESS_SECONDS or finished == total:
+                told = time.monotonic()
+                self.tell(Progress(finished, total))
+
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                return asyncio.run(self.collector.collect(plans, conditions, progress))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _shared(self, command: Command | None) -> Command | None:
+        """The main process's command, in every process."""
+        from accelerate.utils import broadcast_object_list
+
+        box = [command]
+        broadcast_object_list(box)
+        return box[0]
+
+    def _gathered(self, mine: list[T]) -> list[T]:
+        """Everybody's items, in every process."""
+        from accelerate.utils import gather_object
+
+        return list(gather_object(mine))
+
+
+def main() -> None:
+    """Runs one process of the trainer."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.training.worker", description="One process of the trainer; started by a flow.")
+    parser.add_argument("job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json")
+    job = TrainerJob.model_validate_json(parser.parse_args().job.read_text(encoding="utf-8"))
+    die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    line = CommandLine(job.socket) if os.environ.get("RANK", "0") == "0" else None
+    worker = None
+    try:
+        worker = Worker(job, line)
+        worker.run()
+    except Exception as problem:
+        traceback.print_exc()
+        if line is not None:
+            line.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))
+        raise SystemExit(1) from None
+    finally:
+        if worker is not None:
+            worker.engine.close()
+
+
+if __name__ == "__main__":
+    main()
