@@ -74,16 +74,13 @@ class FlowCallback(TrainerCallback):
             self.until = self.worker.obey(step)
 
     def _metrics(self, step: int) -> dict[str, float]:
-        worker, report = self.worker, self.worker.trainer.report
-        assert report is not None
+        worker, trainer = self.worker, self.worker.trainer
         metrics = {name: sum(values) / len(values) for name, values in self.logged.items()}
         horizon = horizon_at(worker.experiment.curriculum, step - 1)
-        metrics |= rollout_metrics(worker.collected, horizon, report.rollout_seconds - worker.sync_seconds)
-        update_seconds = time.perf_counter() - report.collected_at
+        metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds)
+        update_seconds = time.perf_counter() - trainer.collected_at
         tokens = sum(len(t.prompt) + len(t.completion) for t in worker.collected)
         metrics |= {
-            "rollout/groups_left_out": float(report.groups_left_out),
-            "rollout/groups_without_spread": report.groups_without_spread / max(1, report.groups),
             "rollout/prefix_cache_share": worker.cached_share(),
             "update/seconds": update_seconds,
             "update/tokens_per_second": tokens / update_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.rollout.collector import whole_groups
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 
@@ -20,7 +21,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
+    groups, left_out = whole_groups(trajectories)
     metrics = {
+        "rollout/groups_left_out": float(left_out),
+        "rollout/groups_without_spread": _mean([float(max(t.reward for t in g) - min(t.reward for t in g) < 1e-9) for g in groups]),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(sound)),
         "rollout/failed": float(len(trajectories) - len(sound)),

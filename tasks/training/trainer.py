@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,6 @@ class NoWholeGroup(RuntimeError):
     """Every group of a batch has a failed member: the infrastructure is down, and there is nothing to learn from."""
 
 
-@dataclass(slots=True)
-class BatchReport:
-    """What the last batch of trajectories was like on this process, before any update from it."""
-
-    trajectories: list[Trajectory]
-    groups_left_out: int
-    groups_without_spread: int
-    groups: int
-    rollout_seconds: float
-    collected_at: float
-
-
 class AgentTrainer(GRPOTrainer):
     """GRPO on trajectories of several turns.
 
@@ -65,7 +52,7 @@ class AgentTrainer(GRPOTrainer):
         """
         self.experiment = experiment
         self.updates_per_step = experiment.algorithm.epochs * experiment.algorithm.mini_batches
-        self.report: BatchReport | None = None
+        self.rollout_seconds = self.collected_at = 0.0
         self.published: checkpoint.Checkpoint | None = None
         self._collect = collect
         self._checkpoints = folder / "checkpoints"
@@ -93,26 +80,20 @@ class AgentTrainer(GRPOTrainer):
         """Collects the trajectories of a training step and turns them into epochs x mini-batches x micro-batches."""
         began = time.perf_counter()
         collected = self._collect(step)
-        groups, left_out = whole_groups(collected)
-        rewards = [[t.reward for t in group] for group in groups]
-        self.report = BatchReport(
-            trajectories=[t for group in groups for t in group],
-            groups_left_out=left_out,
-            groups_without_spread=sum(max(row) - min(row) < 1e-9 for row in rewards),
-            groups=len(groups),
-            rollout_seconds=time.perf_counter() - began,
-            collected_at=time.perf_counter(),
-        )
+        groups, _ = whole_groups(collected)
+        self.collected_at = time.perf_counter()
+        self.rollout_seconds = self.collected_at - began
         if self._sum_over_processes(len(groups)) == 0:
             reasons = sorted({t.reason for t in collected if t.reason})
             raise NoWholeGroup(f"step {step}: none of the groups is whole, nothing can be learnt; reasons: {'; '.join(reasons[:3])}")
         algorithm = self.experiment.algorithm
+        rewards = [[t.reward for t in group] for group in groups]
         advantages = (
             grpo_advantages(torch.tensor(rewards, dtype=torch.float64), algorithm.scale_advantages == "group").flatten().tolist()
             if groups
             else []
         )
-        pairs = list(zip(self.report.trajectories, advantages, strict=True))
+        pairs = list(zip((t for group in groups for t in group), advantages, strict=True))
         order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(stable_seed("mini-batches", step))).tolist()
         size = -(-len(pairs) // algorithm.mini_batches)
         batch: list[Tensors] = []
@@ -172,10 +153,7 @@ class AgentTrainer(GRPOTrainer):
             ],
             self._tokenizer.pad_token_id,
         )
-        training = self.model.training
-        self.model.eval()
         scores = self.score(self.model, padded)
-        self.model.train(training)
         return [row[: len(tokens)].tolist() for row, tokens in zip(scores, continuations, strict=True)]
 
     def _sum_over_processes(self, count: int) -> int:
