@@ -1,0 +1,166 @@
+"""A server as a local process: a free port, a health check, the same port again after a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import socket
+import threading
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from tasks.provision.process import ChildProcess, ProvisionError
+
+HOST = "127.0.0.1"
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+"""Below the range from which outgoing connections take theirs: there a health check could connect to itself."""
+ATTEMPTS = 5
+
+
+class LocalServer:
+    """An HTTP server as a child process of this one. Also for MLflow, Prefect or vLLM servers: any command that takes a port."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        health_path: str = "/health",
+        port: int | None = None,
+        state_dir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        start_deadline_s: float = 60.0,
+    ) -> None:
+        """
+        Args:
+            name: For people and for the log's name.
+            command: Program and arguments; "{port}" in an argument is replaced by the port.
+            health_path: What answers below 400 once the server is ready.
+            port: A fixed port; by default a free one is chosen.
+            state_dir, environment, cwd: See ChildProcess.
+            start_deadline_s: Seconds in which it must be ready.
+        """
+        self.name = name
+        self._command = list(command)
+        self._health_path = health_path
+        self._port = port
+        self._state_dir = state_dir
+        self._environment = environment
+        self._cwd = cwd
+        self._start_deadline_s = start_deadline_s
+        self._process: ChildProcess | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+
+    @property
+    def url(self) -> str:
+        """The base URL, once started; it stays the same over restarts."""
+        if self._port is None:
+            raise ProvisionError(f"{self.name} has not been started")
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the current life's leash; the server is below it."""
+        if self._process is None:
+            raise ProvisionError(f"{self.name} has not been started")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts the server, or starts it again, and returns when it is healthy.
+
+        Raises:
+            ProvisionError: It ended, or was not healthy in time; the message holds the end of its log.
+        """
+        for attempt in range(ATTEMPTS):
+            port = self._port or free_port()
+            try:
+                self._start_on(port)
+            except ProvisionError:
+                # Another process may have taken the port between our look and the server's.
+                if self._port is None and not self._ended and not _is_free(port) and attempt < ATTEMPTS - 1:
+                    continue
+                raise
+            self._port = port
+            return
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.alive()
+
+    def end(self, grace_s: float = 1.0) -> None:
+        """Ends it for good; a start in another thread fails."""
+        with self._lock:
+            self._ended = True
+        if self._process is not None:
+            self._process.end(grace_s)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines of the current life's log."""
+        return "" if self._process is None else self._process.log_tail(lines)
+
+    def _start_on(self, port: int) -> None:
+        with self._lock:
+            if self._ended:
+                raise ProvisionError(f"{self.name} has been ended")
+            if self._process is not None:
+                self._process.end()
+            command = [argument.replace("{port}", str(port)) for argument in self._command]
+            self._process = process = ChildProcess(
+                self.name, command, state_dir=self._state_dir, environment=self._environment, cwd=self._cwd
+            )
+            process.start()
+        url = f"http://{HOST}:{port}{self._health_path}"
+        process.wait_until(lambda: answers(url) and _listens(process.pid, port), self._start_deadline_s)
+
+
+def answers(url: str, timeout_s: float = 2.0) -> bool:
+    """Whether a GET of the URL is answered with a status below 400."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=timeout_s) as response:
+            return bool(response.status < 400)
+    except (OSError, http.client.HTTPException):  # URLError is an OSError
+        return False
+
+
+def free_port() -> int:
+    """A port on which nothing listens now, from the range that is free of outgoing connections.
+
+    Raises:
+        ProvisionError: None of a hundred tried was free.
+    """
+    for _ in range(100):
+        port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
+        if _is_free(port):
+            return port
+    raise ProvisionError(f"no free port found from {FIRST_PORT} to {LAST_PORT}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether the process or one below it listens on the port: an answer alone might be a stranger's."""
+    try:
+        leash = psutil.Process(pid)
+        family = [leash, *leash.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return False
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return True
+    return False

@@ -1,0 +1,243 @@
+"""One supervised child process of any kind: a server, a trainer. It never outlives its owner, whatever is killed.
+
+Three nets, each for what the one before lets through: `end` ends the process and all below it; the leash between owner and
+command does so when the owner is gone (see leash.py); and `sweep`, run before new processes are started, finds what belonged to an owner
+that no longer lives, by a mark that every descendant inherits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+LEASH = Path(__file__).with_name("leash.py")
+MARK = "PROVISIONED_AS"
+LOG_AGE_S = 7 * 86_400.0
+POLL_S = 0.02
+
+
+class ProvisionError(RuntimeError):
+    """A process or server could not be started or kept running; the message holds the end of its log."""
+
+
+def default_state_dir() -> Path:
+    """Where state files and logs are kept unless the caller says otherwise: one directory per user."""
+    return Path(tempfile.gettempdir()) / f"provision-{os.getuid()}"
+
+
+class ChildProcess:
+    """One life of one command, in a session of its own with a log file of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        state_dir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        log_path: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            name: For people: part of the log's and the state file's name.
+            command: The program and its arguments.
+            state_dir: Where the state file is kept (and the log, unless `log_path` says otherwise).
+            environment: Variables set for the process beside those of this one.
+            cwd: Its working directory; this one's by default.
+            log_path: Where stdout and stderr go, appended; a file of its own by default.
+        """
+        self.name = name
+        self.command = list(command)
+        self._mark = f"{name}-{uuid.uuid4().hex[:12]}"
+        self._state_dir = state_dir or default_state_dir()
+        self._state_file = self._state_dir / f"{self._mark}.json"
+        self.log_path = (log_path or self._state_dir / f"{self._mark}.log").absolute()
+        self._environment = dict(environment or {})
+        self._cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The leash's process id; the command and what it starts are its descendants."""
+        if self._process is None:
+            raise ProvisionError(f"{self.name} has not been started")
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; else the command's status, 128 + n if signal n ended it, -9 if the leash was killed."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Starts the command, from any thread; does not wait for anything.
+
+        Raises:
+            ProvisionError: It was started before.
+        """
+        if self._process is not None:
+            raise ProvisionError(f"{self.name} was started before: make another ChildProcess for another life")
+        self._state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        me = os.getpid()
+        # The state file comes first, so that there is no moment at which a sweep could miss the process.
+        _write(self._state_file, {"name": self.name, "mark": self._mark, "log": str(self.log_path), "owner": [me, started_at(me)]})
+        with self.log_path.open("ab") as log:
+            # Its own log: a child that holds this process's stdout keeps whoever reads it waiting after we are gone.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(LEASH), str(me), *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment, MARK: self._mark},
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for the end and returns the exit status.
+
+        Raises:
+            TimeoutError: It still runs after `timeout_s` seconds.
+        """
+        if self._process is None:
+            raise ProvisionError(f"{self.name} has not been started")
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.name} still runs after {timeout_s} s") from None
+        self.end()
+        return status
+
+    def wait_until(self, ready: Callable[[], bool], deadline_s: float) -> None:
+        """Waits until `ready()`; ends the process where it does not come to that.
+
+        Raises:
+            ProvisionError: The process ended, or was not ready after `deadline_s` seconds.
+        """
+        deadline = time.monotonic() + deadline_s
+        pause_s = POLL_S
+        while self.alive():
+            if ready():
+                return
+            if time.monotonic() > deadline:
+                self.end()
+                raise ProvisionError(f"{self.name} was not ready after {deadline_s:g} s; the end of {self.log_path}:\n{self.log_tail()}")
+            time.sleep(pause_s)
+            pause_s = min(0.5, pause_s * 1.3)
+        status = self.exit_status
+        self.end()
+        raise ProvisionError(f"{self.name} ended with status {status} during its start; the end of {self.log_path}:\n{self.log_tail()}")
+
+    def end(self, grace_s: float = 1.0) -> None:
+        """Ends the process and everything that it started: SIGTERM, and SIGKILL after `grace_s`. A second call does nothing."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                # The group first, while the leash's id cannot belong to anyone else.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode < 0:  # the leash was killed, so it has not cleared up behind the command
+            _kill_marked(self._mark, str(self.log_path))
+        self._state_file.unlink(missing_ok=True)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines that it wrote."""
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def sweep(state_dir: Path | None = None) -> list[str]:
+    """Kills what is left of processes whose owner is gone; returns their names. Old logs are removed.
+
+    Call it before starting processes. It touches nothing whose owner lives, so several runs can share a directory.
+    """
+    directory = state_dir or default_state_dir()
+    swept: list[str] = []
+    for file in directory.glob("*.json"):
+        try:
+            state = json.loads(file.read_text())
+            owner_pid, owner_started = state["owner"]
+            name, mark, log = state["name"], state["mark"], state["log"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue  # gone by now, or not a state file of ours
+        if started_at(owner_pid) != owner_started:
+            if _kill_marked(mark, log):
+                swept.append(name)
+            file.unlink(missing_ok=True)
+    for log_file in directory.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - log_file.stat().st_mtime > LOG_AGE_S:
+                log_file.unlink()
+    return swept
+
+
+def started_at(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None if there is none. With the pid it names one process for certain."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _kill_marked(mark: str, log: str) -> int:
+    """Kills every process that inherited the mark or the log; returns how many.
+
+    Either is enough: a program that rewrites its title may overwrite its environment, one that redirects its output lacks the log.
+    """
+    killed: set[int] = set()
+    for _ in range(20):
+        found = [pid for pid in _pids() if _is_marked(pid, f"{MARK}={mark}".encode(), log)]
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(POLL_S)
+    return len(killed)
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and int(entry) != os.getpid()]
+
+
+def _is_marked(pid: int, entry: bytes, log: str) -> bool:
+    try:
+        if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return True
+        return any(os.readlink(f"/proc/{pid}/fd/{stream}") == log for stream in (1, 2))
+    except OSError:  # it ended, or is another user's, or has closed its output
+        return False
+
+
+def _write(path: Path, state: dict[str, object]) -> None:
+    """By rename, so that a sweep reads all of it or nothing."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(state))
+    temporary.replace(path)
