@@ -1,0 +1,162 @@
+"""What an evaluation found: trajectories on held-out tasks, boiled down to estimates."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tasks.evaluation.estimates import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
+from tasks.rollout.trajectory import Outcome, Trajectory
+
+
+class EvaluationFileError(Exception):
+    """A file does not hold an evaluation; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """One measurement of the policy.
+
+    Failed episodes (broken infrastructure) are counted in `failed` and enter nothing else: they are not the policy's doing.
+
+    Attributes:
+        label: What was measured, e.g. "start" or "phase 2".
+        step: Training steps that the policy had taken.
+        horizon: Turn limit of the evaluation.
+        scored: Episodes that count.
+        failed: Episodes that infrastructure broke, left out of all that follows.
+        success: Mean over tasks of the share of successes.
+        reward: Mean over tasks of the mean episode reward.
+        turns: Mean turns of an episode; nan when none was scored.
+        truncated: Share of the episodes that the horizon or a token budget cut; nan when none was scored.
+        pass_at: k to pass@k, success alone counted.
+        by_tag: Tag to success over the tasks that carry it, e.g. the depth of a goal.
+        tallies: Task index to successes and scored episodes, for paired comparisons.
+    """
+
+    label: str
+    step: int
+    horizon: int
+    scored: int
+    failed: int
+    success: Estimate
+    reward: Estimate
+    turns: float
+    truncated: float
+    pass_at: dict[int, Estimate] = field(default_factory=dict)
+    by_tag: dict[str, Estimate] = field(default_factory=dict)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """The figures for the tracker, under names that begin with "evaluation/"."""
+        named = {"success": self.success, "reward": self.reward}
+        named |= {f"pass_at_{k}": estimate for k, estimate in self.pass_at.items()}
+        named |= {f"success_{tag}": estimate for tag, estimate in self.by_tag.items()}
+        figures = {name: estimate.value for name, estimate in named.items()}
+        figures |= {"success_low": self.success.low, "success_high": self.success.high}
+        figures |= {"turns": self.turns, "truncated": self.truncated, "episodes": self.scored, "failed_episodes": self.failed}
+        return {f"evaluation/{name}": value for name, value in figures.items()}
+
+
+def evaluate(
+    trajectories: Sequence[Trajectory], *, label: str, step: int, horizon: int, tags: Mapping[int, str] | None = None
+) -> EvaluationResult:
+    """Boils trajectories down.
+
+    pass@k is estimated for k = 1, 2, 4, ... up to the samples that most tasks have, and for that number itself.
+
+    Args:
+        trajectories: Episodes of the evaluation, of one environment, failed ones included.
+        label: What was measured.
+        step: Training steps that the policy had taken.
+        horizon: Turn limit that the episodes ran under.
+        tags: Task index to a tag by which success is broken down; tasks without one are left out of the breakdown.
+    """
+    scored = [each for each in trajectories if each.outcome is not Outcome.FAILED]
+    episodes: dict[int, list[Trajectory]] = {}
+    for each in scored:
+        episodes.setdefault(each.task, []).append(each)
+    tallies = {task: Tally(sum(each.succeeded for each in group), len(group)) for task, group in sorted(episodes.items())}
+    return EvaluationResult(
+        label=label,
+        step=step,
+        horizon=horizon,
+        scored=len(scored),
+        failed=len(trajectories) - len(scored),
+        success=success_rate(tallies),
+        reward=mean(fmean(each.reward for each in group) for group in episodes.values()),
+        turns=fmean(len(each.turns) for each in scored) if scored else math.nan,
+        truncated=fmean(each.outcome is Outcome.TRUNCATED for each in scored) if scored else math.nan,
+        pass_at={k: pass_at_k(tallies, k) for k in _sample_numbers(tallies)},
+        by_tag=_by_tag(tallies, tags or {}),
+        tallies=tallies,
+    )
+
+
+def write_evaluation(path: Path, result: EvaluationResult) -> None:
+    """Write a result as JSON; it appears whole or not at all. What is unknown (nan) is null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            json.dump(_unknown_as_null(asdict(result)), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_evaluation(path: Path) -> EvaluationResult:
+    """The result that was written.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        EvaluationFileError: The file holds something else.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("success", "reward"):
+            stored[name] = _estimate(stored[name])
+        for name in ("turns", "truncated"):
+            stored[name] = _number(stored[name])
+        stored["pass_at"] = {int(k): _estimate(value) for k, value in stored["pass_at"].items()}
+        stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
+        stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
+        return EvaluationResult(**stored)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EvaluationFileError(f"{path} does not hold an evaluation: {error!r}; measure again to replace it") from error
+
+
+def _sample_numbers(tallies: Tallies) -> list[int]:
+    counts = sorted(tally.samples for tally in tallies.values())
+    most = counts[len(counts) // 2] if counts else 0
+    powers = [2**i for i in range(most.bit_length())]
+    return sorted({*powers, most}) if most else []
+
+
+def _by_tag(tallies: Tallies, tags: Mapping[int, str]) -> dict[str, Estimate]:
+    names = sorted({tags[task] for task in tallies if task in tags})
+    return {name: success_rate({task: tally for task, tally in tallies.items() if tags.get(task) == name}) for name in names}
+
+
+def _unknown_as_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unknown_as_null(each) for key, each in value.items()}
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
+
+
+def _number(stored: float | None) -> float:
+    return math.nan if stored is None else float(stored)
+
+
+def _estimate(stored: Mapping[str, Any]) -> Estimate:
+    return Estimate(_number(stored["value"]), _number(stored["low"]), _number(stored["high"]), int(stored["n"]))

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from tasks.evaluation.benchmark import EvaluationResult, evaluate
+from tasks.evaluation.estimates import difference
+from tasks.evaluation.learning_curve import draw_learning_curve
+from tasks.evaluation.report import change, markdown_table, share, text_table
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+
+def measured(label: str, step: int, solved: int, failed: int = 0, reward: float = 1.0) -> EvaluationResult:
+    """Twenty tasks with four samples each, of which the first `solved` tasks are always solved."""
+    trajectories = []
+    for task in range(20):
+        for member in range(4):
+            outcome = Outcome.SUCCESS if task < solved else Outcome.TRUNCATED
+            turns = [Turn([1], [-0.5], "craft", reward=reward if task < solved else 0.0)]
+            trajectories.append(Trajectory("textcraft", task, task, member, 0, 16, step, "vllm", turns=turns, outcome=outcome))
+    trajectories += [Trajectory("textcraft", 0, 0, 9, 0, 16, step, "vllm") for _ in range(failed)]
+    return evaluate(trajectories, label=label, step=step, horizon=16)
+
+
+def test_the_table_has_a_row_for_each_measurement_and_its_change_from_the_start() -> None:
+    start, end = measured("start", 0, 6), measured("end", 40, 10)
+    lines = text_table([start, end]).splitlines()
+    assert lines[0].split() == ["step", "success", "change", "pass@4", "turns", "cut", "episodes"]
+    assert share(start.success) in lines[2]
+    assert change(difference(start.tallies, end.tallies)) in lines[3]
+    assert "+20.0 [" in lines[3]
+    assert "[" not in lines[2].replace(share(start.success), "").replace(share(start.pass_at[4]), "")  # no change from itself
+    assert len({len(lines[0]), len(lines[2]), len(lines[3])}) == 1  # the columns line up
+
+
+def test_the_markdown_table_holds_the_same_cells() -> None:
+    results = [measured("start", 0, 6), measured("phase 1", 10, 7), measured("end", 40, 10)]
+    rows = [line.strip("| ").split(" | ") for line in markdown_table(results).splitlines() if line.startswith("| ")][2:]
+    for row, line in zip(rows, text_table(results).splitlines()[2:], strict=False):
+        assert all(cell.strip() in line for cell in row)
+    assert [row[0] for row in rows] == ["start", "phase 1", "end"]
+
+
+def test_broken_episodes_are_stated_under_the_table() -> None:
+    assert "Left out: 3 of 163 episodes" in text_table([measured("start", 0, 6, failed=3), measured("end", 40, 10)])
+    assert "Left out" not in markdown_table([measured("start", 0, 6)])
+
+
+def test_rewards_are_shown_where_they_differ_from_success() -> None:
+    assert "reward" in text_table([measured("start", 0, 6, reward=0.999)])
+    assert "reward" not in text_table([measured("start", 0, 6)])
+
+
+def test_an_unknown_share_is_called_unknown() -> None:
+    empty = evaluate([], label="start", step=0, horizon=16)
+    assert "unknown" in text_table([empty, measured("end", 40, 10)])
+
+
+@pytest.mark.parametrize("phases", [[4, 8, 16], [], list(range(4, 24))])
+def test_the_learning_curve_is_a_picture_with_something_on_it(tmp_path: Path, phases: list[int]) -> None:
+    horizons = [horizon for horizon in phases for _ in range(3)]
+    steps = {i + 1: {"rollout/success": i / 80, "rollout/reward": i / 90, "rollout/horizon": h} for i, h in enumerate(horizons)}
+    results = [measured("start", 0, 6), measured("end", len(steps), 10)] if phases else []
+    draw_learning_curve(tmp_path / "plots" / "curve.png", steps, results)
+    draw_learning_curve(tmp_path / "empty.png", {}, [])
+    picture, empty = (matplotlib.image.imread(tmp_path / name) for name in ("plots/curve.png", "empty.png"))
+    assert picture.shape == (840, 1500, 4)
+    assert (picture != empty).any() == bool(phases)
