@@ -1,0 +1,161 @@
+"""The services of one machine: a Prefect server, an MLflow server and a worker that runs what is triggered or scheduled.
+
+`up` starts a supervisor (supervisor.py) that outlives the command and owns the three; `down` ends it. runs/services.json names it and
+the addresses; the record of a supervisor that is gone counts for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from configs.infrastructure import InfraSettings
+from tasks.provision.local import answers
+from tasks.provision.process import ProvisionError, started_at
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.1
+START_DEADLINE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the services of this machine answer."""
+
+    prefect_ui_url: str
+    prefect_api_url: str
+    mlflow_tracking_uri: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the supervisor writes down: which process it is, and the addresses while all pieces are up."""
+
+    pid: int
+    started: int  # in clock ticks after boot: tells it from a later process with the same pid
+    addresses: Addresses | None
+
+
+def record_path(runs: Path) -> Path:
+    """The file that holds the supervisor's record."""
+    return runs / "services.json"
+
+
+def write(runs: Path, state: Record) -> None:
+    """Puts the record down, by rename: a reader gets the old one or the new one."""
+    temporary = record_path(runs).with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(state)))
+    temporary.replace(record_path(runs))
+
+
+def read(runs: Path) -> Record | None:
+    """The supervisor's record, or None if there is no such process (any more)."""
+    try:
+        record = json.loads(record_path(runs).read_text())
+    except FileNotFoundError:
+        return None
+    if started_at(record["pid"]) != record["started"]:
+        return None
+    return Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
+
+
+def addresses(runs: Path) -> Addresses | None:
+    """The services that were started for this runs folder, or None if they are not up."""
+    state = read(runs)
+    return None if state is None else state.addresses
+
+
+def up(runs: Path) -> Addresses:
+    """Starts the services where they are not up, and returns when all of them answer.
+
+    Raises:
+        ProvisionError: A piece did not start; the message holds the end of its log.
+    """
+    log = runs / "services" / "supervisor.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (runs / "services" / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two at once, the second finds the services up
+        if (found := _answering(runs)) is not None:
+            return found
+        supervisor, deadline = None, time.monotonic() + START_DEADLINE_S
+        if read(runs) is None:
+            with log.open("w") as output:
+                supervisor = subprocess.Popen(
+                    [sys.executable, "-m", "tasks.provision.supervisor"],
+                    cwd=ROOT,
+                    env={**os.environ, "AGENTGYM_RUNS": str(runs)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        try:
+            with log.open() as lines:
+                while (found := _answering(runs)) is None:
+                    print(lines.read(), end="", flush=True)
+                    gone = read(runs) is None if supervisor is None else supervisor.poll() is not None
+                    if gone or time.monotonic() > deadline:
+                        raise ProvisionError(f"the services did not start:\n{lines.read()}")
+                    time.sleep(POLL_S)
+                print(lines.read(), end="", flush=True)
+        except BaseException:
+            if supervisor is not None:
+                supervisor.terminate()
+                supervisor.wait()
+            raise
+    return found
+
+
+def _answering(runs: Path) -> Addresses | None:
+    found = addresses(runs)
+    if found and answers(f"{found.prefect_api_url}/health") and answers(f"{found.mlflow_tracking_uri}/health"):
+        return found
+    return None
+
+
+def down(runs: Path) -> bool:
+    """Ends the services and everything that they run; False if they were not up."""
+    state = read(runs)
+    if state is None:
+        return False
+    os.kill(state.pid, signal.SIGTERM)
+    while started_at(state.pid) == state.started:
+        time.sleep(POLL_S)
+    return True
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.provision.services",
+        description="Prefect server, MLflow server and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",
+        epilog="example: python -m tasks.provision.services up",
+    )
+    parser.add_argument("action", choices=["up", "down", "status"], help="start them, end them, or show where they answer")
+    action = parser.parse_args().action
+    runs = InfraSettings().runs.resolve()
+    try:
+        if action == "down":
+            print("The services are down." if down(runs) else "The services were not up.")
+            return 0
+        found = up(runs) if action == "up" else addresses(runs)
+    except ProvisionError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    if found is None:
+        print("The services are not up: make up")
+        return 1
+    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nEnd them with: make down")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Keeps the services of one machine up: what `services.up` starts and `services.down` ends.
+
+Each piece is a ChildProcess: it ends with the supervisor, whatever becomes of that. A piece that dies is started again on its port.
+
+    AGENTGYM_RUNS=runs python -m tasks.provision.supervisor
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from configs.infrastructure import InfraSettings
+from tasks.provision.local import HOST, LocalServer
+from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
+from tasks.provision.services import ROOT, Addresses, Record, record_path, write
+
+PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
+POOL, WORKER = "agentgym", "this-machine"
+START_DEADLINE_S = 180.0
+WATCH_S = 0.5
+END_GRACE_S = 4.0
+"""Time for flow runs to end what they started; they are killed afterwards."""
+
+
+def supervise(runs: Path) -> None:
+    """Starts the services and keeps them up until SIGTERM or SIGINT.
+
+    Raises:
+        ProvisionError: A piece could not be started or started again.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    started = started_at(os.getpid())
+    assert started is not None, "this process runs"
+    starting = Record(os.getpid(), started, None)
+    write(runs, starting)
+    pieces = _Pieces(runs)
+    try:
+        pieces.start()
+        while True:
+            write(runs, replace(starting, addresses=pieces.addresses))
+            while pieces.alive():
+                time.sleep(WATCH_S)
+            write(runs, starting)
+            pieces.start_again()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        write(runs, starting)
+        pieces.end()
+        record_path(runs).unlink()
+
+
+class _Pieces:
+    """The three processes of one supervisor."""
+
+    def __init__(self, runs: Path) -> None:
+        self._logs = runs / "services"
+        prefect_url = f"http://{HOST}:{_free_port(PREFECT_PORT)}"
+        mlflow_url = f"http://{HOST}:{_free_port(MLFLOW_PORT)}"
+        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url)
+        self._environment = {
+            "PREFECT_HOME": str(runs / "prefect"),
+            "PREFECT_API_URL": self.addresses.prefect_api_url,
+            "PREFECT_SERVER_UI_API_URL": "/api",
+            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "DO_NOT_TRACK": "1",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            # Its job runner is eight processes that nothing here uses, and most of the server's start.
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "AGENTGYM_RUNS": str(runs),
+            "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
+        }
+        self._prefect = self._server("prefect", prefect_url, "/api/health", ["server", "start"])
+        # Artifacts are files in a plain folder: a run that writes without the server puts them in the same place.
+        store = [
+            "--backend-store-uri",
+            f"sqlite:///{runs}/mlflow.db",
+            "--no-serve-artifacts",
+            "--default-artifact-root",
+            f"{runs}/artifacts",
+        ]
+        self._mlflow = self._server("mlflow", mlflow_url, "/health", ["server", "--workers", "1", *store])
+        self._worker: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it."""
+        sweep(self._logs)
+        with ThreadPoolExecutor(2) as pool:
+            try:
+                for started in [pool.submit(_timed_start, self._prefect), pool.submit(_timed_start, self._mlflow)]:
+                    started.result()
+            except BaseException:
+                self.end()
+                raise
+        self._start_worker()
+        begun = time.monotonic()
+        deploy = self._child("deploy", "--no-prompt", "deploy", "--all")
+        deploy.start()
+        if deploy.wait(START_DEADLINE_S):
+            raise ProvisionError(f"the deployments of prefect.yaml could not be registered:\n{deploy.log_tail()}")
+        print(f"deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
+
+    def alive(self) -> bool:
+        return self._prefect.alive() and self._mlflow.alive() and self._worker is not None and self._worker.alive()
+
+    def start_again(self) -> None:
+        """Starts what has died, on the same port."""
+        for server in (self._prefect, self._mlflow):
+            if not server.alive():
+                print(f"{server.name} has died; the end of its log:\n{server.log_tail()}", flush=True)
+                _timed_start(server)
+        if self._worker is None or not self._worker.alive():
+            if self._worker is not None:
+                print(f"the worker has died; the end of its log:\n{self._worker.log_tail()}", flush=True)
+                self._worker.end()
+            self._start_worker()
+
+    def end(self) -> None:
+        """Ends flow runs first, so that they can clear up and report how they ended; the worker itself would drop them."""
+        if self._worker is not None:
+            if self._worker.alive():
+                _terminate(_flow_runs(self._worker.pid))
+            self._worker.end(END_GRACE_S)
+            if self._prefect.alive():
+                self._report_crashed()
+        for server in (self._prefect, self._mlflow):
+            server.end()
+
+    def _start_worker(self) -> None:
+        self._report_crashed()
+        begun, since = time.monotonic(), datetime.now(UTC)
+        self._worker = self._child("worker", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER, "--limit", "1")
+        self._worker.start()
+        self._worker.wait_until(lambda: self._reported(since), START_DEADLINE_S)
+        print(f"worker ready in {time.monotonic() - begun:.0f} s", flush=True)
+
+    def _reported(self, since: datetime) -> bool:
+        """Whether the worker has sent the server a heartbeat since then."""
+        try:
+            workers = self._ask(f"work_pools/{POOL}/workers/filter", {})
+        except OSError:
+            return False  # for one, 404 until the worker has made its pool
+        return any(worker["name"] == WORKER and datetime.fromisoformat(worker["last_heartbeat_time"]) > since for worker in workers)
+
+    def _report_crashed(self) -> None:
+        """Tells the server that no flow run of the worker is left, nor any that one of them called: by itself it never learns."""
+        unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
+        found = self._ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
+        while found:
+            for run in found:
+                state = {"type": "CRASHED", "message": "The worker that ran it has ended."}
+                self._ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
+            called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
+            found = self._ask("flow_runs/filter", {"flow_runs": unfinished | called})
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(
+            f"{self.addresses.prefect_api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
+            return json.load(response)
+
+    def _server(self, module: str, url: str, health_path: str, arguments: list[str]) -> LocalServer:
+        return LocalServer(
+            f"{module}-server",
+            [sys.executable, "-m", module, *arguments, "--host", HOST, "--port", "{port}"],
+            health_path=health_path,
+            port=int(url.rpartition(":")[2]),
+            state_dir=self._logs,
+            environment=self._environment,
+            cwd=ROOT,
+            start_deadline_s=START_DEADLINE_S,
+        )
+
+    def _child(self, name: str, *arguments: str) -> ChildProcess:
+        return ChildProcess(
+            name, [sys.executable, "-m", "prefect", *arguments], state_dir=self._logs, environment=self._environment, cwd=ROOT
+        )
+
+
+def _timed_start(server: LocalServer) -> None:
+    begun = time.monotonic()
+    server.start()
+    print(f"{server.name} ready in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def _flow_runs(leash: int) -> list[psutil.Process]:
+    """The processes of the flow runs: the worker is the leash's child, they are the worker's."""
+    with suppress(psutil.NoSuchProcess):
+        return [run for worker in psutil.Process(leash).children() for run in worker.children()]
+    return []
+
+
+def _terminate(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(processes, END_GRACE_S)
+
+
+def _free_port(first: int) -> int:
+    """The first port from there on that nothing listens on, below those that outgoing connections use."""
+    for port in range(first, PORTS_END):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port
+    raise ProvisionError(f"no port is free from {first} to {PORTS_END}")
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    try:
+        supervise(InfraSettings().runs.resolve())
+    except ProvisionError as problem:
+        sys.exit(str(problem))
