@@ -31,6 +31,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 AVOID_S = 2.0
 """A replica that did not answer gets no new session for this long, if another can take it."""
 CLOSE_S = 5.0
+HEALTH_S = 5.0
 
 
 class EnvironmentFault(Exception):
@@ -175,8 +176,10 @@ class EnvironmentClient:
             log.warning("could not close a session; its lease will end it: %s", fault)
 
     async def health(self) -> dict[str, Health | EnvironmentFault]:
-        """What each server says of itself, or why it did not, by URL."""
-        answers = await asyncio.gather(*(self._read(replica, "/health", Health, 5.0) for replica in self._replicas), return_exceptions=True)
+        """What each server says of itself within some seconds, or why it did not, by URL. Nothing is retried."""
+        deadline = time.monotonic() + HEALTH_S
+        asked = (self._read_once(replica, "/health", Health, deadline) for replica in self._replicas)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         result: dict[str, Health | EnvironmentFault] = {}
         for replica, answer in zip(self._replicas, answers, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, EnvironmentFault):
@@ -190,7 +193,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentFault: A server does not answer; Refused: they host different worlds or versions.
         """
-        worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo, None) for replica in self._replicas))
+        worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
         for replica, world in zip(self._replicas, worlds, strict=True):
             if (world.name, world.version) != (worlds[0].name, worlds[0].version):
                 raise Refused(
@@ -201,7 +204,7 @@ class EnvironmentClient:
 
     async def tasks(self, split: Split) -> list[int]:
         """The task indices of a split, in their fixed order."""
-        return (await self._read(self._least_loaded(), f"/v1/tasks?split={split}", TaskList, None)).tasks
+        return (await self._read(self._least_loaded(), f"/v1/tasks?split={split}", TaskList)).tasks
 
     async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
         asked: list[Replica] = []
@@ -283,19 +286,24 @@ class EnvironmentClient:
             raise ServerFault(f"{url} answered {len(replies.items)} items to {len(items)}")
         return replies.items
 
-    async def _read(self, replica: Replica, path: str, kind: type[T], deadline_s: float | None) -> T:
-        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+    async def _read(self, replica: Replica, path: str, kind: type[T]) -> T:
+        """Asks for a description until an answer comes, or the deadline."""
+        deadline = time.monotonic() + self._deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                status, body = await self._exchange("GET", replica.url + path, deadline)
-                if status != 200:
-                    raise _fault(status, None, replica.url + path, body)
-                return msgspec.json.decode(body, type=kind)
+                return await self._read_once(replica, path, kind, deadline)
             except (Unreachable, Busy) as fault:
                 pause_s = await _pause(pause_s, deadline, fault)
-            except msgspec.DecodeError as unreadable:
-                raise ServerFault(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
+
+    async def _read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
+        status, body = await self._exchange("GET", replica.url + path, deadline)
+        if status != 200:
+            raise _fault(status, None, replica.url + path, body)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
+            raise ServerFault(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
 
     async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
         if self._http is None:

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import COUNTING, ROOT
+
+TIMEOUT_S = 60
+
+
+def run(*arguments: str, script: bool = False, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(COUNTING)] if script else [sys.executable, "-m", "environments"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, env=environment)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -> None:
+    shown = run(*arguments)
+    assert shown.returncode == 0
+    assert "serve textcraft --port" in shown.stdout
+    loaded = subprocess.run(
+        [
+            sys.executable, "-c",
+            f"import sys\nfrom environments.__main__ import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
+            "print('LOADED', *(set(sys.modules) & {'starlette', 'uvicorn', 'aiohttp', 'torch', 'prometheus_client', 'msgspec'}))",
+        ],
+        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT,
+    )  # fmt: skip
+    assert loaded.stdout.splitlines()[-1].strip() == "LOADED"
+
+
+def test_list_names_the_worlds() -> None:
+    assert "textcraft" in run("list").stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "chess"], "there are: "),
+        (["serve", "textcraft", "--port", "99999"], "not between 1 and 65535"),
+        (["serve", "textcraft", "--workers", "0"], "not between 1"),
+        (["play", "textcraft", "--task", "100000000"], "100000000"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: list[str], said: str) -> None:
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_taken_port_is_told_with_the_option_to_change() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = run("serve", "textcraft", "--port", str(taken.getsockname()[1]))
+    assert refused.returncode == 1
+    assert "--port" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_episode_is_played_in_the_terminal() -> None:
+    played = run("play", "counting", "--task", "3", script=True, text="add 1\n?\nadd 2\nadd 9\n")
+    assert played.returncode == 0
+    assert "Goal: 3." in played.stdout
+    assert "the expert would: add 2" in played.stdout
+    assert played.stdout.rstrip().endswith("score 1 after 2 actions")

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+from conftest import Serve
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+PATIENCE_S = 60.0
+
+
+def post(url: str, operation: str, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    return requests.post(f"{url}/v1/{operation}", json={"items": list(items)}, timeout=PATIENCE_S).json()["items"]
+
+
+def start(url: str, index: int = 50, **fields: Any) -> str:
+    [reply] = post(url, "create", {"index": index, **fields})
+    assert reply["status"] == 200
+    return reply["session"]
+
+
+def eventually(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
+def workers(url: str) -> int:
+    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["workers"]
+
+
+def open_sessions(url: str) -> int:
+    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
+
+
+# -- our dialect
+
+
+def test_an_episode_from_create_to_close(counting_server: str) -> None:
+    [created] = post(counting_server, "create", {"index": 5, "lease_s": 30})
+    assert (created["observation"], created["turn"], created["lease_s"]) == ("Goal: 5.", 0, 30)
+    session = created["session"]
+    steps = [post(counting_server, "step", {"session": session, "turn": turn, "action": "add 1"})[0] for turn in range(5)]
+    assert [(step["turn"], step["observation"], step["reward"], step["done"]) for step in steps] == [
+        (turn, f"Count: {turn + 1}", float(turn == 4), turn == 4) for turn in range(5)
+    ]
+    [over] = post(counting_server, "step", {"session": session, "turn": 5, "action": "add 1"})
+    assert (over["status"], over["error"]["type"]) == (409, "episode_over")
+    assert post(counting_server, "reset", {"session": session, "index": 7}) == [{"status": 200, "turn": 0, "observation": "Goal: 7."}]
+    assert post(counting_server, "close", {"session": session}) == [{"status": 200}]
+    assert post(counting_server, "close", {"session": session})[0]["status"] == 410
+
+
+def test_one_bad_item_does_not_fail_the_others(counting_server: str) -> None:
+    good, other = start(counting_server), start(counting_server)
+    response = requests.post(
+        f"{counting_server}/v1/step",
+        json={
+            "items": [
+                {"session": good, "turn": 0, "action": "add 1"},
+                {"session": "nobody", "turn": 0, "action": "add 1"},
+                {"session": good, "turn": "1", "action": "add 1"},
+                {"session": good, "turn": 1},
+                {"session": good, "turn": 1, "action": "add 1", "hurry": True},
+                7,
+                {"session": good, "turn": 9, "action": "add 1"},
+                {"session": good, "turn": 1, "action": "add 2"},
+                {"session": other, "turn": 0, "action": "fail"},
+                {"session": other, "turn": 1, "action": "add 1"},
+            ]
+        },
+        timeout=PATIENCE_S,
+    )
+    items = response.json()["items"]
+    assert response.status_code == 200
+    assert [item["status"] for item in items] == [200, 404, 422, 422, 422, 422, 409, 200, 500, 410]
+    assert [item.get("error", {}).get("field") for item in items] == [
+        None, "session", "turn", "action", "hurry", None, "turn", None, None, "session",
+    ]  # fmt: skip
+    assert items[7]["observation"] == "Count: 3"
+
+
+def test_a_repeated_turn_is_answered_and_not_performed_again(counting_server: str) -> None:
+    session = start(counting_server)
+    item = {"session": session, "turn": 0, "action": "add 3"}
+    assert post(counting_server, "step", item) == post(counting_server, "step", item)
+    assert post(counting_server, "step", {**item, "turn": 1})[0]["observation"] == "Count: 6"
+    [changed] = post(counting_server, "step", {**item, "turn": 1, "action": "add 4"})
+    assert (changed["status"], changed["error"]["type"]) == (409, "turn_repeated")
+    [ahead] = post(counting_server, "step", {**item, "turn": 3})
+    assert (ahead["status"], ahead["error"]["type"]) == (409, "wrong_turn")
+    [behind] = post(counting_server, "step", {**item, "turn": 0})
+    assert behind["status"] == 409
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "type"),
+    [
+        ("POST", "/v1/step", b"{", 400, "malformed_json"),
+        ("POST", "/v1/step", b"\xff\xfe", 400, "malformed_json"),
+        ("POST", "/v1/step", b'{"items": ' + b"[" * 100_000, 400, "malformed_json"),
+        ("POST", "/v1/step", b"[]", 422, "invalid_field"),
+        ("POST", "/v1/step", b"{}", 422, "invalid_field"),
+        ("POST", "/v1/step", b'{"items": [], "more": 1}', 422, "invalid_field"),
+        ("POST", "/v1/create", b'{"items": [{"index": 100}]}', 422, "no_such_task"),
+        ("POST", "/v1/create", b'{"items": [{"index": 1e400}]}', 422, "invalid_field"),
+        ("POST", "/v1/create", b'{"items": [{"index": 99999999999999999999}]}', 422, "invalid_field"),
+        ("POST", "/v1/create", b'{"items": [{"lease_s": 0}]}', 422, "invalid_field"),
+        ("POST", "/v1/create", b'{"items": [{"lease_s": 1e9}]}', 422, "invalid_field"),
+        ("POST", "/v1/close", b'{"items": [{"session": "x"}]}', 404, "no_such_session"),
+        ("POST", "/v1/create", b'{"items": [' + b'{"index":0},' * 10_000 + b'{"index":0}]}', 413, "too_many_items"),
+        ("POST", "/v1/step", b" " * (16 * 2**20 + 1), 413, "body_too_large"),
+        ("GET", "/v1/step", b"", 405, "not_allowed"),
+        ("POST", "/health", b"", 405, "not_allowed"),
+        ("GET", "/v1/nothing", b"", 404, "not_found"),
+        ("GET", "/v1/tasks?split=dev", b"", 422, "invalid_field"),
+    ],
+)
+def test_what_is_wrong_gets_its_status_and_says_why(
+    counting_server: str, method: str, path: str, body: bytes, status: int, type: str
+) -> None:
+    response = requests.request(method, counting_server + path, data=body, timeout=PATIENCE_S)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"]) == (status, type)
+    assert error["message"]
+
+
+@pytest.mark.parametrize("action", ["fail", "nan", "surrogate"])
+def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(serve: Serve, action: str) -> None:
+    server = serve()
+    session = start(server.url)
+    [reply] = post(server.url, "step", {"session": session, "turn": 0, "action": action})
+    assert (reply["status"], reply["error"]["type"]) == (500, "world_fault")
+    assert post(server.url, "step", {"session": session, "turn": 0, "action": action})[0]["status"] == 410
+    assert open_sessions(server.url) == 0
+    entries = [json.loads(line) for line in server.log_tail().splitlines()]
+    assert any("counting_world.py" in entry.get("traceback", "") or entry.get("traceback") for entry in entries)
+
+
+def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
+    url = serve().url
+    replies = post(url, "create", *({"index": 1, "lease_s": 0.5} for _ in range(1000)))
+    assert {reply["status"] for reply in replies} == {200}
+    survivor = start(url, lease_s=PATIENCE_S)
+    eventually(lambda: open_sessions(url) == 1)
+    [gone] = post(url, "step", {"session": replies[0]["session"], "turn": 0, "action": "add 1"})
+    assert (gone["status"], gone["error"]["type"]) == (410, "session_ended")
+    assert post(url, "step", {"session": survivor, "turn": 0, "action": "add 1"})[0]["status"] == 200
+
+
+def test_a_full_server_says_busy_until_a_session_ends(serve: Serve) -> None:
+    url = serve("counting", "--max-sessions", "2").url
+    first, _ = start(url), start(url)
+    response = requests.post(f"{url}/v1/create", json={"items": [{}]}, timeout=PATIENCE_S)
+    assert (response.status_code, response.json()["error"]["type"]) == (503, "session_limit")
+    assert response.headers["retry-after"]
+    post(url, "close", {"session": first})
+    start(url)
+
+
+def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -> None:
+    rng = random.Random(0)
+    goals = [rng.randrange(20, 100) for _ in range(64)]
+    actions = [[f"add {rng.randrange(3)}" for _ in range(12)] for _ in goals]
+
+    def alone(goal: int, plan: list[str]) -> list[Any]:
+        session = start(counting_server, goal)
+        return [post(counting_server, "step", {"session": session, "turn": turn, "action": action})[0] for turn, action in enumerate(plan)]
+
+    expected = [alone(goal, plan) for goal, plan in zip(goals[:8], actions[:8], strict=True)]
+    sessions = [start(counting_server, goal) for goal in goals]
+    seen: list[list[Any]] = [[] for _ in goals]
+    for turn in range(12):
+        order = rng.sample(range(64), 64)
+        items = [{"session": sessions[at], "turn": turn, "action": actions[at][turn]} for at in order]
+        for at, reply in zip(order, post(counting_server, "step", *items), strict=True):
+            seen[at].append(reply)
+    assert seen[:8] == expected
+
+
+def test_a_slow_step_holds_up_no_other_session(serve: Serve) -> None:
+    url = serve("slow_counting").url
+    slow, fast = start(url), start(url)
+    with ThreadPoolExecutor(1) as pool:
+        sleeping = pool.submit(post, url, "step", {"session": slow, "turn": 0, "action": "sleep 3"})
+        time.sleep(0.2)
+        assert post(url, "step", {"session": fast, "turn": 0, "action": "add 1"})[0]["status"] == 200
+        assert not sleeping.done()
+        # The same session waits for its turn, and items of one request for one session are performed in order.
+        replies = post(url, "step", *({"session": slow, "turn": turn, "action": "add 1"} for turn in (1, 2, 3)))
+        assert sleeping.done()
+    assert [reply["observation"] for reply in replies] == ["Count: 1", "Count: 2", "Count: 3"]
+
+
+def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
+    def get(path: str) -> Any:
+        return requests.get(counting_server + path, timeout=PATIENCE_S).json()
+
+    assert get("/v1/world") == {
+        "name": "counting",
+        "version": "1",
+        "instruction": "Reach the goal by `add N`.",
+        "tasks": {"train": 60, "validation": 20, "test": 20},
+    }
+    assert get("/v1/tasks?split=test") == {"split": "test", "tasks": list(range(80, 100))}
+    health = get("/health")
+    assert (health["name"], health["version"], health["tasks"], health["workers"]) == ("counting", "1", 100, 1)
+
+
+def test_openapi_describes_every_operation_and_every_reference_resolves(counting_server: str) -> None:
+    document = requests.get(f"{counting_server}/openapi.json", timeout=PATIENCE_S).json()
+    assert {f"/v1/{name}" for name in ("create", "reset", "step", "close", "world", "tasks")} < set(document["paths"])
+    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(document)))
+    assert references
+    assert references <= set(document["components"]["schemas"])
+    assert set(document["components"]["schemas"]["StepItem"]["required"]) == {"session", "turn", "action"}
+
+
+def test_metrics_count_what_happened(serve: Serve) -> None:
+    url = serve().url
+    session = start(url)
+    for turn in range(3):
+        post(url, "step", {"session": session, "turn": turn, "action": "add 1"})
+    post(url, "step", {"session": session, "turn": 9, "action": "add 1"})
+    text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
+    samples = {
+        (sample.name, sample.labels.get("operation") or sample.labels.get("type") or sample.labels.get("how")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("dialect", "v1") == "v1" and "le" not in sample.labels
+    }
+    assert samples["environment_request_seconds_count", "step"] == 4
+    assert samples["environment_items_total", "step"] == 4
+    assert samples["environment_world_step_seconds_count", None] == 3
+    assert samples["environment_world_reset_seconds_count", None] == 1
+    assert samples["environment_sessions_open", None] == 1
+    assert samples["environment_sessions_total", "created"] == 1
+    assert samples["environment_errors_total", "wrong_turn"] == 1
+
+
+# -- robustness
+
+
+class Connection:
+    """Keeps one connection, as fuzzing needs thousands of requests."""
+
+    def __init__(self, url: str) -> None:
+        self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+
+    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        self._http.request("POST", path, body)
+        response = self._http.getresponse()
+        return response.status, response.read()
+
+
+PATHS = ["/v1/create", "/v1/reset", "/v1/step", "/v1/close", "/create", "/reset", "/step", "/close"]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.integers(min_value=2**63)
+KEYS = st.sampled_from(["session", "turn", "action", "index", "lease_s", "id", "data_idx", "items", "goal"]) | st.text(max_size=5)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=12)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(path=st.sampled_from(PATHS), value=VALUES, wrapped=st.booleans())
+def test_any_json_is_answered_without_a_server_fault(counting_server: str, path: str, value: Any, wrapped: bool) -> None:
+    body = json.dumps({"items": [value]} if wrapped else value).encode()
+    status, answer = _connection(counting_server).post(path, body)
+    assert status < 500, answer
+    json.loads(answer)
+
+
+def test_thousands_of_random_bodies_get_no_server_fault(counting_server: str) -> None:
+    rng = random.Random(1)
+    session = start(counting_server)
+    number = requests.post(f"{counting_server}/create", json={}, timeout=PATIENCE_S).json()["id"]
+    valid = [
+        json.dumps({"items": [{"session": session, "turn": 0, "action": "add 1"}]}).encode(),
+        json.dumps({"action": "add 1", "id": number}).encode(),
+        json.dumps({"data_idx": 3, "id": number}).encode(),
+    ]
+    connection = _connection(counting_server)
+    for _ in range(3000):
+        body = bytearray(rng.choice(valid))
+        for _ in range(rng.randrange(6)):
+            at = rng.randrange(len(body) + 1)
+            body[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        if rng.random() < 0.1:
+            body = bytearray(rng.randbytes(rng.randrange(200)))
+        status, answer = connection.post(rng.choice(PATHS), bytes(body))
+        assert status < 500, (body, answer)
+    assert requests.get(f"{counting_server}/health", timeout=PATIENCE_S).status_code == 200
+
+
+_connections: dict[str, Connection] = {}
+
+
+def _connection(url: str) -> Connection:
+    return _connections.setdefault(url, Connection(url))
+
+
+def test_sigterm_ends_the_server_cleanly_with_keep_alive_connections_open(serve: Serve) -> None:
+    server = serve()
+    with requests.Session() as keeps_alive:
+        keeps_alive.get(f"{server.url}/health", timeout=PATIENCE_S)
+        [command] = psutil.Process(server.pid).children()
+        command.send_signal(signal.SIGTERM)
+        assert psutil.Process(server.pid).wait(PATIENCE_S) in (0, None)
+    last = [json.loads(line) for line in server.log_tail().splitlines()][-1]
+    assert last["level"] == "info"
+
+
+# -- AgentGym's dialect, spoken as its clients do: bare requests, a new connection for each
+
+
+class AgentGymClient:
+    """What AgentGym's TextCraft client does on the wire."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        response = requests.post(
+            f"{url}/create", json={"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None}, timeout=PATIENCE_S
+        )
+        assert response.status_code == 200
+        self.id = response.json()["id"]
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        body["id"] = self.id
+        response = requests.post(f"{self.url}/{path}", json=body, timeout=PATIENCE_S)
+        assert response.status_code == 200
+        return response.json()
+
+    def observe(self) -> str:
+        response = requests.get(f"{self.url}/observation?id={self.id}", timeout=PATIENCE_S)
+        assert response.status_code == 200
+        return response.json()
+
+    def reset(self, index: int) -> tuple[str, float, bool]:
+        reply = self._post("reset", {"data_idx": index})
+        assert reply["id"] == self.id
+        return reply["observation"], reply["reward"], reply["done"]
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        reply = self._post("step", {"action": action})
+        return reply["observation"], reply["reward"], reply["done"]
+
+    def close(self) -> Any:
+        return self._post("close", {})
+
+
+def test_a_client_written_for_agentgym_plays_an_episode(counting_server: str) -> None:
+    assert requests.get(counting_server, timeout=PATIENCE_S).status_code == 200
+    client = AgentGymClient(counting_server)
+    assert isinstance(client.id, int)
+    assert client.observe() == "Goal: 0."
+    assert client.reset(203) == ("Goal: 3.", 0, False)  # modulo the number of tasks
+    assert client.step("add 2") == ("Count: 2", 0.0, False)
+    assert client.step("add 0") == client.step("add 0")  # no turn numbers here: each call is a step
+    assert client.step("add 1") == ("Count: 3", 1.0, True)
+    assert client.observe() == "Count: 3"
+    assert requests.get(f"{counting_server}/goal?id={client.id}", timeout=PATIENCE_S).json() == "3"
+    detail = requests.get(f"{counting_server}/detail?id={client.id}", timeout=PATIENCE_S).json()
+    assert detail == {"observation": "Count: 3", "reward": 1.0, "done": True, "deleted": False}
+    assert client.close() is True
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/step", {"action": "add 1", "id": -1}, 404),
+        ("/step", {"action": "add 1", "id": 10**30}, 422),
+        ("/step", {"action": "add 1"}, 422),
+        ("/step", {"action": 5, "id": 1}, 422),
+        ("/create", {"goal": "diamond"}, 422),
+        ("/reset", {"id": "x", "data_idx": 1}, 422),
+    ],
+)
+def test_agentgym_errors_have_a_status_and_an_error_field(counting_server: str, path: str, body: dict[str, Any], status: int) -> None:
+    response = requests.post(counting_server + path, json=body, timeout=PATIENCE_S)
+    assert response.status_code == status
+    assert response.json()["error"]
+    assert ("detail" in response.json()) == (status == 422)
+
+
+def test_agentgym_sessions_end(counting_server: str) -> None:
+    client = AgentGymClient(counting_server)
+    client.close()
+    response = requests.post(f"{counting_server}/step", json={"action": "add 1", "id": client.id}, timeout=PATIENCE_S)
+    assert response.status_code == 410
+    assert requests.get(f"{counting_server}/observation?id=abc", timeout=PATIENCE_S).status_code == 422
+
+
+# -- several workers
+
+
+def test_sessions_are_reached_from_any_connection_of_any_worker(serve: Serve) -> None:
+    url = serve("counting", "--workers", "3").url
+    eventually(lambda: workers(url) == 3)
+    replies = post(url, "create", *({"index": 90} for _ in range(12)))
+    for turn in range(4):  # every request is a new connection, which any worker may take
+        answers = post(url, "step", *({"session": reply["session"], "turn": turn, "action": "add 2"} for reply in replies))
+        assert [answer["observation"] for answer in answers] == [f"Count: {2 * turn + 2}"] * 12
+    clients = [AgentGymClient(url) for _ in range(6)]
+    assert [client.reset(at + 1) for at, client in enumerate(clients)] == [(f"Goal: {at + 1}.", 0, False) for at in range(6)]
+    assert requests.get(f"{url}/health", timeout=PATIENCE_S).json() == {
+        "name": "counting", "version": "1", "tasks": 100, "sessions": 18, "workers": 3,
+    }  # fmt: skip
+    created = [
+        sample.value
+        for family in text_string_to_metric_families(requests.get(f"{url}/metrics", timeout=PATIENCE_S).text)
+        for sample in family.samples
+        if sample.name == "environment_sessions_total" and sample.labels["how"] == "created"
+    ]
+    assert sum(created) == 18
+    assert len(created) == 3
+
+
+def test_a_killed_worker_loses_its_own_sessions_only_and_is_replaced(serve: Serve) -> None:
+    url = serve("counting", "--workers", "2").url
+    eventually(lambda: workers(url) == 2)
+    sessions = [reply["session"] for reply in post(url, "create", *({"index": 90} for _ in range(8)))]
+    victim = start(url)
+    try:
+        [reply] = post(url, "step", {"session": victim, "turn": 0, "action": "kill"})
+        assert reply["status"] == 410  # the request came by the other worker
+    except requests.ConnectionError:
+        pass  # it came by the worker that it killed
+
+    eventually(lambda: workers(url) == 2)
+    answers = post(url, "step", *({"session": session, "turn": 0, "action": "add 1"} for session in sessions))
+    assert sorted(answer["status"] for answer in answers) == [200] * 4 + [410] * 4
+    replies = post(url, "create", *({"index": 90} for _ in range(8)))
+    assert {reply["status"] for reply in replies} == {200}

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from conftest import ROOT, counting_command
+
+from tasks.provision import local
+from tasks.provision.local import LocalServer, answers, free_port
+from tasks.provision.process import ProvisionError
+from tasks.provision.servers import EnvironmentServers
+
+PATIENCE_S = 60.0
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
+def listener(url: str) -> psutil.Process | None:
+    """The process below this one that listens where the URL points."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(c.status == "LISTEN" and c.laddr.port == urlsplit(url).port for c in process.net_connections("tcp")):
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
+    with EnvironmentServers("textcraft", 2, state_dir=tmp_path) as servers:
+        assert len(set(servers.urls)) == 2
+        assert all(answers(f"{url}/health") for url in servers.urls)
+        assert all(local.FIRST_PORT <= (urlsplit(url).port or 0) <= local.LAST_PORT for url in servers.urls)
+        processes = [listener(url) for url in servers.urls]
+        servers.check()
+    assert not any(answers(f"{url}/health") for url in servers.urls)
+    assert not any(process and process.is_running() for process in processes)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Path) -> None:
+    with EnvironmentServers("counting", 2, command=counting_command("counting"), state_dir=tmp_path) as servers:
+        victim = listener(servers.urls[0])
+        other = listener(servers.urls[1])
+        assert victim is not None
+        victim.kill()
+        eventually(lambda: listener(servers.urls[0]) not in (None, victim))
+        eventually(lambda: answers(f"{servers.urls[0]}/health"))
+        assert servers.restarts == 1
+        assert listener(servers.urls[1]) == other
+        servers.check()
+
+
+def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
+    with EnvironmentServers("counting", command=counting_command("counting"), state_dir=tmp_path, restart_budget=1) as servers:
+        for _ in range(2):
+            victim = listener(servers.urls[0])
+            assert victim is not None
+            victim.kill()
+            eventually(lambda: servers._failure is not None or listener(servers.urls[0]) not in (None, victim))  # noqa: B023
+        with pytest.raises(ProvisionError, match=r"(?s)budget of 1 restarts is spent.*serving"):
+            servers.check()
+        assert servers.restarts == 1
+
+
+def test_a_world_that_does_not_exist_fails_with_the_servers_own_words(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="no environment is called 'chess'"):
+        EnvironmentServers("chess", 2, state_dir=tmp_path).__enter__()
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_server_that_never_gets_healthy_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(600)"]
+    server = LocalServer("slow", command, state_dir=tmp_path, start_deadline_s=0.5)
+    with pytest.raises(ProvisionError, match="not ready"):
+        server.start()
+    assert not server.alive()
+
+
+def test_a_port_taken_in_the_last_moment_is_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as squatter:
+        taken = squatter.getsockname()[1]
+        ports = iter([taken, taken])
+        monkeypatch.setattr(local, "free_port", lambda: next(ports, None) or free_port())
+        server = LocalServer("counting", counting_command("counting"), state_dir=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+        server.start()
+        try:
+            assert urlsplit(server.url).port != taken
+            assert answers(f"{server.url}/health")
+        finally:
+            server.end()
+
+
+def test_the_answer_of_a_stranger_on_the_port_is_not_taken_for_the_servers(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"]
+    stranger = LocalServer("stranger", command, health_path="/", state_dir=tmp_path, cwd=tmp_path)
+    stranger.start()
+    try:
+        sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+        server = LocalServer("ours", sleeper, health_path="/", state_dir=tmp_path, port=urlsplit(stranger.url).port, start_deadline_s=0.5)
+        with pytest.raises(ProvisionError, match="not ready"):
+            server.start()
+    finally:
+        stranger.end()
+
+
+def test_an_ended_server_cannot_be_started(tmp_path: Path) -> None:
+    server = LocalServer("counting", counting_command("counting"), state_dir=tmp_path)
+    server.end()
+    with pytest.raises(ProvisionError, match="ended"):
+        server.start()
+
+
+OWNER = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tasks.provision.servers import EnvironmentServers
+with EnvironmentServers("textcraft", 2, workers={workers}, state_dir=Path({state_dir!r})) as servers:
+    print(*servers.urls, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGINT, 1)])
+def test_no_server_outlives_the_run(tmp_path: Path, how: signal.Signals, workers: int) -> None:
+    code = OWNER.format(root=str(ROOT), state_dir=str(tmp_path), workers=workers)
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert run.stdout is not None
+    urls = run.stdout.readline().split()
+    family = psutil.Process(run.pid).children(recursive=True)
+    assert len(family) == 2 * (2 + (workers if workers > 1 else 0))
+    run.send_signal(how)
+    run.wait(PATIENCE_S)
+    eventually(lambda: not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family))
+    assert not any(answers(f"{url}/health") for url in urls)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.environment import Split, Step, TaskIndexError
+from environments.server.metrics import Metrics
+from environments.server.sessions import Sessions
+
+
+class Echo:
+    """A world whose observation is the action; it remembers which of its episodes are open."""
+
+    name, version, instruction = "echo", "1", ""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def tasks(self, split: Split) -> range:
+        return range(10)
+
+    def create(self) -> EchoEpisode:
+        self.open += 1
+        return EchoEpisode(self)
+
+
+class EchoEpisode:
+    def __init__(self, world: Echo) -> None:
+        self.world = world
+        self.performed: list[str] = []
+
+    def reset(self, index: int) -> str:
+        if index not in self.world.tasks("train"):
+            raise TaskIndexError(f"no task {index}")
+        return f"task {index}"
+
+    def step(self, action: str) -> Step:
+        self.performed.append(action)
+        return Step(f"{len(self.performed)}: {action}", 0.0, False)
+
+    def oracle_action(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.world.open -= 1
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(world: Echo | None = None, clock: Clock | None = None, **options: object) -> Sessions:
+    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or Clock(), **options)  # type: ignore[arg-type]
+
+
+def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
+    world, clock = Echo(), Clock()
+    sessions = make(world, clock)
+    session = sessions.create(1, 10.0).session
+    assert session is not None
+    for turn in range(5):
+        clock.now += 9.0
+        assert sessions.answer("step", (session, turn, "a")).status == 200
+    clock.now += 11.0
+    expired = sessions.answer("step", (session, 5, "a"))
+    assert (expired.status, expired.error and expired.error.type) == (410, "session_ended")
+    assert world.open == 0
+    assert len(sessions) == 0
+
+
+def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
+    world, clock = Echo(), Clock()
+    sessions = make(world, clock)
+    for lease_s in (5.0, 10.0, 20.0):
+        sessions.create(1, lease_s, numbered=True)
+    clock.now = 12.0
+    for session in sessions.expired():
+        sessions.end(session, "expired")
+    assert len(sessions) == world.open == 1
+
+
+def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
+    clock = Clock()
+    sessions = make(clock=clock)
+    ref = sessions.create(1, 5.0).session
+    assert ref is not None
+    session = sessions.get(ref)
+    assert session is not None
+    clock.now = 6.0
+    assert sessions.expired() == [session]
+    session.lock._locked = True
+    assert sessions.expired() == []
+
+
+def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None:
+    sessions = make()
+    session = sessions.create(1, None).session
+    assert session is not None
+    first = sessions.answer("step", (session, 0, "a"))
+    again = sessions.answer("step", (session, 0, "a"))
+    second = sessions.answer("step", (session, 1, "b"))
+    assert first == again
+    assert second.observation == "2: b"
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from("ab")), max_size=30))
+def test_turns_are_performed_in_order_and_once_whatever_is_asked(asked: list[tuple[int, str]]) -> None:
+    sessions = make()
+    ref = sessions.create(1, None).session
+    assert ref is not None
+    performed: list[str] = []
+    for turn, action in asked:
+        reply = sessions.answer("step", (ref, turn, action))
+        if turn == len(performed):
+            performed.append(action)
+            assert reply.status == 200
+        elif turn == len(performed) - 1 and action == performed[-1]:
+            assert (reply.status, reply.observation) == (200, f"{len(performed)}: {action}")
+        else:
+            assert reply.status == 409
+    session = sessions.get(ref)
+    assert session is not None
+    assert isinstance(session.environment, EchoEpisode)
+    assert session.environment.performed == performed
+
+
+def test_an_ended_session_is_told_from_one_that_never_was() -> None:
+    sessions = make()
+    reply = sessions.create(None, None, numbered=True)
+    assert sessions.answer("close", (reply.session,)).status == 200
+    assert sessions.answer("close", (reply.session,)).status == 410
+    assert sessions.answer("close", (reply.number,)).status == 410
+    assert reply.number is not None
+    for never in ("", "-", "abc", f"{reply.number:x}-00", "ünï-köde", f"{reply.number + 1:x}", reply.number + 1, -1, 0):
+        assert sessions.answer("close", (never,)).status == 404
+
+
+def test_sessions_of_our_dialect_cannot_be_reached_by_a_number() -> None:
+    sessions = make()
+    ref = sessions.create(1, None).session
+    assert ref is not None
+    session = sessions.get(ref)
+    assert session is not None
+    assert sessions.get(session.number) is None
+
+
+def test_the_session_limit_is_refused_as_busy_and_frees_up() -> None:
+    sessions = make(limit=2)
+    first = sessions.create(1, None).session
+    sessions.create(1, None)
+    assert sessions.answer("create", (1, None)).status == 503
+    sessions.answer("close", (first,))
+    assert sessions.answer("create", (1, None)).status == 200
+
+
+def test_a_create_whose_task_does_not_exist_leaves_no_session() -> None:
+    world = Echo()
+    sessions = make(world)
+    reply = sessions.answer("create", (99, None))
+    assert (reply.status, reply.error and reply.error.field) == (422, "index")
+    assert len(sessions) == world.open == 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_holder_of_a_session_is_read_from_its_id_and_number(workers: int) -> None:
+    for worker in range(workers):
+        sessions = make(worker=worker, workers=workers)
+        for _ in range(3):
+            reply = sessions.create(None, None, numbered=True)
+            assert reply.session is not None
+            assert reply.number is not None
+            assert sessions.holder(reply.session) == sessions.holder(reply.number) == worker
+
+
+def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
+    first, second = (make(worker=0, workers=1, secret=b"s" * 32) for _ in range(2))
+    reply = first.create(None, None)
+    assert second.answer("close", (reply.session,)).status == 410
