@@ -59,10 +59,10 @@ missing_packages() { # Debian's names of what is not there, one a line
     else
         printf '%s\n' libnuma1 libstdc++6
     fi
-    # torch compiles some kernels where it runs; those for a GPU need Python's headers too.
+    # vLLM's sampler is compiled by torch where it runs, against Python's headers.
     command -v g++ >/dev/null || echo g++
-    if [ "$device" = gpu ]; then
-        [ -n "$python" ] && [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || echo python3.11-dev
+    if [ -z "$python" ] || [ ! -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
+        echo python3.11-dev
     fi
 }
 
