@@ -192,6 +192,6 @@ class Experiment(Part):
         if parts > batch:
             raise ValueError(
                 f"algorithm.mini_batches x algorithm.micro_batches ({parts}) is more than the {batch} episodes of a batch "
-                "(rollout.tasks_per_step x rollout.group_size); lower one of the two"
+                "(rollout.tasks_per_step x group_size); lower one of the two"
             )
         return self

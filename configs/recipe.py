@@ -101,7 +101,9 @@ def explain(problem: ValidationError) -> str:
     for error in problem.errors():
         # pydantic names the member of a union in the path ("curriculum.stepwise.every"); people write it without.
         names = [str(part) for part in error["loc"]]
-        names = [name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))]
+        names = [
+            name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))
+        ]
         where = ".".join(names) or "the recipe"
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1])

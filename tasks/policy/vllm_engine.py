@@ -135,7 +135,7 @@ class VllmEngine:
                 # A reply of an environment needs three turns of the loop to become the next request.
                 for _ in range(3):
                     await asyncio.sleep(0)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
             for answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(EngineFault(f"vLLM failed while generating: {problem!r}"))

@@ -67,7 +67,7 @@ class FlowCallback(TrainerCallback):
         self.checkpoint_seconds = time.perf_counter() - self.saving_since
         published = self.worker.trainer.published
         if published is not None:
-            self.worker.tell(Saved(published.step, str(published.folder), published.digest))
+            self.worker.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
             checkpoint.prune(published.folder.parent, self.worker.experiment.keep_checkpoints, self.worker.job.phase_ends)
         if step >= self.until:
             self.worker.tell(Trained(step))

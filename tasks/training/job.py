@@ -97,6 +97,7 @@ class Saved:
     step: int
     folder: str
     digest: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The trainer process: policy, optimiser and engine. One per GPU, started through torchrun or accelerate; it obeys the flow.
 
-    torchrun --nproc_per_node 1 -m tasks.training.worker JOB.json
+torchrun --nproc_per_node 1 -m tasks.training.worker JOB.json
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def main() -> None:
     try:
         worker = Worker(job, line)
         worker.run()
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001 - the flow must hear of it, whatever it is
         traceback.print_exc()
         if line is not None:
             line.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))

@@ -1,0 +1,81 @@
+"""The command line of the flows. Imports nothing slow, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+
+EXAMPLES = """examples:
+  python -m flows.scaling_inter configs/quickstart.yaml
+  python -m flows.scaling_inter quickstart --seeds.training 1 --algorithm.steps 60
+  python -m flows.scaling_inter quickstart --curriculum '{kind: fixed, horizon: 16}'
+  python -m flows.scaling_inter textcraft-qwen2.5-3b --policy.model /models/Qwen2.5-3B-Instruct
+
+Every field of a recipe can be overridden by its dotted name; configs/experiment.py describes them. The same command
+continues a run that was interrupted. Addresses, folders and processes are set by AGENTGYM_... variables: configs/infrastructure.py."""
+
+
+def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
+    """Reads and checks RECIPE and --field.path overrides; ends the process on --help and on mistakes."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage=f"{prog} RECIPE [--field.path value ...]",
+        description=description,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help=f"a YAML file, or one of: {', '.join(recipe_names())}")
+    arguments, rest = parser.parse_known_args()
+    try:
+        overrides = parse_overrides(rest)
+        load_recipe(arguments.recipe, overrides)
+    except RecipeError as problem:
+        raise SystemExit(f"{prog}: {problem}") from None
+    return arguments.recipe, overrides
+
+
+def use_local_services() -> None:
+    """Sends the records of a run started by hand to the services of `make up`, where they are up, else to files under runs/.
+
+    Must come before Prefect is imported, which reads its settings then. What the user has set stays.
+    """
+    from configs.infrastructure import InfraSettings
+    from tasks.provision.services import addresses
+
+    runs = InfraSettings().runs.absolute()
+    defaults = {
+        "PREFECT_HOME": str(runs / "prefect"),
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "DO_NOT_TRACK": "1",
+    }
+    services = addresses(runs)
+    if services is not None:
+        defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def run_to_the_end(run: Callable[[], object]) -> None:
+    """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
+    from configs.recipe import RecipeError
+    from environments.client import EnvironmentFault
+    from tasks.provision.process import ProvisionError
+    from tasks.tracking.library import TrackingError
+    from tasks.tracking.run_folder import RunBusy
+    from tasks.training.process import TrainerFailed
+
+    try:
+        run()
+    except (RecipeError, EnvironmentFault, ProvisionError, TrackingError, RunBusy, TrainerFailed) as problem:
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
+    except KeyboardInterrupt:
+        print("\nStopped. The same command continues from the last checkpoint.", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,0 +1,167 @@
+"""A run while it goes on: its folder, its records, its clock and its bar, and the servers and processes that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from environments.client import EnvironmentClient
+from flows.progress import RunBar
+from tasks.curriculum.horizon import Phase
+from tasks.evaluation.clock import Clock
+from tasks.provision.servers import EnvironmentServers
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.tracker import Tracker
+from tasks.training.job import Evaluated, Event, Saved, StepDone, TrainerJob
+from tasks.training.process import TrainerProcess
+
+
+@dataclass(slots=True)
+class Run:
+    """One experiment being carried out.
+
+    Attributes:
+        experiment: The recipe.
+        infrastructure: Where it runs.
+        folder: What is finished, and what the run leaves behind.
+        tracker: MLflow.
+        mlflow_run: The parent run's id in MLflow.
+        clock: Where the time goes.
+        bar: What a person at the terminal sees.
+        checkpoints: Step to the checkpoint's event, of this process's lifetime.
+    """
+
+    experiment: Experiment
+    infrastructure: InfraSettings
+    folder: RunFolder
+    tracker: Tracker
+    mlflow_run: str
+    clock: Clock
+    bar: RunBar
+    checkpoints: dict[int, Saved] = field(default_factory=dict)
+
+    def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
+        """Records and shows what the trainer reports, to the end of its present command."""
+        for event in events:
+            self.bar.show(event)
+            match event:
+                case StepDone():
+                    self.folder.add_metrics(event.step, event.metrics)
+                    self.tracker.log_metrics(mlflow_run, event.metrics, event.step)
+                    self.clock.add("rollouts", event.metrics.get("rollout/seconds", 0.0))
+                    self.clock.add("updates", event.metrics["update/seconds"])
+                    self.clock.add("weight sync", event.metrics["sync/seconds"])
+                case Saved():
+                    self.checkpoints[event.step] = event
+                    self.clock.add("checkpoints", event.seconds)
+                case Evaluated():
+                    self.clock.add("evaluation", event.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLists:
+    """The tasks of a run, as its environment servers name them.
+
+    Attributes:
+        instruction: What the agent is told first.
+        train: Task indices to learn from.
+        evaluation: Task indices to measure on.
+    """
+
+    instruction: str
+    train: list[int]
+    evaluation: list[int]
+
+
+@contextmanager
+def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Clock) -> Iterator[Run]:
+    """Claims the run's folder and opens its records; ends them with how the block ended."""
+    folder = RunFolder(infrastructure.runs, experiment)
+    uri = infrastructure.mlflow_tracking_uri or f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
+    with folder.claimed(), Tracker(uri, experiment.name) as tracker, RunBar(experiment.algorithm.steps) as bar:
+        with clock.part("MLflow"):
+            parent = tracker.start_run(
+                folder.fingerprint,
+                f"{experiment.environment.name} {experiment.curriculum.kind} seed {experiment.seeds.training}",
+                experiment.model_dump(mode="json"),
+                {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)},
+            )
+        try:
+            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
+        except BaseException as problem:
+            tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
+            raise
+        tracker.end_run(parent)
+        with clock.part("MLflow"):
+            tracker.flush()
+
+
+@contextmanager
+def environment_servers(run: Run) -> Iterator[EnvironmentServers | None]:
+    """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
+    infrastructure = run.infrastructure
+    if infrastructure.environment_urls:
+        yield None
+        return
+    servers = EnvironmentServers(
+        run.experiment.environment.name,
+        infrastructure.environment_servers,
+        backend="container" if infrastructure.environment_backend == "container" else "local",
+        image=infrastructure.environment_image,
+    )
+    with run.clock.part("environment servers"):
+        servers.__enter__()
+    try:
+        yield servers
+    finally:
+        servers.close()
+
+
+def task_lists(experiment: Experiment, urls: tuple[str, ...]) -> TaskLists:
+    """Asks the environment servers for the run's tasks."""
+
+    async def ask() -> TaskLists:
+        async with EnvironmentClient(urls) as client:
+            world = await client.world()
+            train = await client.tasks(experiment.environment.train_tasks)
+            evaluation = await client.tasks(experiment.evaluation.tasks)
+        return TaskLists(world.instruction, train[: experiment.environment.n_train_tasks], evaluation[: experiment.evaluation.n_tasks])
+
+    return asyncio.run(ask())
+
+
+@contextmanager
+def trainer_process(
+    run: Run, policy: str, tasks: TaskLists, servers: EnvironmentServers | None, schedule: list[Phase]
+) -> Iterator[TrainerProcess]:
+    """The run's trainer, loaded and ready."""
+    infrastructure = run.infrastructure
+    job = TrainerJob(
+        experiment=run.experiment,
+        fingerprint=run.folder.fingerprint,
+        policy=policy,
+        folder=run.folder.path,
+        environment_urls=list(servers.urls if servers else infrastructure.environment_urls),
+        instruction=tasks.instruction if run.experiment.policy.instruction else None,
+        train_tasks=tasks.train,
+        phase_ends=[phase.end_step for phase in schedule],
+        engine_memory_fraction=infrastructure.engine_memory_fraction,
+        engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+        socket="",
+    )
+    with TrainerProcess(job, infrastructure, servers.check if servers else lambda: None) as trainer:
+        run.bar.doing("starting the trainer")
+        with run.clock.part("trainer start"):
+            ready = trainer.ready()
+        for note in ready.notes:
+            run.bar.say(f"Passed over a checkpoint: {note}")
+        if ready.step:
+            run.bar.say(f"Continuing after step {ready.step}, from its checkpoint.")
+            run.bar.done_before(ready.step)
+        yield trainer
+        with run.clock.part("trainer end"):
+            trainer.close()

@@ -1,0 +1,155 @@
+"""The trainer as the flow sees it: a process that is started, told what to do, listened to, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import tasks
+from configs.infrastructure import InfraSettings
+from tasks.provision.local import free_port
+from tasks.provision.process import ChildProcess
+from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, Train, Trained, TrainerJob
+from tasks.training.line import EventLine, LineClosed, accept_line, listen
+
+E = TypeVar("E", bound=Event)
+
+CLOSE_SECONDS = 20.0
+POLL_SECONDS = 0.5
+
+
+class TrainerFailed(RuntimeError):
+    """The trainer reported a fault or ended; the message says which, and where its log is."""
+
+
+class TrainerProcess:
+    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened."""
+
+    def __init__(self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]) -> None:
+        """
+        Args:
+            job: What to train; its socket is filled in here.
+            infrastructure: How many processes, and how they are started.
+            check: Called twice a second while waiting; raises when something else that the run needs is gone for good.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
+        self._job = job.model_copy(update={"socket": str(self._folder / "line")})
+        self._infrastructure = infrastructure
+        self._check = check
+        self._process: ChildProcess | None = None
+        self._listener: socket.socket | None = None
+        self._line: EventLine | None = None
+
+    def __enter__(self) -> Self:
+        """Starts the process; `ready` waits for it."""
+        self._listener = listen(self._folder / "line")
+        job_file = self._job.folder / "trainer.json"
+        job_file.write_text(self._job.model_dump_json(indent=1), encoding="utf-8")
+        root = str(Path(tasks.__file__).parent.parent)
+        self._process = ChildProcess(
+            "trainer",
+            launch_command(self._infrastructure, job_file),
+            environment={
+                "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+                # The engine steps small matrices on a CPU; the update sets its own number of threads.
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                "TOKENIZERS_PARALLELISM": "false",
+            },
+            log_path=self._job.folder / "trainer.log",
+        )
+        self._process.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        if self._line is not None:
+            self._line.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._process is not None:
+            self._process.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ready(self) -> Ready:
+        """Waits until policy and engine are loaded.
+
+        Raises:
+            TrainerFailed: That did not come to pass.
+        """
+        assert self._listener is not None
+        assert self._process is not None
+        try:
+            self._line = accept_line(self._listener, self._infrastructure.trainer_start_seconds, self._process.alive)
+        except LineClosed as problem:
+            raise self._failure(str(problem)) from None
+        for event in self._events():
+            if isinstance(event, Ready):
+                return event
+        raise AssertionError("unreachable")
+
+    def train(self, until: int) -> Iterator[Event]:
+        """Trains until `until` steps are done and yields what the trainer reports; the last event is `Trained`."""
+        return self._do(Train(until), Trained)
+
+    def evaluate(self, command: Evaluate) -> Iterator[Event]:
+        """Evaluates and yields what the trainer reports; the last event is `Evaluated`."""
+        return self._do(command, Evaluated)
+
+    def _do(self, command: Command, last: type[Event]) -> Iterator[Event]:
+        assert self._line is not None, "wait for ready() first"
+        try:
+            self._line.send(command)
+        except LineClosed as problem:
+            raise self._failure(str(problem)) from None
+        for event in self._events():
+            yield event
+            if isinstance(event, last):
+                return
+
+    def _events(self) -> Iterator[Event]:
+        assert self._line is not None
+        assert self._process is not None
+        while True:
+            try:
+                event = self._line.receive(POLL_SECONDS)
+            except LineClosed:
+                raise self._failure(f"it ended with status {self._process.exit_status}") from None
+            if event is None:
+                self._check()
+                continue
+            if isinstance(event, Failed):
+                raise self._failure(f"{event.kind}: {event.message}", tail=False)
+            yield event
+
+    def close(self) -> None:
+        """Lets the trainer end by itself, so that the engine frees what it holds."""
+        try:
+            if self._line is not None and self._process is not None:
+                self._line.send(Close())
+                self._process.wait(CLOSE_SECONDS)
+        except (LineClosed, TimeoutError):
+            pass  # it is ended the hard way
+
+    def _failure(self, what: str, tail: bool = True) -> TrainerFailed:
+        assert self._process is not None
+        message = f"the trainer failed: {what}. Its log: {self._process.log_path}"
+        return TrainerFailed(f"{message}; the end of it:\n{self._process.log_tail()}" if tail else message)
+
+
+def launch_command(infrastructure: InfraSettings, job_file: Path) -> list[str]:
+    """The command that starts the trainer: accelerate when a configuration file is given, else torchrun.
+
+    torchrun, because it is two seconds faster at starting a single process than accelerate, and the same for eight.
+    """
+    module = ["-m", "tasks.training.worker", str(job_file.absolute())]
+    if infrastructure.accelerate_config is not None:
+        return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
+    processes = str(infrastructure.trainer_processes)
+    rendezvous = ["--nnodes", "1", "--nproc_per_node", processes, "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    return [sys.executable, "-m", "torch.distributed.run", *rendezvous, *module]
