@@ -10,56 +10,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import aiohttp
 import msgspec
 
 from environments.environment import Split, Step
 from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
+from environments.transport import (
+    FIRST_PAUSE_S,
+    Busy,
+    DeadlineExceeded,
+    EnvironmentFault,
+    Refused,
+    ServerFault,
+    SessionLost,
+    Transport,
+    Unreachable,
+    fault_of,
+    pause,
+)
+
+__all__ = [
+    "Busy",
+    "DeadlineExceeded",
+    "EnvironmentClient",
+    "EnvironmentFault",
+    "Refused",
+    "ServerFault",
+    "Session",
+    "SessionLost",
+    "Unreachable",
+]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 AVOID_S = 2.0
 """A replica that did not answer gets no new session for this long, if another can take it."""
 CLOSE_S = 5.0
 HEALTH_S = 5.0
-
-
-class EnvironmentFault(Exception):
-    """Base of what a call can raise: the environment could not be played, which says nothing about the policy."""
-
-
-class Unreachable(EnvironmentFault):
-    """No server answered before the deadline."""
-
-
-class DeadlineExceeded(EnvironmentFault):
-    """A server took the request and did not answer before the deadline."""
-
-
-class SessionLost(EnvironmentFault):
-    """The server does not have the session (any more): its lease ran out, or the server was restarted. Start another."""
-
-
-class ServerFault(EnvironmentFault):
-    """The server or the world failed, or answered what makes no sense: a bug there."""
-
-
-class Refused(EnvironmentFault):
-    """The server understood and refused: a wrong task index, a wrong turn, an action after the episode's end. A bug here."""
-
-
-class Busy(EnvironmentFault):
-    """The servers had no session to spare until the deadline."""
 
 
 @dataclass(eq=False)
@@ -102,18 +96,17 @@ class EnvironmentClient:
         self._replicas = [Replica(url.rstrip("/")) for url in urls]
         self._deadline_s = deadline_s
         self._connections = connections
-        self._http: aiohttp.ClientSession | None = None
+        self._transport: Transport | None = None
         self._sessions: dict[str, Session] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=30.0)
-        self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        self._transport = Transport(self._connections)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         """Closes the sessions still open, as far as the servers can be reached, and the connections."""
-        assert self._http is not None
+        assert self._transport is not None
         try:
             if self._abandoned:
                 await asyncio.wait(self._abandoned, timeout=1.0)
@@ -121,8 +114,8 @@ class EnvironmentClient:
         finally:
             for task in self._abandoned:
                 task.cancel()
-            await self._http.close()
-            self._http = None
+            await self._transport.close()
+            self._transport = None
 
     async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
         """Opens a session and begins task `index`, in one request; returns the session and the first observation.
@@ -264,10 +257,12 @@ class EnvironmentClient:
             replica = choose()
             try:
                 [reply] = await self._ask(replica, operation, [item], deadline)
-                return _checked(reply, f"{replica.url}/v1/{operation}")
+                if reply.status != 200:
+                    raise _fault(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
+                return reply
             except (Unreachable, Busy) as fault:
                 replica.avoided_until = time.monotonic() + AVOID_S
-                pause_s = await _pause(pause_s, deadline, fault)
+                pause_s = await pause(pause_s, deadline, fault)
             except DeadlineExceeded:
                 replica.avoided_until = time.monotonic() + AVOID_S
                 raise
@@ -294,7 +289,7 @@ class EnvironmentClient:
             try:
                 return await self._read_once(replica, path, kind, deadline)
             except (Unreachable, Busy) as fault:
-                pause_s = await _pause(pause_s, deadline, fault)
+                pause_s = await pause(pause_s, deadline, fault)
 
     async def _read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
         status, body = await self._exchange("GET", replica.url + path, deadline)
@@ -306,25 +301,9 @@ class EnvironmentClient:
             raise ServerFault(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
 
     async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
-        if self._http is None:
+        if self._transport is None:
             raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
-        timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
-        try:
-            async with self._http.request(method, url, data=body, timeout=timeout, headers=_JSON, allow_redirects=False) as response:
-                return response.status, await response.read()
-        except aiohttp.ConnectionTimeoutError as unanswered:
-            raise Unreachable(f"{url} accepted no connection in time") from unanswered
-        except TimeoutError as late:
-            raise DeadlineExceeded(f"{url} did not answer in time") from late
-        except aiohttp.InvalidURL as invalid:
-            raise Refused(f"{url} is not a URL") from invalid
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as gone:
-            raise Unreachable(f"{url} is not reachable: {gone}") from gone
-        except aiohttp.ClientError as wrong:
-            raise ServerFault(f"{url} does not speak HTTP: {wrong}") from wrong
-
-
-_JSON = {"content-type": "application/json"}
+        return await self._transport.exchange(method, url, deadline, body)
 
 
 def _encode(content: dict[str, Any]) -> bytes:
@@ -336,29 +315,6 @@ def _encode(content: dict[str, Any]) -> bytes:
         return msgspec.json.encode(content)
 
 
-async def _pause(pause_s: float, deadline: float, fault: EnvironmentFault) -> float:
-    """Waits before the next attempt and returns the next pause; raises `fault` when no time is left for another attempt."""
-    wait_s = pause_s * random.uniform(0.5, 1.0)
-    if time.monotonic() + wait_s >= deadline:
-        raise fault
-    await asyncio.sleep(wait_s)
-    return min(LAST_PAUSE_S, pause_s * 2)
-
-
-def _checked(reply: Reply, url: str) -> Reply:
-    if reply.status == 200:
-        return reply
-    raise _fault(reply.status, reply.error, url, item=True)
-
-
-def _fault(status: int, error: Error | None, url: str, body: bytes = b"", item: bool = False) -> EnvironmentFault:
-    text = f"{url}: {status}" + (f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else "")
-    if status in (429, 503):
-        return Busy(text)
-    if status in (502, 504):  # a proxy speaks for a server that is not there
-        return Unreachable(text)
-    if item and status in (404, 410):
-        return SessionLost(text)
-    if 400 <= status < 500:
-        return Refused(text)
-    return ServerFault(text)
+def _fault(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentFault:
+    why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
+    return fault_of(status, f"{url}: {status}{why}", of_session=of_session)

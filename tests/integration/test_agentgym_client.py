@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from environments.agentgym_client import WIRES, AgentGymClient
+from environments.transport import EnvironmentFault, Refused, ServerFault, SessionLost, Unreachable
+
+
+def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) -> None:
+    async def play() -> None:
+        async with AgentGymClient(counting_server, "textcraft") as client:
+            session, observation = await client.start(5)
+            assert observation == "Goal: 5."
+            assert (await client.step(session, "add 2")).observation == "Count: 2"
+            last = await client.step(session, "add 3")
+            assert (last.observation, last.reward, last.done) == ("Count: 5", 1.0, True)
+            await client.close(session)
+            with pytest.raises(SessionLost):
+                await client.step(session, "add 1")
+
+    asyncio.run(play())
+
+
+@asynccontextmanager
+async def scripted(**replies: list[Any]) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
+    """A server that gives out prepared replies by operation and keeps what it was asked; an exception drops the connection."""
+    asked: list[tuple[str, Any]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        operation = request.path.strip("/")
+        asked.append((operation, await request.json()))
+        reply = replies[operation].pop(0)
+        if isinstance(reply, Exception):
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        return web.json_response(reply)
+
+    app = web.Application()
+    app.router.add_post("/{operation}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
+
+
+SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]]] = {
+    # create's reply, reset's reply, the steps' replies, reset's expected body, what the client should make of it
+    "babyai": (
+        {"id": 0},
+        {"observation": "first", "reward": 0, "score": 0, "done": False, "deleted": False},
+        [
+            {"observation": "a", "reward": 0, "score": 0.0, "done": False},
+            {"observation": "b", "reward": 0.75, "score": 0.75, "done": True},
+        ],
+        {"data_idx": 7, "id": 0},
+        [("a", 0.0, False), ("b", 0.75, True)],
+    ),
+    "sciworld": (
+        {"id": 3},
+        {"task_description": "Boil.", "observation": "first", "reward": 0, "score": 0, "done": False, "deleted": False},
+        [
+            {"observation": "a", "reward": 5, "score": 25, "done": False},
+            {"observation": "b", "reward": 0, "score": 25, "done": False},
+            {"observation": "c", "reward": -100, "score": -100, "done": True},
+        ],
+        {"data_idx": 7, "id": 3},
+        [("a", 0.25, False), ("b", 0.0, False), ("c", -0.25, True)],
+    ),
+    "searchqa": (
+        0,
+        "first",
+        [{"observation": "a", "reward": 0, "done": False, "info": None}, {"observation": "b", "reward": 1, "done": True, "info": None}],
+        {"id": 7, "env_idx": 0},
+        [("a", 0.0, False), ("b", 1.0, True)],
+    ),
+    "webarena": (
+        {"env_idx": 2},
+        {"observation": "first", "sites": [], "object": ""},
+        [
+            {"observation": "a", "reward": 0.5, "terminated": False, "truncated": False, "info": {}},
+            {"observation": "b", "reward": 1.0, "terminated": True, "truncated": False, "info": {}},
+        ],
+        {"seed": 0, "idx": 7, "env_idx": 2},
+        [("a", 0.0, False), ("b", 1.0, True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("world", SCRIPTS)
+def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
+    created, begun, stepped, reset_body, expected = SCRIPTS[world]
+
+    async def play() -> None:
+        async with scripted(create=[created], reset=[begun], step=list(stepped)) as (url, asked), AgentGymClient(url, world) as client:
+            session, observation = await client.start(7)
+            assert observation == ("Boil.\nfirst" if world == "sciworld" else "first")
+            assert asked[1] == ("reset", reset_body)
+            steps = [await client.step(session, "look") for _ in expected]
+            assert [(step.observation, step.reward, step.done) for step in steps] == expected
+            assert session.turn == len(expected)
+
+    asyncio.run(play())
+
+
+def test_their_errors_with_status_200_are_faults() -> None:
+    async def play() -> None:
+        async with scripted(create=[{"error": "no memory"}]) as (url, _), AgentGymClient(url, "textcraft") as client:
+            with pytest.raises(ServerFault, match="no memory"):
+                await client.start(0)
+
+    asyncio.run(play())
+
+
+def test_a_failed_reset_of_webarena_is_a_fault_and_the_session_is_closed() -> None:
+    begun = {"observation": "TimeoutError", "sites": None, "object": None}
+
+    async def play() -> None:
+        async with (
+            scripted(create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (url, asked),
+            AgentGymClient(url, "webarena") as client,
+        ):
+            with pytest.raises(ServerFault):
+                await client.start(0)
+            assert asked[-1] == ("close", {"env_idx": 1})
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("reply", [{}, [], "text", {"observation": "a", "reward": "1", "done": False}, {"observation": "a", "reward": 1}])
+def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+
+    async def play() -> None:
+        async with scripted(create=[{"id": 0}], reset=[begun], step=[reply]) as (url, _), AgentGymClient(url, "textcraft") as client:
+            session, _ = await client.start(0)
+            with pytest.raises(ServerFault):
+                await client.step(session, "inventory")
+
+    asyncio.run(play())
+
+
+def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+
+    async def play() -> None:
+        async with (
+            scripted(create=[{"id": 0}], reset=[begun], step=[ConnectionError(), {}]) as (url, asked),
+            AgentGymClient(url, "textcraft") as client,
+        ):
+            session, _ = await client.start(0)
+            with pytest.raises(Unreachable):
+                await client.step(session, "inventory")
+            assert [operation for operation, _ in asked] == ["create", "reset", "step"]
+
+    asyncio.run(play())
+
+
+def test_a_wrong_url_and_a_wrong_world_are_told() -> None:
+    async def ask() -> EnvironmentFault:
+        async with AgentGymClient("nowhere", "textcraft") as client:
+            with pytest.raises(Refused) as told:
+                await client.start(0)
+            return told.value
+
+    assert "not a URL" in str(asyncio.run(ask()))
+    with pytest.raises(ValueError, match=", ".join(WIRES)):
+        AgentGymClient("http://127.0.0.1:1", "chess")
