@@ -1,0 +1,76 @@
+"""A checkpoint is whole or not there; a damaged one is found and passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.training.checkpoint import Checkpoint, CheckpointError, latest, prune, publish, steps_in, verify
+
+
+def written(folder: Path, content: bytes = b"weights") -> Path:
+    (folder / "sub").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(content)
+    (folder / "sub" / "optimizer.pt").write_bytes(b"moments")
+    return folder
+
+
+def published(tmp_path: Path, step: int, content: bytes = b"weights") -> Checkpoint:
+    return publish(written(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc")
+
+
+def test_what_is_published_can_be_verified_and_is_found_as_the_latest(tmp_path: Path) -> None:
+    first, second = published(tmp_path, 7), published(tmp_path, 14, b"other")
+    assert verify(second.folder, "abc") == second
+    assert first.digest != second.digest
+    assert latest(tmp_path / "checkpoints", "abc") == (second, [])
+    assert not (tmp_path / "unfinished-7").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "manifest"])
+def test_a_damaged_checkpoint_is_passed_over_with_the_reason(tmp_path: Path, damage: str) -> None:
+    first, second = published(tmp_path, 7), published(tmp_path, 14)
+    weights = second.folder / "model.safetensors"
+    match damage:
+        case "truncate":
+            weights.write_bytes(b"weigh")
+        case "flip":
+            weights.write_bytes(b"weightz")
+        case "delete":
+            weights.unlink()
+        case "manifest":
+            (second.folder / "manifest.json").write_text("{")
+    found, passed_over = latest(tmp_path / "checkpoints", "abc")
+    assert found == first
+    assert len(passed_over) == 1
+    assert "step-000014" in passed_over[0]
+
+
+def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    written(tmp_path / "checkpoints" / ".unfinished" / "checkpoint-3")
+    written(tmp_path / "checkpoints" / "step-000003")  # no manifest: a kill by hand, or another tool's
+    found, passed_over = latest(tmp_path / "checkpoints", "abc")
+    assert found is None
+    assert len(passed_over) == 1
+
+
+def test_a_checkpoint_of_another_experiment_is_never_resumed(tmp_path: Path) -> None:
+    made = published(tmp_path, 7)
+    with pytest.raises(CheckpointError, match="belongs to experiment abc, not xyz"):
+        verify(made.folder, "xyz")
+    assert latest(tmp_path / "checkpoints", "xyz")[0] is None
+
+
+def test_a_step_that_is_done_again_replaces_its_checkpoint(tmp_path: Path) -> None:
+    published(tmp_path, 7)
+    (tmp_path / "checkpoints" / "step-000007" / "model.safetensors").write_bytes(b"broken")
+    again = published(tmp_path, 7)
+    assert verify(tmp_path / "checkpoints" / "step-000007", "abc") == again
+
+
+def test_pruning_keeps_the_newest_and_the_ends_of_phases(tmp_path: Path) -> None:
+    for step in (5, 10, 14, 15, 20):
+        published(tmp_path, step)
+    prune(tmp_path / "checkpoints", keep=2, spare={14})
+    assert sorted(steps_in(tmp_path / "checkpoints")) == [14, 15, 20]

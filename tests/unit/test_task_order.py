@@ -1,0 +1,47 @@
+"""Which tasks a step plays, and with which seeds, depends on the recipe's seed and the step alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.training.task_order import evaluation_plans, plans_of_step, tasks_of_step
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5))
+def test_every_task_comes_once_before_any_comes_twice(n_tasks: int, per_step: int, seed: int) -> None:
+    tasks = [100 + i for i in range(n_tasks)]
+    steps = -(-2 * n_tasks // per_step)
+    sequence = [task for step in range(steps) for task in tasks_of_step(tasks, step, per_step, seed)]
+    assert sorted(sequence[:n_tasks]) == tasks
+    assert sorted(sequence[n_tasks : 2 * n_tasks]) == tasks
+
+
+def test_a_group_shares_its_task_and_its_members_have_seeds_of_their_own() -> None:
+    plans = plans_of_step(range(20), step=3, per_step=4, group_size=8, seed=1)
+    assert [plan.group for plan in plans] == [g for g in range(4) for _ in range(8)]
+    assert all(len({plan.task for plan in plans if plan.group == g}) == 1 for g in range(4))
+    assert len({plan.seed for plan in plans}) == 32
+
+
+def test_steps_and_seeds_do_not_share_sampling() -> None:
+    seeds = [plan.seed for step in range(10) for seed in range(3) for plan in plans_of_step(range(20), step, 4, 8, seed)]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_seed_of_an_evaluation_episode_does_not_depend_on_which_other_tasks_are_measured() -> None:
+    few, many = evaluation_plans([3, 5], 4, 0), evaluation_plans([1, 2, 3, 4, 5], 4, 0)
+    assert {(p.task, p.member): p.seed for p in few}.items() <= {(p.task, p.member): p.seed for p in many}.items()
+
+
+def test_the_order_is_the_same_under_every_hash_seed() -> None:
+    program = "from tasks.training.task_order import plans_of_step; print(plans_of_step(range(30), 5, 3, 2, 7))"
+    answers = {
+        subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(answers) == 1
