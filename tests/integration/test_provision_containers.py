@@ -1,0 +1,168 @@
+"""Containers on a real engine, from an image that is put together from this machine's own Python: nothing is fetched."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from conftest import ROOT
+
+from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
+from tasks.provision.local import answers
+from tasks.provision.process import ProvisionError
+from tasks.provision.servers import EnvironmentServers
+
+PATIENCE_S = 120.0
+IMAGE = "environment-server-test:latest"
+SERVE = ["-m", "environments", "serve", "textcraft", "--host", "0.0.0.0", "--port", "8000"]
+
+
+def _engine_missing() -> str | None:
+    try:
+        connect(timeout_s=5).close()
+    except ProvisionError as missing:
+        return str(missing)
+    return None
+
+
+_MISSING = _engine_missing()
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.1)
+
+
+def imported_packages() -> list[Path]:
+    """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
+    code = (
+        "import sys, uvloop, httptools, uvicorn.lifespan.on, uvicorn.protocols.http.httptools_impl\n"
+        "import environments.server.workers, environments.server.logs\n"
+        "from environments.registry import load_world\nload_world('textcraft').create().reset(0)\n"
+        "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
+    )
+    site = Path(sysconfig.get_path("purelib"))
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    files = [Path(line) for line in printed.splitlines() if line.startswith(str(site))]
+    return sorted({site / file.relative_to(site).parts[0] for file in files})
+
+
+def shared_libraries(files: list[Path]) -> set[Path]:
+    listed = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}
+
+
+def image_archive() -> bytes:
+    """A root file system with this Python, the server and nothing else, as a tar."""
+    python = Path(sys._base_executable)  # type: ignore[attr-defined]
+    library = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "test", "tests", "__pycache__", "idlelib", "ensurepip", "tkinter", "lib2to3"}
+    buffer = io.BytesIO()
+
+    def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if left_out & set(Path(member.name).parts) or member.name.endswith(".a") else member
+
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(python.resolve(), python)
+        archive.add(library, filter=chosen)
+        for package in imported_packages():
+            archive.add(package, f"/srv/{package.name}")
+        archive.add(ROOT / "environments", "/srv/environments")
+        extensions = [*(library / "lib-dynload").glob("*.so"), *(file for package in imported_packages() for file in package.rglob("*.so"))]
+        for file in shared_libraries([python.resolve(), *extensions]):
+            archive.add(file.resolve(), file)
+        temporary = tarfile.TarInfo("/tmp")
+        temporary.type, temporary.mode = tarfile.DIRTYPE, 0o1777
+        archive.addfile(temporary)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[docker.DockerClient]:
+    client = connect()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def image(client: docker.DockerClient) -> Iterator[str]:
+    command = ", ".join(f'"{part}"' for part in [sys._base_executable, *SERVE])  # type: ignore[attr-defined]
+    repository, _, tag = IMAGE.partition(":")
+    client.api.import_image_from_data(
+        image_archive(), repository=repository, tag=tag, changes=["ENV PYTHONPATH=/srv", "EXPOSE 8000", f"CMD [{command}]"]
+    )
+    yield IMAGE
+    client.images.remove(IMAGE, force=True)
+
+
+def ours(client: docker.DockerClient, name: str) -> list[str]:
+    return [found.name for found in client.containers.list(all=True, filters={"label": f"provision.name={name}"})]
+
+
+def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: str) -> None:
+    server = ContainerServer("served", image, start_deadline_s=PATIENCE_S)
+    server.start()
+    try:
+        assert answers(f"{server.url}/health")
+        assert "serving" in server.log_tail()
+        assert len(ours(client, "served")) == 1
+    finally:
+        server.end()
+    assert not answers(f"{server.url}/health")
+    assert ours(client, "served") == []
+    with pytest.raises(ProvisionError, match="ended"):
+        server.start()
+
+
+def test_a_killed_container_comes_back_on_its_port(client: docker.DockerClient, image: str) -> None:
+    with EnvironmentServers("textcraft", 2, image=image, start_deadline_s=PATIENCE_S) as servers:
+        [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
+        victim.kill()
+        eventually(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
+        assert answers(f"{servers.urls[1]}/health")
+    assert ours(client, "textcraft-0") == ours(client, "textcraft-1") == []
+
+
+def test_a_container_that_ends_during_its_start_shows_its_log(client: docker.DockerClient, image: str) -> None:
+    command = [sys._base_executable, "-c", "raise SystemExit('no recipes found')"]  # type: ignore[attr-defined]
+    with pytest.raises(ProvisionError, match=r"(?s)ended during its start.*no recipes found"):
+        ContainerServer("failing", image, command=command, start_deadline_s=PATIENCE_S).start()
+    assert ours(client, "failing") == []
+
+
+def test_an_image_that_does_not_exist_is_told() -> None:
+    with pytest.raises(ProvisionError, match="no-such-image-at-all"):
+        ContainerServer("missing", "no-such-image-at-all").start()
+
+
+def test_containers_of_an_owner_that_was_killed_are_swept(client: docker.DockerClient, image: str) -> None:
+    code = f"""if True:
+        import os, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from tasks.provision.containers import ContainerServer
+        ContainerServer("orphan", {image!r}, start_deadline_s={PATIENCE_S}).start()
+        os.kill(os.getpid(), 9)
+    """
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S)
+    kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
+    [orphan] = ours(client, "orphan")
+    kept.start()  # sweeps
+    try:
+        assert ours(client, "orphan") == []
+        assert orphan not in sweep(client)
+        assert len(ours(client, "kept")) == 1
+        assert client.containers.list(filters={"label": OWNER_LABEL})
+    finally:
+        kept.end()
