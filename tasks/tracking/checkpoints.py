@@ -1,0 +1,83 @@
+"""Checkpoints in MLflow's model registry. The weights stay where they are: the registry holds the folder's name and its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.tracking.library import Store, load_mlflow
+from tasks.tracking.metrics import usable_metrics
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_DIGEST = "checkpoint_digest"
+_MODEL = "logged_model"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """A checkpoint as the registry knows it.
+
+    Attributes:
+        model: Name of the registered model, e.g. the recipe's.
+        folder: Where the weights are.
+        digest: Of the folder's files.
+        step: Training steps that went into it.
+        horizon: Turn limit of its last step.
+        metrics: What was measured on it.
+    """
+
+    model: str
+    folder: Path
+    digest: str
+    step: int
+    horizon: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+
+def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry) -> str:
+    """Register a checkpoint of a run as the next version of its model; registered again, it keeps its version.
+
+    Its metrics are stored with it and with the run as checkpoint/<last part of the name>, and as tags of the version.
+
+    Returns:
+        The version.
+    """
+    mlflow = load_mlflow()
+    mlflow.set_tracking_uri(store.uri)  # the registry of an embedded database looks the checkpoint up through this setting
+    metrics, _ = usable_metrics(entry.metrics)
+    tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
+    tags |= {name: f"{value:.6g}" for name, value in metrics.items()}
+    same = f"tags.`{_DIGEST}` = '{entry.digest}' AND source_run_id = '{run_id}'"
+    found = store.client.search_logged_models([store.experiment_id], filter_string=same)
+    model = (
+        found[0]
+        if found
+        else mlflow.create_external_model(
+            f"{entry.model}-step-{entry.step}", run_id, tags=tags, model_type="checkpoint", experiment_id=store.experiment_id
+        )
+    )
+    stored = {metric.key for metric in model.metrics or []}
+    for name, value in metrics.items():
+        key = f"checkpoint/{name.rpartition('/')[2]}"
+        if key not in stored:
+            store.client.log_metric(run_id, key, value, step=entry.step, model_id=model.model_id)
+    return _version(store.client, entry.model, model.model_id, run_id, tags)
+
+
+def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions = client.search_model_versions(f"name = '{model}' AND tags.`{_MODEL}` = '{model_id}'")
+    if versions:
+        return str(versions[0].version)
+    version = client.create_model_version(model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id)
+    return str(version.version)

@@ -1,0 +1,138 @@
+"""Runs of MLflow that are found again: the same key leads to the same run, whatever happened to the process in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tasks.tracking.library import Store, TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+EXPERIMENT_KEY = "experiment_key"
+PHASE_KEY = "phase_key"
+
+_LONGEST_VALUE = 6000  # of a parameter, in MLflow
+_LONGEST_NAME = 250
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run that is open for writing.
+
+    Attributes:
+        run_id: MLflow's name of it.
+        parameters: Those that it already has.
+        last_steps: Metric name to the last step that was stored.
+    """
+
+    run_id: str
+    parameters: dict[str, str]
+    last_steps: dict[str, int]
+
+
+def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
+    """The id of the experiment (MLflow's group of runs) of this name, made if it is absent.
+
+    Args:
+        client: To the store.
+        name: The experiment.
+        artifacts: Address of the folder for pictures and tables; None leaves it to the server.
+
+    Raises:
+        TrackingError: It was deleted in MLflow, or its artifacts can be reached through a server only.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)  # another process was faster
+    if found.lifecycle_stage != "active":
+        raise TrackingError(
+            f"the MLflow experiment {name!r} was deleted; bring it back with "
+            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another name"
+        )
+    if artifacts is not None and found.artifact_location.startswith("mlflow-artifacts:"):
+        raise TrackingError(
+            f"the MLflow experiment {name!r} was made through a server that keeps its artifacts; "
+            "start that server and use its address as the tracking URI, or choose another name"
+        )
+    return str(found.experiment_id)
+
+
+def open_run(store: Store, key: str, name: str, tags: Mapping[str, str], parent: str | None) -> OpenedRun:
+    """The run of this key, opened again if it had ended, or a new one.
+
+    Args:
+        store: Where to look for it.
+        key: What identifies it: among the experiment's runs, or among the phases of `parent`.
+        name: Shown in MLflow.
+        tags: Set on it; those that it has already keep their value when not given here.
+        parent: The run it is a phase of; None for a run of its own.
+    """
+    from mlflow.entities import RunTag
+    from mlflow.tracking.context.registry import resolve_tags
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+    client = store.client
+    identity = {EXPERIMENT_KEY: key} if parent is None else {PHASE_KEY: key, MLFLOW_PARENT_RUN_ID: parent}
+    wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in identity.items())
+    found = client.search_runs([store.experiment_id], wanted, max_results=1, order_by=["attributes.start_time ASC"])
+    if not found:
+        run = client.create_run(store.experiment_id, tags=resolve_tags({**tags, **identity}), run_name=name)
+        return OpenedRun(run.info.run_id, {}, {})
+    run = found[0]
+    client.update_run(run.info.run_id, status="RUNNING", name=name)
+    if tags:
+        client.log_batch(run.info.run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
+    last_steps = {metric.key: int(metric.step) for metric in run.to_proto().data.metrics}
+    return OpenedRun(run.info.run_id, dict(run.data.params), last_steps)
+
+
+def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) -> None:
+    """Store the parameters that the run lacks.
+
+    Raises:
+        TrackingError: One of them differs from what the run has: the key does not identify the experiment.
+    """
+    from mlflow.entities import Param
+
+    flat = dict(flatten(parameters))
+    for name, value in flat.items():
+        if run.parameters.get(name, value) != value:
+            raise TrackingError(
+                f"run {run.run_id} was made with {name} = {run.parameters[name]}, now it is {value}; "
+                "another experiment needs another key (or delete the run in MLflow)"
+            )
+    missing = [Param(name, value) for name, value in flat.items() if name not in run.parameters]
+    if missing:
+        store.client.log_batch(run.run_id, params=missing)
+
+
+def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested mappings as (dotted name, text) pairs; lists as JSON.
+
+    A text that is too long for MLflow is cut, and ends with a digest of the whole, so that different values stay different.
+    """
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+            yield _cut(f"{prefix}{name}", _LONGEST_NAME), _cut(text, _LONGEST_VALUE)
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    end = f"... sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return text[: longest - len(end)] + end

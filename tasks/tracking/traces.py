@@ -1,0 +1,174 @@
+"""Trajectories as MLflow traces: the trace page of MLflow is a good viewer of episodes.
+
+The span tree of one episode: `episode` (agent), below it `reset` (tool) and, turn by turn, `generate` (chat model) and `step` (tool).
+The spans of many episodes go to the store in one request: about 20 ms for an episode of 10 turns on sqlite, where MLflow's tracer, which
+sends span by span, takes 150.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
+
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.tracking.library import Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Span
+
+_AT_ONCE = 50  # episodes in a request; MLflow links at most 100 traces to a run at once
+
+
+def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """At most `count` trajectories that show every outcome: one of each in turn, in the order of the batch."""
+    by_outcome: dict[Outcome, list[Trajectory]] = {outcome: [] for outcome in Outcome}
+    for each in trajectories:
+        by_outcome[each.outcome].append(each)
+    in_turn = chain.from_iterable(zip_longest(*by_outcome.values()))
+    return [each for each in in_turn if each is not None][:count]
+
+
+def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str]) -> None:
+    """Store trajectories as traces and link them to a run.
+
+    The same trajectory of the same run always gets the same trace id, and is passed over if that is stored already.
+
+    Args:
+        store: Where to.
+        run_id: The run they are linked to.
+        trajectories: Any number of episodes.
+        tags: Tags of all of them, besides environment, task, step, horizon and outcome, which each gets.
+    """
+    from mlflow.tracing.client import TracingClient
+
+    tracing, ended = TracingClient(store.uri), time.time_ns()
+    for begin in range(0, len(trajectories), _AT_ONCE):
+        part = {_trace_number(run_id, each): each for each in trajectories[begin : begin + _AT_ONCE]}
+        ids = [_trace_id(number) for number in part]
+        stored = {trace.info.trace_id for trace in tracing.batch_get_traces(ids)}
+        new = [(number, each) for number, each in part.items() if _trace_id(number) not in stored]
+        tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
+        store.client.link_traces_to_run(ids, run_id)
+
+
+def _trace_number(run_id: str, trajectory: Trajectory) -> int:
+    """128 bits that are the same whenever the same episode is stored."""
+    t = trajectory
+    identity = (run_id, t.environment, t.task, t.group, t.member, t.seed, t.horizon, t.policy_version)
+    return int.from_bytes(hashlib.sha256(repr(identity).encode()).digest()[:16], "big")
+
+
+def _trace_id(number: int) -> str:
+    return f"tr-{number:032x}"
+
+
+def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: int) -> Iterator[Span]:
+    """The spans of one episode, which is drawn as if it had ended at `ended` (ns): trajectories hold durations, not times of day."""
+    from mlflow.entities import SpanType
+    from mlflow.tracing.constant import SpanAttributeKey, TraceTagKey
+
+    t = trajectory
+    played = sum(turn.generate_seconds + turn.environment_seconds for turn in t.turns)
+    begin = ended - _nanoseconds(max(t.seconds, played))
+    named = {
+        **tags,
+        "environment": t.environment,
+        "task": str(t.task),
+        "step": str(t.policy_version),
+        "horizon": str(t.horizon),
+        "outcome": str(t.outcome),
+        TraceTagKey.TRACE_NAME: f"{t.environment} {t.task}",
+    }
+    yield _span(
+        number,
+        0,
+        "episode",
+        SpanType.AGENT,
+        (begin, ended),
+        {"environment": t.environment, "task": t.task, "observation": t.first_observation},
+        {"outcome": str(t.outcome), "reason": t.reason, "reward": t.reward, "turns": len(t.turns)},
+        {
+            **{SpanAttributeKey.TRACE_TAG_PREFIX + tag: value for tag, value in named.items()},
+            **{name: getattr(t, name) for name in ("group", "member", "seed", "engine", "attempts")},
+        },
+        error=t.reason if t.outcome is Outcome.FAILED else None,
+    )
+    yield _span(number, 1, "reset", SpanType.TOOL, (begin, begin), {"task": t.task}, {"observation": t.first_observation}, {})
+    seen, read, clock = t.first_observation, len(t.prompt), begin
+    for i, turn in enumerate(t.turns):
+        answered = clock + _nanoseconds(turn.generate_seconds)
+        stepped = answered + _nanoseconds(turn.environment_seconds)
+        yield _span(
+            number,
+            2 + 2 * i,
+            "generate",
+            SpanType.CHAT_MODEL,
+            (clock, answered),
+            {"messages": [{"role": "user", "content": seen}]},
+            {"choices": [{"message": {"role": "assistant", "content": turn.action}}]},
+            {
+                SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
+                "log_probability": sum(turn.log_probabilities),
+                "malformed": turn.malformed,
+            },
+        )
+        yield _span(number, 3 + 2 * i, "step", SpanType.TOOL, (answered, stepped), {"action": turn.action}, _answer(turn), {})
+        seen, read, clock = turn.observation, read + len(turn.tokens) + len(turn.observation_tokens), stepped
+
+
+def _span(
+    trace: int,
+    place: int,
+    name: str,
+    kind: str,
+    times: tuple[int, int],
+    inputs: Any,
+    outputs: Any,
+    attributes: Mapping[str, Any],
+    error: str | None = None,
+) -> Span:
+    """A finished span; `place` 0 is the root, the others hang below it. Times in ns."""
+    from mlflow.entities import Span
+    from mlflow.tracing.constant import SpanAttributeKey
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+    def context(place: int) -> SpanContext:
+        return SpanContext(trace, 1 + place, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    written = {
+        SpanAttributeKey.REQUEST_ID: _trace_id(trace),
+        SpanAttributeKey.SPAN_TYPE: kind,
+        SpanAttributeKey.INPUTS: inputs,
+        SpanAttributeKey.OUTPUTS: outputs,
+        **attributes,
+    }
+    return Span(
+        ReadableSpan(
+            name,
+            context(place),
+            parent=context(0) if place else None,
+            resource=Resource.get_empty(),
+            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in written.items()},
+            start_time=times[0],
+            end_time=times[1],
+            status=Status(StatusCode.ERROR, error) if error is not None else Status(StatusCode.OK),
+        )
+    )
+
+
+def _usage(read: int, wrote: int) -> dict[str, int]:
+    return {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+
+
+def _answer(turn: Turn) -> dict[str, Any]:
+    return {"observation": turn.observation, "reward": turn.reward}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlflow.utils.validation import _validate_metric_name
+
+from configs.experiment import Experiment
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.tracking.metrics import metric_name, usable_metrics
+from tasks.tracking.runs import flatten
+from tasks.tracking.traces import sample_of
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rollout/success", "rollout/success"),
+        ("pass@8", "pass_at_8"),
+        ("kl=0", "kl_0"),
+        ("/a//b/../c/", "a/c"),
+        ("größe", "gr__e"),
+        ("..", "_"),
+        ("", "_"),
+    ],
+)
+def test_metric_names_become_ones_that_mlflow_takes(name: str, expected: str) -> None:
+    assert metric_name(name) == expected
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30))
+def test_every_metric_name_passes_mlflows_own_check_and_stays_itself_after(name: str) -> None:
+    clean = metric_name(name)
+    _validate_metric_name(clean)
+    assert metric_name(clean) == clean
+
+
+def test_undefined_values_are_left_out_and_counted() -> None:
+    metrics = {"a": 1, "b": None, "c": math.nan, "d": -math.inf, "e": True}
+    assert usable_metrics(metrics) == ({"a": 1.0, "e": 1.0}, 3)
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="pass_at_8"):
+        usable_metrics({"pass@8": 0.5, "pass_at_8": 0.6})
+
+
+def test_an_experiment_becomes_dotted_parameters() -> None:
+    experiment = Experiment.model_validate(
+        {"curriculum": {"kind": "stepwise", "horizons": [4, 8, 16], "every": 10}, "algorithm": {"steps": 40}}
+    )
+    flat = dict(flatten(experiment.model_dump()))
+    assert flat["curriculum.horizons"] == "[4, 8, 16]"
+    assert flat["algorithm.steps"] == "40"
+    assert flat["policy.model"] == "starter"
+    assert flat["environment.n_train_tasks"] == "null"
+    assert flat["policy.instruction"] == "true"
+
+
+@given(st.integers(5990, 6100), st.text(max_size=3))
+def test_long_values_are_cut_to_the_limit_and_different_ones_stay_different(length: int, more: str) -> None:
+    text = "é" * length
+    (_, one), (_, two) = [next(iter(flatten({"x": value}))) for value in (text, text + more)]
+    assert len(one) <= 6000
+    assert (one == two) == (not more)
+
+
+def test_a_sample_shows_every_outcome_in_the_order_of_the_batch() -> None:
+    def episode(task: int, outcome: Outcome) -> Trajectory:
+        return Trajectory("textcraft", task, 0, 0, 0, 4, 0, "vllm", outcome=outcome)
+
+    batch = [episode(i, Outcome.SUCCESS) for i in range(8)] + [episode(8, Outcome.TRUNCATED), episode(9, Outcome.FAILED)]
+    picked = sample_of(batch, 5)
+    assert [each.task for each in picked] == [0, 8, 9, 1, 2]
+    assert len(sample_of(batch, 100)) == 10
+    assert sample_of([], 3) == []
+
+
+def test_flattening_keeps_every_leaf() -> None:
+    nested: dict[str, Any] = {"a": {"b": {"c": 1}, "d": "text"}, "e": None}
+    assert dict(flatten(nested)) == {"a.b.c": "1", "a.d": "text", "e": "null"}
