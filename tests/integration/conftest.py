@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from counting_servers import Serve, counting
 
 from tasks.provision.local import LocalServer
-
-ROOT = Path(__file__).parents[2]
-COUNTING = Path(__file__).with_name("counting_world.py")
-
-Serve = Callable[..., LocalServer]
 
 
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("provision")
-
-
-def counting_command(world: str, *options: str) -> list[str]:
-    return [sys.executable, str(COUNTING), "serve", world, "--port", "{port}", *options]
-
-
-def counting(state_dir: Path, world: str, *options: str, port: int | None = None) -> LocalServer:
-    return LocalServer(
-        world, counting_command(world, *options), state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, port=port, start_deadline_s=60
-    )
 
 
 @pytest.fixture(scope="session")

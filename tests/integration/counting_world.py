@@ -43,6 +43,10 @@ class CountingEpisode:
                 self.count += int(number)
             case ["sleep", seconds]:
                 time.sleep(float(seconds))
+            case ["await", path]:  # until the test makes the file
+                Path(f"{path}.begun").touch()
+                while not Path(path).exists():
+                    time.sleep(0.01)
             case ["fail"]:
                 raise RuntimeError("a bug in the world")
             case ["nan"]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-from conftest import Serve, counting
+from counting_servers import Serve, counting
 
 from environments.client import (
     Busy,

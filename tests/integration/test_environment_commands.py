@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import COUNTING, ROOT
+from counting_servers import COUNTING, ROOT
 
 TIMEOUT_S = 60
 

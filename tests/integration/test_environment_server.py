@@ -7,13 +7,14 @@ import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import requests
-from conftest import Serve
+from counting_servers import Serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -191,18 +192,22 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
     assert seen[:8] == expected
 
 
-def test_a_slow_step_holds_up_no_other_session(serve: Serve) -> None:
+def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(serve: Serve, tmp_path: Path) -> None:
     url = serve("slow_counting").url
     slow, fast = start(url), start(url)
-    with ThreadPoolExecutor(1) as pool:
-        sleeping = pool.submit(post, url, "step", {"session": slow, "turn": 0, "action": "sleep 3"})
-        time.sleep(0.2)
-        assert post(url, "step", {"session": fast, "turn": 0, "action": "add 1"})[0]["status"] == 200
-        assert not sleeping.done()
-        # The same session waits for its turn, and items of one request for one session are performed in order.
-        replies = post(url, "step", *({"session": slow, "turn": turn, "action": "add 1"} for turn in (1, 2, 3)))
-        assert sleeping.done()
-    assert [reply["observation"] for reply in replies] == ["Count: 1", "Count: 2", "Count: 3"]
+    gate, begun = tmp_path / "gate", tmp_path / "gate.begun"
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            held = pool.submit(post, url, "step", {"session": slow, "turn": 0, "action": f"await {gate}"})
+            eventually(begun.exists)
+            after = pool.submit(post, url, "step", *({"session": slow, "turn": turn, "action": "add 1"} for turn in (1, 2, 3)))
+            assert post(url, "step", {"session": fast, "turn": 0, "action": "add 1"})[0]["status"] == 200
+            assert not held.done()
+            assert not after.done()
+        finally:
+            gate.touch()
+    assert held.result()[0]["status"] == 200
+    assert [reply.get("observation") for reply in after.result()] == ["Count: 1", "Count: 2", "Count: 3"]
 
 
 def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from conftest import ROOT
+from counting_servers import ROOT
 
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.local import answers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
+from counting_servers import ROOT
 
 from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
 
@@ -21,11 +21,11 @@ PATIENCE_S = 60.0
 FAMILY = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True, env={})
 print("family complete", flush=True)
 time.sleep(600)
 """
-"""A command with two children, one of which has left the process group."""
+"""A command with two children, one of which has left the process group and has no environment to be known by."""
 
 
 def eventually(condition: Callable[[], bool]) -> None:

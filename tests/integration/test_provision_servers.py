@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from conftest import ROOT, counting_command
+from counting_servers import ROOT, counting_command
 
 from tasks.provision import local
 from tasks.provision.local import LocalServer, answers, free_port

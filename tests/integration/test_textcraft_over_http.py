@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from counting_servers import ROOT
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
