@@ -24,6 +24,14 @@ from tasks.tracking.tracker import LEFT_OUT, Tracker
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_setting() -> Iterator[None]:
+    """Registering a checkpoint points MLflow's own functions at the tracker's store; other tests get theirs back."""
+    before = mlflow.get_tracking_uri()
+    yield
+    mlflow.set_tracking_uri(before)
+
+
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking") / "runs" / "mlflow.db"
