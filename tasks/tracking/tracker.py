@@ -42,7 +42,7 @@ class Tracker:
         """Names the store; nothing is loaded or opened yet.
 
         Args:
-            tracking_uri: "sqlite:///path/to/file.db" (made if absent; pictures and tables go to the folder `mlflow-artifacts` beside
+            tracking_uri: "sqlite:///path/to/file.db" (made if absent; pictures and tables go to the folder `artifacts` beside
                 it) or the address of an MLflow server.
             experiment_name: MLflow's group of runs, made if absent.
 
@@ -206,7 +206,7 @@ class Tracker:
                 artifacts = None
                 alone: AbstractContextManager[None] = nullcontext()
                 if self._database is not None:
-                    artifacts = (self._database.parent / "mlflow-artifacts" / self.experiment_name).as_uri()
+                    artifacts = (self._database.parent / "artifacts" / self.experiment_name).as_uri()
                     alone = _opened_alone(self._database)
                 with alone, as_tracking_error(f"the store {self.tracking_uri}"):
                     client = mlflow.MlflowClient(self.tracking_uri)

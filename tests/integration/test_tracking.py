@@ -231,7 +231,7 @@ def test_pictures_and_tables_lie_beside_the_database_and_are_replaced(
         tracker.log_table(run, "| step |\n| --- |\n| 1 |\n", "evaluation.md")
         tracker.flush()
     assert [each.path for each in client.list_artifacts(run)] == ["evaluation.md", "learning_curve.png"]
-    folder = database.parent / "mlflow-artifacts" / "study" / run / "artifacts"
+    folder = database.parent / "artifacts" / "study" / run / "artifacts"
     assert (folder / "learning_curve.png").read_bytes() == b"second"
     with pytest.raises(FileNotFoundError, match=r"absent\.png"):
         tracker.log_picture(run, tmp_path / "absent.png")
