@@ -85,12 +85,16 @@ if [ -n "$missing" ]; then
         exit 1
     fi
     $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $command >/dev/null
+    if ! DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes $command >/dev/null; then
+        echo "apt-get could not install: $missing" >&2
+        echo "Where Debian's Python is not 3.11, install a 3.11 by other means and name it: make PYTHON=/path/to/python3.11 ..." >&2
+        exit 1
+    fi
 fi
 python=$(find_python)
 if [ -z "$python" ]; then
-    echo "No Python 3.11 was found as \$PYTHON, python3.11 or python3. Install one with its venv module (Debian 12: apt-get install python3.11-venv)," >&2
-    echo "or name it: make PYTHON=/path/to/python3.11 ..." >&2
+    echo "No Python 3.11 with its venv module was found as \$PYTHON, python3.11 or python3." >&2
+    echo "Name one: make PYTHON=/path/to/python3.11 ..." >&2
     exit 1
 fi
 

@@ -1,0 +1,62 @@
+"""What holds for all tests: a world of their own on disk, fast ones first, skips that say why."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import docker
+import hypothesis
+import pytest
+
+# Set before anything imports Prefect or MLflow, which read them once. Whatever services the user has running stay out of it.
+_home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
+for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFECT_", "MLFLOW_"))]:
+    del os.environ[name]
+os.environ.update(
+    AGENTGYM_RUNS=str(_home / "runs"),
+    DO_NOT_TRACK="1",
+    HF_HUB_OFFLINE="1",
+    MLFLOW_DISABLE_TELEMETRY="true",
+    MLFLOW_TRACKING_URI=f"sqlite:///{_home}/mlflow.db",
+    PREFECT_HOME=str(_home / "prefect"),
+    PREFECT_SERVER_ANALYTICS_ENABLED="false",
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",
+    VLLM_NO_USAGE_STATS="1",
+)
+
+# No test asserts on time: this machine may be slow.
+hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("agentgym")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_home, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if item.get_closest_marker("docker") and (why := _no_container_engine()):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@functools.cache
+def _no_container_engine() -> str | None:
+    try:
+        docker.from_env(timeout=5).ping()
+    except docker.errors.DockerException as problem:
+        return f"no container engine answers: {problem}"
+    return None

@@ -1,0 +1,125 @@
+"""Who may import whom (design: imports go down only), and what stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BELOW = {
+    "flows": {"tasks", "environments", "configs"},
+    "tasks": {"environments", "configs"},
+    "environments": {"configs"},
+    "configs": set(),
+    "dashboards": {"tasks.rollout", "tasks.evaluation", "configs"},
+}
+HEAVY = {"torch", "transformers", "trl", "vllm"}
+BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}
+ALLOWED_IN_CONFIGS = {"pydantic", "pydantic_core", "pydantic_settings", "yaml", "configs"} | set(sys.stdlib_module_names)
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The full names of all modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            assert node.module is not None
+            # `from tasks import rollout` imports tasks.rollout
+            yield from (f"{node.module}.{alias.name}" if node.module in BELOW else node.module for alias in node.names)
+
+
+def within(name: str, packages: set[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_imports_between_our_packages_go_down_only(package: str) -> None:
+    upward = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules(package)
+        for name in imported(path)
+        if within(name, set(BELOW)) and not within(name, BELOW[package] | {package})
+    ]
+    assert not upward
+
+
+def test_environments_stay_free_of_training_and_orchestration() -> None:
+    barred = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules("environments")
+        for name in imported(path)
+        if within(name, BARRED_FROM_ENVIRONMENTS)
+    ]
+    assert not barred
+
+
+def test_configs_need_pydantic_and_yaml_alone() -> None:
+    foreign = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules("configs")
+        for name in imported(path)
+        if not within(name, ALLOWED_IN_CONFIGS)
+    ]
+    assert not foreign
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("from tasks import rollout", "tasks.rollout"), ("import torch.nn", "torch.nn"), ("def f():\n from prefect.x import y", "prefect.x")],
+)
+def test_the_check_sees_every_form_of_import(source: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(source)
+    assert list(imported(file)) == [name]
+
+
+def heavy_after(code: str) -> set[str]:
+    """Which heavy packages a fresh interpreter holds after running the code."""
+    report = f"import sys; print('loaded:', *({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+    wrapped = f"try:\n    exec({code!r}, {{}})\nexcept SystemExit as end:\n    assert not end.code, end.code\nfinally:\n    {report}"
+    done = subprocess.run([sys.executable, "-c", wrapped], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.rpartition("loaded:")[2].split())
+
+
+def test_flows_import_without_torch() -> None:
+    names = [module_name(path) for path in modules("flows") if path.stem != "__main__"]
+    assert heavy_after("".join(f"import {name}\n" for name in names)) == set()
+
+
+def commands() -> list[str]:
+    """The modules with a command line: they build an argument parser when run as a program."""
+    return [
+        module_name(path).removesuffix(".__main__")
+        for package in BELOW
+        for path in modules(package)
+        if "ArgumentParser(" in (text := path.read_text(encoding="utf-8")) and '__name__ == "__main__"' in text
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_help_prints_an_example_without_torch(command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", command, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "example" in done.stdout or "e.g." in done.stdout
+    assert heavy_after(f"import runpy, sys\nsys.argv = ['x', '--help']\nrunpy.run_module({command!r}, run_name='__main__')") == set()
+
+
+def test_heavy_imports_are_noticed() -> None:
+    assert heavy_after("import sys, types\nsys.modules['vllm'] = types.ModuleType('vllm')") == {"vllm"}
