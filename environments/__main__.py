@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     parsed = parser.parse_args(arguments)
 
+    from environments.environment import WorldError
     from environments.registry import WORLDS
 
     if parsed.command == "list":
@@ -50,7 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.command == "play":
         from environments.play import play_episode
 
-        return play_episode(parsed.name, parsed.task)
+        try:
+            return play_episode(parsed.name, parsed.task)
+        except WorldError as fault:
+            sys.stderr.write(f"{fault}\n")
+            return 1
 
     from environments.server.app import Options
     from environments.server.logs import configure
@@ -60,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
     try:
         return serve_forever(parsed.name, options)
+    except WorldError as fault:
+        sys.stderr.write(f"{fault}\n")
+        return 1
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1

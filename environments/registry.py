@@ -7,6 +7,7 @@ from importlib import import_module
 from environments.environment import World
 
 WORLDS: dict[str, str] = {
+    "searchqa": "environments.searchqa.world:SearchQA",
     "textcraft": "environments.textcraft.world:TextCraft",
 }
 

@@ -56,6 +56,26 @@ class Close(msgspec.Struct):
     session: Int64 = msgspec.field(name="id")
 
 
+class SearchQAReset(msgspec.Struct):
+    """Begins the task `id` in session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    index: Int64 | None = msgspec.field(name="id", default=0)
+
+
+class EnvStep(msgspec.Struct):
+    """Performs `action` in session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    action: str
+
+
+class EnvClose(msgspec.Struct):
+    """Ends session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How one world speaks AgentGym's dialect.
@@ -89,6 +109,18 @@ class Dialect:
 
 
 DIALECTS: dict[str, Dialect] = {
+    "searchqa": Dialect(
+        greeting="ok",
+        reset=SearchQAReset,
+        step=EnvStep,
+        close=EnvClose,
+        session_field="env_idx",
+        begins_on_create=True,
+        wraps=False,
+        created=lambda number, observation: number,
+        begun=lambda number, body, reply: reply.observation,
+        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done, "info": None},
+    ),
     "textcraft": Dialect(
         greeting="This is environment TextCraft.",
         create=TextCraftCreate,

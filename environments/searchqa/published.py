@@ -1,0 +1,172 @@
+"""Building a library from a Wikipedia dump and published question sets."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from environments.searchqa.library import PASSAGES, About, Question, SearchDataError, finish, passage_of, write_questions
+from environments.searchqa.lines import save_offsets
+from environments.searchqa.lists import EVALUATION, EVALUATION_SIZE, in_turn, order, share
+from environments.searchqa.question_sets import MERGED, RANGES, TEST_SETS, read_sets
+from environments.searchqa.retrieval.bm25 import build_bm25, ranked_by
+from environments.searchqa.retrieval.dense import FAISS, FaissVectors, build_vectors
+from environments.searchqa.retrieval.e5 import E5
+from environments.searchqa.retrieval.retriever import Encoder
+from environments.searchqa.scoring import normalise
+from environments.searchqa.whole import whole
+
+VALIDATION_SHARE = 0.01
+"""Share of the training questions that become the validation split, which the sets lack."""
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Where the passages' vectors come from.
+
+    Attributes:
+        model: Name or folder of the E5 model, which also encodes the queries later.
+        batch: Passages encoded at once.
+        index: A FAISS index of vectors that the model made before; then nothing is encoded.
+        encoder: What encodes; default: the model.
+    """
+
+    model: str
+    batch: int = 256
+    index: Path | None = None
+    encoder: Encoder | None = None
+
+
+def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
+    """Files by set from arguments such as "nq-test=nq/test.jsonl".
+
+    Raises:
+        SearchDataError: An argument has another form or names no set, or its file is missing.
+    """
+    files: dict[str, Path] = {}
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        if name not in RANGES and name not in MERGED:
+            raise SearchDataError(f"--questions {argument}: SET=FILE, where SET is one of {', '.join((*RANGES, *MERGED))}")
+        if not Path(path).is_file():
+            raise SearchDataError(f"--questions {argument}: there is no file {path!r}")
+        files[name] = Path(path)
+    return files
+
+
+def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vectors: VectorSource | None = None) -> About:
+    """Builds the library in the folder `output`, which appears only when it is complete.
+
+    Args:
+        output: A folder that does not exist yet.
+        corpus: .jsonl or .jsonl.gz, one passage a line: {"id", "contents": "title\\ntext"} or {"id", "title", "text"}. It is linked
+            where the file system allows it, not copied.
+        files: Question sets, see `read_sets`.
+        vectors: For dense retrieval, where the passages' vectors come from; None for BM25.
+
+    Raises:
+        SearchDataError: A file is missing or not what it should be.
+    """
+    with whole(output) as folder:
+        _bring(corpus, folder / PASSAGES)
+        count = _find_lines(folder / PASSAGES, corpus)
+        if vectors is None:
+            ranking = ranked_by()
+            build_bm25(folder / "bm25", tqdm(_texts(folder), "index", count, disable=None))
+        elif vectors.index is not None:
+            ranking = "faiss"
+            _bring(vectors.index, folder / FAISS)
+            held = len(FaissVectors(folder / FAISS))
+            if held != count:
+                raise SearchDataError(
+                    f"{vectors.index} holds {held} vectors, but {corpus} has {count} passages; they do not belong together"
+                )
+        else:
+            ranking = "float16"
+            encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
+            build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
+        sets = tqdm(read_sets(files), "questions", disable=None)
+        questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
+        write_questions(folder, questions, _lists(questions))
+        about = About("published", "", "dense" if vectors else "bm25", count, vectors.model if vectors else None)
+        return finish(folder, about, ranking)
+
+
+def _bring(source: Path, target: Path) -> None:
+    """Links a file, or copies it where it cannot be linked; one that is compressed is unpacked."""
+    try:
+        if source.suffix == ".gz":
+            with (
+                gzip.open(source) as packed,
+                target.open("wb") as file,
+                tqdm(desc="unpacking", unit="B", unit_scale=True, disable=None) as bar,
+            ):
+                while block := packed.read(2**20):
+                    bar.update(file.write(block))
+        else:
+            try:
+                os.link(source.resolve(), target)
+            except OSError:
+                shutil.copyfile(source, target)
+    except (OSError, EOFError) as fault:
+        raise SearchDataError(f"{source} cannot be read: {fault}") from fault
+
+
+def _find_lines(path: Path, corpus: Path) -> int:
+    """Checks every passage, saves where each begins and returns how many there are."""
+    offsets = array("Q", [0])
+    with path.open("rb") as file, tqdm(total=path.stat().st_size, desc="passages", unit="B", unit_scale=True, disable=None) as bar:
+        for number, line in enumerate(file, 1):
+            try:
+                empty = not passage_of(line).full.strip()
+            except msgspec.DecodeError as fault:
+                raise SearchDataError(f'{corpus}, line {number} is no {{"id", "contents"}} in JSON: {fault}') from fault
+            if empty:
+                raise SearchDataError(f'{corpus}, line {number} has neither "contents" nor "title" and "text"')
+            offsets.append(offsets[-1] + len(line))
+            bar.update(len(line))
+    if len(offsets) == 1:
+        raise SearchDataError(f"{corpus} holds no passages")
+    save_offsets(path, offsets)
+    return len(offsets) - 1
+
+
+def _texts(folder: Path) -> Iterator[str]:
+    with (folder / PASSAGES).open("rb") as file:
+        for line in file:
+            yield passage_of(line).full
+
+
+def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
+    """The task lists.
+
+    - "test": the test sets; "nq-test", ...: each;
+    - "train", "validation": the training sets without questions that a test set has too; 1 % of them is for validation;
+      "nq-train", "hotpotqa-train": the part of each that is in "train";
+    - "searchqa-400": 400 test questions, the sets in turn.
+    """
+    lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test")}
+    said = {index: normalise(question.question) for index, question in questions.items()}
+    tested = {said[index] for index, question in questions.items() if question.group.endswith("-test")}
+    for index, question in sorted(questions.items()):
+        if question.group.endswith("-test"):
+            names = ["test", question.group]
+        elif said[index] in tested:
+            names = []
+        elif share("validation", said[index]) < VALIDATION_SHARE:
+            names = ["validation"]
+        else:
+            names = ["train", question.group]
+        for name in names:
+            lists.setdefault(name, []).append(index)
+    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: order("evaluation", said[index])) for name in TEST_SETS]
+    lists[EVALUATION] = in_turn(groups)[:EVALUATION_SIZE]
+    return lists

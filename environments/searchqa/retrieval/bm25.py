@@ -1,0 +1,78 @@
+"""BM25 by tantivy: an index on disk that any number of processes share through memory maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+import tantivy
+
+HEAP_BYTES = 1_000_000_000
+"""What the writer may hold before it writes a segment: 150,000 short passages fit into one."""
+_ANALYZER = "english"
+
+
+def ranked_by() -> str:
+    """What decides the order of what is found, besides the passages."""
+    return f"tantivy {version('tantivy')}"
+
+
+def _analyzer() -> tantivy.TextAnalyzer:
+    """Words and numbers in lower case without accents, English stop words left out, the rest stemmed."""
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    for step in (
+        tantivy.Filter.remove_long(60),
+        tantivy.Filter.lowercase(),
+        tantivy.Filter.ascii_fold(),
+        tantivy.Filter.stopword("english"),
+        tantivy.Filter.stemmer("english"),
+    ):
+        builder = builder.filter(step)
+    return builder.build()
+
+
+def _schema() -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("contents", tokenizer_name=_ANALYZER, index_option="freq")
+    builder.add_unsigned_field("number", fast=True)
+    return builder.build()
+
+
+def build_bm25(folder: Path, passages: Iterable[str]) -> None:
+    """Indexes the passages, numbered from 0 in their order, into a new folder.
+
+    One thread writes, so that the same passages give the same segments and with them the same order among equal scores.
+    """
+    folder.mkdir()
+    index = tantivy.Index(_schema(), str(folder), reuse=False)
+    index.register_tokenizer(_ANALYZER, _analyzer())
+    writer = index.writer(HEAP_BYTES, num_threads=1)
+    for number, contents in enumerate(passages):
+        document = tantivy.Document()
+        document.add_text("contents", contents)
+        document.add_unsigned("number", number)
+        writer.add_document(document)
+    writer.commit()
+    writer.wait_merging_threads()
+
+
+class Bm25:
+    """Searches an index that `build_bm25` made. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        index = tantivy.Index.open(str(folder))
+        index.register_tokenizer(_ANALYZER, _analyzer())
+        self._schema = index.schema
+        self._searcher = index.searcher()
+        self._analyzer = _analyzer()
+
+    def search(self, query: str, count: int) -> list[int]:
+        """The numbers of the `count` best passages, the best first; fewer where fewer share a word with the query."""
+        words = dict.fromkeys(self._analyzer.analyze(query))
+        if not words:
+            return []
+        terms = [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "contents", word, "freq")) for word in words]
+        hits = self._searcher.search(tantivy.Query.boolean_query(terms), count, count=False).hits
+        numbers = self._searcher.fast_field_values("number", [address for _, address in hits])
+        return [int(number) for number in numbers if number is not None]

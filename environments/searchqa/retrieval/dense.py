@@ -1,0 +1,175 @@
+"""Exact search by inner product: over float16 vectors in a memory map, or by FAISS where the library has a FAISS index."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from environments.searchqa.library import SearchDataError
+from environments.searchqa.retrieval.retriever import Encoder
+
+VECTORS, FAISS = "vectors.npy", "vectors.faiss"
+QUERY, PASSAGE = "query: ", "passage: "
+"""What E5 models expect before a text."""
+ROWS_AT_ONCE = 65_536
+SPARE = 16
+"""Candidates beyond those asked for. The final order is made of exact scores, so that it does not depend on what was searched together."""
+
+
+class Vectors(Protocol):
+    """The passages' vectors."""
+
+    def __len__(self) -> int: ...
+
+    def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        """For q queries of shape (q, d) the rows with the largest inner products, shape (q, count), in any order."""
+        ...
+
+    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Rows by number, shape (n, d)."""
+        ...
+
+
+class MappedVectors:
+    """Vectors in a float16 array on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._array: NDArray[np.float16] = np.load(path, mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        """See `Vectors.best`."""
+        scores = np.empty((len(queries), 0), np.float32)
+        numbers = np.empty((len(queries), 0), np.int64)
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            part = queries @ self._array[start : start + ROWS_AT_ONCE].astype(np.float32).T
+            scores = np.concatenate((scores, part), axis=1)
+            numbers = np.concatenate((numbers, np.broadcast_to(np.arange(start, start + part.shape[1]), part.shape)), axis=1)
+            if scores.shape[1] > count:
+                kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+                scores, numbers = np.take_along_axis(scores, kept, 1), np.take_along_axis(numbers, kept, 1)
+        return numbers
+
+    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """See `Vectors.rows`."""
+        return self._array[numbers].astype(np.float32)
+
+
+class FaissVectors:
+    """Vectors in a FAISS index on disk, mapped into memory where FAISS can."""
+
+    def __init__(self, path: Path) -> None:
+        faiss = import_faiss()
+        self._index = faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+        if self._index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise SearchDataError(f"{path} is no index of inner products; E5's vectors need one")
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        """See `Vectors.best`."""
+        numbers: NDArray[np.int64] = self._index.search(queries, count)[1]
+        return numbers
+
+    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """See `Vectors.rows`."""
+        return np.stack([self._index.reconstruct(int(number)) for number in numbers])
+
+
+def import_faiss() -> Any:
+    """FAISS.
+
+    Raises:
+        SearchDataError: It is not installed.
+    """
+    try:
+        return import_module("faiss")
+    except ImportError as missing:
+        raise SearchDataError("this index needs FAISS; install: pip install faiss-cpu") from missing
+
+
+def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int) -> None:
+    """Writes the passages' vectors: a float16 array, or a FAISS index of float16 numbers where FAISS is installed.
+
+    Args:
+        folder: The library.
+        passages: Title, line end, text.
+        count: How many there are.
+        encoder: Turns texts into vectors.
+        batch: Passages given to it at once.
+    """
+    array: np.memmap[Any, np.dtype[np.float16]] | None = None
+    done = 0
+    remaining = iter(passages)
+    with tqdm(total=count, desc="vectors", disable=None) as bar:
+        while some := [PASSAGE + text for text in islice(remaining, batch)]:
+            vectors = encoder(some)
+            if array is None:
+                array = open_memmap(folder / VECTORS, "w+", np.float16, (count, vectors.shape[1]))  # type: ignore[no-untyped-call]
+            assert array is not None
+            array[done : done + len(some)] = vectors
+            done += len(some)
+            bar.update(len(some))
+    if array is None:
+        raise SearchDataError("the corpus holds no passages")
+    array.flush()
+    if find_spec("faiss") is not None:
+        faiss = import_faiss()
+        index = faiss.IndexScalarQuantizer(array.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+        for start in range(0, count, ROWS_AT_ONCE):
+            index.add(array[start : start + ROWS_AT_ONCE].astype(np.float32))
+        faiss.write_index(index, str(folder / FAISS))
+        (folder / VECTORS).unlink()
+
+
+class Dense:
+    """Searches by meaning. Queries that come while a scan is under way are served together by the next one."""
+
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._vectors: Vectors = FaissVectors(folder / FAISS) if (folder / FAISS).exists() else MappedVectors(folder / VECTORS)
+        self._encoding, self._scanning, self._queueing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._queue: list[tuple[NDArray[np.float32], Future[NDArray[np.int64]]]] = []
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def search(self, query: str, count: int) -> list[int]:
+        """The numbers of the `count` passages whose vectors are nearest to the query's, the nearest first."""
+        with self._encoding:  # one by one: in a batch, the same text gets slightly other vectors
+            vector = self._encoder([QUERY + query])[0]
+        found = self._scan(vector, min(count + SPARE, len(self)))
+        scores = (self._vectors.rows(found).astype(np.float64) * vector).sum(axis=1)
+        return [int(found[place]) for place in np.lexsort((found, -scores))[:count]]
+
+    def _scan(self, vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        mine: Future[NDArray[np.int64]] = Future()
+        with self._queueing:
+            self._queue.append((vector, mine))
+        with self._scanning:
+            if not mine.done():
+                with self._queueing:
+                    served, self._queue = self._queue, []
+                try:
+                    best = self._vectors.best(np.stack([query for query, _ in served]), count)
+                except Exception as fault:  # noqa: BLE001  every caller that waits for this scan gets it
+                    for _, waiting in served:
+                        waiting.set_exception(fault)
+                else:
+                    for (_, waiting), numbers in zip(served, best, strict=True):
+                        waiting.set_result(numbers)
+        return mine.result()

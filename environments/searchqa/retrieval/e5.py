@@ -1,0 +1,51 @@
+"""E5 sentence vectors (Wang et al. 2022, arXiv 2212.03533) by transformers, which is imported only when a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.searchqa.library import SearchDataError
+
+MAX_TOKENS = 256
+
+
+class E5:
+    """An encoder: the mean of the last layer over a text's tokens, scaled to length 1. Runs on the GPU where there is one."""
+
+    def __init__(self, model: str) -> None:
+        """Loads the model.
+
+        Args:
+            model: Name or folder, e.g. "intfloat/e5-base-v2".
+
+        Raises:
+            SearchDataError: It cannot be loaded.
+        """
+        try:
+            import torch
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError as missing:
+            raise SearchDataError(
+                f"dense retrieval needs torch and transformers ({missing}); install: pip install torch transformers"
+            ) from missing
+        self._torch = torch
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(model)
+            self._model = AutoModel.from_pretrained(model).eval().to(self._device)
+        except (OSError, ValueError) as fault:
+            raise SearchDataError(f"the encoder {model!r} cannot be loaded: {fault}") from fault
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of n texts, shape (n, d)."""
+        torch = self._torch
+        tokens = self._tokenizer(list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt").to(self._device)
+        with torch.inference_mode():
+            states = self._model(**tokens).last_hidden_state.float()
+            mask = tokens["attention_mask"].unsqueeze(-1).float()
+            mean = (states * mask).sum(1) / mask.sum(1)
+            vectors: NDArray[np.float32] = torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
+        return vectors

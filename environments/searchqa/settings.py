@@ -1,0 +1,56 @@
+"""What a server of SearchQA may be told through environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments.environment import WorldError
+
+
+class SettingsError(WorldError):
+    """An environment variable has a value that is not understood."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How questions are asked and judged.
+
+    Attributes:
+        data: SEARCHQA_DATA: a folder that `python -m environments.searchqa.build published` made; None means the embedded questions.
+        cache: SEARCHQA_CACHE: where the embedded questions are kept once they are built.
+        wrong_ends: SEARCHQA_WRONG_ANSWER, "end" or "continue": whether a wrong answer ends the episode. AgentGym's servers let
+            an agent guess again and again; "continue" does as they do.
+        format_reward: SEARCHQA_FORMAT_REWARD, 0 to 1: the share of the reward that is given for form: a wrong answer earns it if
+            every message of the episode ended with its one action, a right answer loses it if one did not.
+    """
+
+    data: Path | None = None
+    cache: Path = Path("~/.cache/agentgym-pipeline/searchqa")
+    wrong_ends: bool = True
+    format_reward: float = 0.0
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:
+        """The settings that the variables hold.
+
+        Raises:
+            SettingsError: A value is not understood; the message names the variable and what it may be.
+        """
+        data = variables.get("SEARCHQA_DATA")
+        cache = variables.get("SEARCHQA_CACHE")
+        home = variables.get("XDG_CACHE_HOME")
+        wrong = variables.get("SEARCHQA_WRONG_ANSWER", "end")
+        if wrong not in ("end", "continue"):
+            raise SettingsError(f'SEARCHQA_WRONG_ANSWER is "end" or "continue", not {wrong!r}')
+        form = variables.get("SEARCHQA_FORMAT_REWARD", "0")
+        try:
+            share = float(form)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise SettingsError(f"SEARCHQA_FORMAT_REWARD is a number from 0 to 1, not {form!r}")
+        folder = Path(cache) if cache else Path(home) / "agentgym-pipeline" / "searchqa" if home else cls.cache
+        return cls(Path(data).expanduser() if data else None, folder.expanduser(), wrong == "end", share)

@@ -1,0 +1,143 @@
+"""SearchQA: an agent searches passages and answers a question; the answer counts if it matches a gold answer exactly."""
+
+from __future__ import annotations
+
+from environments.environment import EpisodeOverError, OracleError, Step
+from environments.searchqa.actions import MAX_CHARACTERS, RefusedError, parse_action
+from environments.searchqa.facts.cache import facts_library
+from environments.searchqa.library import Library, Question
+from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
+from environments.searchqa.scoring import exact_match
+from environments.searchqa.settings import Settings
+
+SHOWN = 3
+"""Passages that a search shows."""
+MANY_PASSAGES = 1_000_000
+"""From so many on a search takes long enough to keep other requests waiting."""
+
+
+class SearchQAEnvironment:
+    """One session. A right answer ends the episode with reward 1, a wrong one ends it with 0.
+
+    Attributes:
+        task: The question; None when no episode is in progress.
+        found: Numbers of the passages that the episode's searches have shown.
+    """
+
+    __slots__ = ("_library", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
+
+    def __init__(self, library: Library, retriever: Retriever, settings: Settings) -> None:
+        self._library = library
+        self._retriever = retriever
+        self._settings = settings
+        self.task: Question | None = None
+        self.found: set[int] = set()
+        self._searched = False
+        self._well_formed = True
+
+    def reset(self, index: int) -> str:
+        """Begins task `index`; see `Environment.reset`."""
+        self.task = self._library.question(index)
+        self.found = set()
+        self._searched = False
+        self._well_formed = True
+        return f"Question: {self.task.question}"
+
+    def step(self, action: str) -> Step:
+        """Searches or answers; see `Environment.step`. What is neither is answered with how to write an action."""
+        if self.task is None:
+            raise EpisodeOverError("no SearchQA episode is in progress; reset first")
+        try:
+            meant = parse_action(action)
+        except RefusedError as refused:
+            self._well_formed = False
+            return Step(str(refused), 0.0, False)
+        self._well_formed = self._well_formed and meant.well_formed
+        if meant.kind == "search":
+            return Step(self._search(meant.text), 0.0, False)
+        share = self._settings.format_reward
+        if exact_match(meant.text, self.task.answers):
+            self.task = None
+            return Step("The answer is right.", 1.0 if self._well_formed else 1.0 - share, True)
+        if not self._settings.wrong_ends:
+            return Step("The answer is wrong. Search more or give another answer.", 0.0, False)
+        self.task = None
+        return Step("The answer is wrong.", share if self._well_formed else 0.0, True)
+
+    def oracle_action(self) -> str:
+        """Searches for what is still to be found, hop by hop, then the answer; see `Environment.oracle_action`."""
+        if self.task is None:
+            raise OracleError("no SearchQA episode is in progress")
+        hop = self._next_hop(self.task)
+        return f"<search>{hop}</search>" if hop else f"<answer>{self.task.answers[0]}</answer>"
+
+    def close(self) -> None:
+        """Ends the episode."""
+        self.task = None
+        self.found = set()
+
+    def _search(self, query: str) -> str:
+        self._searched = True
+        lines = []
+        for place, number in enumerate(self._retriever.search(query, SHOWN), 1):
+            self.found.add(number)
+            title, _, text = self._library.passage(number).partition("\n")
+            lines.append(f"Doc {place}(Title: {title}) {text}")
+        found = "\n".join(lines) or "No passage was found."
+        return f"<information>{found}</information>"
+
+    def _next_hop(self, task: Question) -> str | None:
+        if task.hops:
+            return next((hop.query for hop in task.hops if hop.passage not in self.found), None)
+        return None if self._searched else task.question[:MAX_CHARACTERS]
+
+
+class SearchQA:
+    """The world; see `World`. Which task lists `tasks` knows depends on the source of the questions.
+
+    Attributes:
+        blocking: Whether a search takes long enough that the server should run it in a thread.
+    """
+
+    name = "searchqa"
+    instruction = (
+        "You answer a question with the help of a search engine. Every message of yours holds one action:\n"
+        "<search>query</search>: look something up; the three passages that fit the query best come back between <information> and "
+        "</information>\n"
+        "<answer>text</answer>: give the final answer\n"
+        "A question may take several searches, one building on what another found. The answer is a name, a number or a few words, "
+        "without explanation, and there is one attempt: search until you are sure."
+    )
+
+    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None) -> None:
+        """Opens the questions and passages that the settings name; the embedded ones are built first where they are missing.
+
+        Args:
+            settings: Default: what the environment variables say.
+            encoder: What turns queries into vectors, for a library of vectors; default: the model that the library names.
+
+        Raises:
+            SettingsError: An environment variable is not understood.
+            SearchDataError: There are no such questions and passages, or they cannot be built.
+        """
+        self._settings = settings or Settings.read()
+        self._library = Library(self._settings.data or facts_library(self._settings.cache))
+        about = self._library.about
+        self._retriever = open_retriever(self._library.folder, encoder or about.encoder)
+        self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
+        rules = (not self._settings.wrong_ends, "-guessing"), (self._settings.format_reward, f"-form{self._settings.format_reward:g}")
+        self.version = about.version + "".join(said for changed, said in rules if changed)
+
+    def create(self) -> SearchQAEnvironment:
+        """A new session, before its first reset."""
+        return SearchQAEnvironment(self._library, self._retriever, self._settings)
+
+    def tasks(self, split: str) -> tuple[int, ...]:
+        """The task indices of a split or of another named list, ascending.
+
+        Raises:
+            KeyError: No list has this name; the message names those that exist.
+        """
+        if split not in self._library.lists:
+            raise KeyError(f"searchqa has no task list {split!r}; there are: {', '.join(self._library.lists)}")
+        return self._library.lists[split]
