@@ -7,8 +7,10 @@ from importlib import import_module
 from environments.environment import World
 
 WORLDS: dict[str, str] = {
+    "babyai": "environments.babyai.world:BabyAI",
     "searchqa": "environments.searchqa.world:SearchQA",
     "textcraft": "environments.textcraft.world:TextCraft",
+    "webarena": "environments.webarena.world:WebArena",
 }
 
 

@@ -1,0 +1,178 @@
+"""From what DevTools says of a page to the text that an agent reads: a pure function.
+
+Two calls describe a page: the accessibility tree (`Accessibility.getFullAXTree`) and the layout (`DOMSnapshot.captureSnapshot`). Every
+node worth naming gets a number in the order of the document, whether it is in view or not: the same page in the same state has the
+same numbers in every run, and scrolling does not change them. Shown is what is in the window, as in WebArena's observations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Node = dict[str, Any]
+Box = tuple[float, float, float, float]
+"""Left, top, width and height in CSS pixels, from the window's upper left corner."""
+
+VIEWPORT = (1280, 720)
+SHOWN_SHARE = 0.6
+"""An element is in view when this share of its height is, as in WebArena."""
+MAX_NAME = 1000
+
+_PLAIN = frozenset((
+    "article", "banner", "caption", "cell", "columnheader", "complementary", "contentinfo", "definition", "DescriptionList", "emphasis",
+    "figure", "form", "generic", "grid", "gridcell", "group", "img", "image", "LabelText", "LayoutTable", "LayoutTableCell",
+    "LayoutTableRow", "Legend", "list", "listitem", "main", "MenuListPopup", "navigation", "none", "paragraph", "presentation", "region",
+    "rowgroup", "rowheader", "search", "Section", "section", "sectionfooter", "sectionheader", "strong", "subscript", "superscript",
+    "table", "time",
+))  # fmt: skip
+"""Roles that say nothing by themselves: such a node is shown only if it has a name of its own."""
+_IN_ROW = frozenset(("cell", "columnheader", "gridcell", "rowheader", "LayoutTableCell"))
+FIELDS = frozenset(("textbox", "searchbox", "combobox", "spinbutton"))
+"""Text can be typed into these. What they hold is shown below them."""
+_NEVER = frozenset(("InlineTextBox", "LineBreak", "ListMarker"))
+_LABELS = frozenset(("LabelText", "Legend", "caption", "Caption"))
+"""Their text is the name of what they label."""
+_STATES = ("focused", "checked", "pressed", "selected", "expanded", "disabled", "required", "hasPopup")
+_ONLY_IF_SET = frozenset(("focused", "disabled", "required"))
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A numbered node of a page that is in view.
+
+    Attributes:
+        role, name: As in the observation.
+        node: Chromium's own id of the DOM node (valid until the page changes).
+        centre: The middle of its part that is in view, in CSS pixels from the window's upper left corner; None where nothing was
+            laid out, as for the options of a closed menu.
+    """
+
+    role: str
+    name: str
+    node: int
+    centre: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is seen of one page.
+
+    Attributes:
+        text: One line per element, indented by depth.
+        elements: What the numbers in `text` mean.
+        title: The page's title.
+        url: The page's address.
+    """
+
+    text: str
+    elements: dict[int, Element]
+    title: str
+    url: str
+
+
+def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT) -> View:
+    """The view of a page.
+
+    Args:
+        tree: `nodes` of Accessibility.getFullAXTree.
+        snapshot: The answer of DOMSnapshot.captureSnapshot for the same moment.
+        viewport: Width and height of the window.
+    """
+    nodes = {node["nodeId"]: node for node in tree}
+    boxes = _boxes(snapshot)
+    lines: list[str] = []
+    elements: dict[int, Element] = {}
+    number = 0
+    root = next(node for node in tree if "parentId" not in node)
+    # (node, depth of its line, name of the nearest numbered node above, role of its parent, its parent's box); a stack, since pages nest deeply
+    stack: list[tuple[Node, int, str, str, Box | None]] = [(root, 0, "", "", None)]
+    while stack:
+        node, depth, above, parent_role, around = stack.pop()
+        role = "none" if node.get("ignored") else str(node["role"].get("value", "none"))
+        name = _name(node, role, nodes)
+        states = _states(node)
+        laid_out = boxes.get(node.get("backendDOMNodeId", -1))
+        # The snapshot knows nothing of what is inside fields and closed menus: it is where they are.
+        box = laid_out or around
+        if _is_worth_a_number(role, name, states, above, parent_role):
+            number += 1
+            if role == "RootWebArea" or (box is not None and _in_view(box, viewport)):
+                lines.append("\t" * depth + f"[{number}] {role} {name!r}" + states)
+                centre = None if laid_out is None else _centre(laid_out, viewport)
+                elements[number] = Element(role, name, node.get("backendDOMNodeId", -1), centre)
+                depth += 1
+            above = "" if role in FIELDS else name or above
+        if role not in _NEVER:
+            children = [nodes[child] for child in node.get("childIds", ()) if child in nodes]
+            stack.extend((child, depth, above, role if role != "none" else parent_role, box) for child in reversed(children))
+    document = snapshot["documents"][0]
+    return View("\n".join(lines), elements, _name(root, "RootWebArea", nodes), _string(snapshot, document["documentURL"]))
+
+
+def _is_worth_a_number(role: str, name: str, states: str, above: str, parent_role: str) -> bool:
+    if role in _NEVER or role == "none":
+        return False
+    if role == "StaticText":
+        return bool(name) and name not in above and parent_role not in _LABELS
+    if role in _IN_ROW:
+        return False
+    return bool(name or states) if role in _PLAIN else True
+
+
+def _name(node: Node, role: str, nodes: dict[str, Node]) -> str:
+    name = " ".join(str(node.get("name", {}).get("value", "")).split())
+    if not name and role == "row":
+        cells = (" ".join(str(cell.get("name", {}).get("value", "")).split()) for cell in _cells(node, nodes))
+        name = " | ".join(cell for cell in cells if cell)
+    return name[:MAX_NAME]
+
+
+def _cells(row: Node, nodes: dict[str, Node]) -> list[Node]:
+    found: list[Node] = []
+    for child in row.get("childIds", ()):
+        cell = nodes.get(child)
+        if cell is not None:
+            found += _cells(cell, nodes) if cell.get("ignored") else [cell]
+    return found
+
+
+def _states(node: Node) -> str:
+    values = {entry["name"]: entry.get("value", {}).get("value") for entry in node.get("properties", ())}
+    text = ""
+    for state in _STATES:
+        value = {"true": True, "false": False}.get(values.get(state), values.get(state))
+        if value is True or (value not in (None, "") and state not in _ONLY_IF_SET):
+            text += f" {state}: {value}"
+    return text
+
+
+def _boxes(snapshot: Node) -> dict[int, Box]:
+    """Where the nodes of the main document are in the window."""
+    document = snapshot["documents"][0]
+    backend, layout = document["nodes"]["backendNodeId"], document["layout"]
+    left, top = document.get("scrollOffsetX", 0), document.get("scrollOffsetY", 0)
+    boxes: dict[int, Box] = {}
+    for index, bounds in zip(layout["nodeIndex"], layout["bounds"], strict=True):
+        boxes.setdefault(backend[index], (bounds[0] - left, bounds[1] - top, bounds[2], bounds[3]))
+    return boxes
+
+
+def _in_view(box: Box, viewport: tuple[int, int]) -> bool:
+    left, top, width, height = box
+    if width <= 0 or height <= 0 or left >= viewport[0] or left + width <= 0:
+        return False
+    seen = min(top + height, viewport[1]) - max(top, 0)
+    return seen >= SHOWN_SHARE * min(height, viewport[1])
+
+
+def _centre(box: Box, viewport: tuple[int, int]) -> tuple[float, float]:
+    left, top, width, height = box
+    across = (max(left, 0) + min(left + width, viewport[0])) / 2
+    down = (max(top, 0) + min(top + height, viewport[1])) / 2
+    return across, down
+
+
+def _string(snapshot: Node, index: int) -> str:
+    strings: list[str] = snapshot["strings"]
+    return strings[index] if 0 <= index < len(strings) else ""

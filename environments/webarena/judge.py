@@ -1,0 +1,101 @@
+"""The language model that compares answers where words alone cannot: any endpoint that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from environments.environment import WorldError
+
+ATTEMPTS = 3
+ANSWER_S = 60.0
+
+_EQUIVALENT = """You compare an answer with the reference answer to a question. They may be worded differently; what counts is whether they say
+the same. "N/A" means that what was asked for cannot be done.
+Question: {question}
+Reference answer: {reference}
+Answer: {answer}
+Reply with one word: CORRECT if the answer says what the reference says, PARTIAL if it says only some of it, INCORRECT otherwise."""
+_SAME_REASON = """A task cannot be done. You are told why, and what somebody reports who tried it.
+Task: {question}
+Reason: {reference}
+Report: {answer}
+Reply with one word: SAME if the report gives that reason, even if only in a roundabout way, DIFFERENT otherwise."""
+
+
+class JudgeError(WorldError):
+    """The judge could not be asked or gave no verdict. What it should have judged is not scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Where the judge is.
+
+    Attributes:
+        url: The base URL of the endpoint, e.g. "http://127.0.0.1:8000/v1".
+        model: The model's name there.
+        key: What authorises the requests; "" for nothing.
+    """
+
+    url: str
+    model: str
+    key: str = ""
+
+    async def says_the_same(self, question: str, reference: str, answer: str) -> bool:
+        """Whether `answer` means what `reference` means.
+
+        Raises:
+            JudgeError: There was no verdict.
+        """
+        text = _EQUIVALENT.format(question=question, reference=reference, answer=answer)
+        return await self._ask(text, {"INCORRECT": False, "PARTIAL": False, "CORRECT": True})
+
+    async def gives_reason(self, task: str, reason: str, report: str) -> bool:
+        """Whether `report` says that `task` cannot be done because of `reason`.
+
+        Raises:
+            JudgeError: There was no verdict.
+        """
+        text = _SAME_REASON.format(question=task, reference=reason, answer=report)
+        return await self._ask(text, {"DIFFERENT": False, "SAME": True})
+
+    async def _ask(self, text: str, verdicts: Mapping[str, bool]) -> bool:
+        """Asks until the reply holds one of the verdicts; the first that it holds counts, in their order."""
+        body = {"model": self.model, "temperature": 0, "max_tokens": 512, "messages": [{"role": "user", "content": text}]}
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        trouble = ""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ANSWER_S), headers=headers) as http:
+            for attempt in range(ATTEMPTS):
+                await asyncio.sleep(attempt)
+                try:
+                    async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body) as response:
+                        response.raise_for_status()
+                        reply = str((await response.json(content_type=None))["choices"][0]["message"]["content"]).upper()
+                except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError, TypeError) as fault:
+                    trouble = f"{type(fault).__name__}: {fault}"
+                    continue
+                for verdict, meaning in verdicts.items():
+                    if verdict in reply:
+                        return meaning
+                trouble = f"it replied {reply[:200]!r}"
+        raise JudgeError(f"the judge at {self.url} gave no verdict: {trouble}")
+
+
+def judge_from_environment(environment: Mapping[str, str] | None = None) -> Judge | None:
+    """The judge that WEBARENA_JUDGE_URL, WEBARENA_JUDGE_MODEL and WEBARENA_JUDGE_KEY name; None if no URL is set.
+
+    Raises:
+        ValueError: There is a URL but no model.
+    """
+    environment = os.environ if environment is None else environment
+    url = environment.get("WEBARENA_JUDGE_URL")
+    if not url:
+        return None
+    model = environment.get("WEBARENA_JUDGE_MODEL")
+    if not model:
+        raise ValueError("WEBARENA_JUDGE_URL is set; set WEBARENA_JUDGE_MODEL to the name of a model there too")
+    return Judge(url, model, environment.get("WEBARENA_JUDGE_KEY", ""))

@@ -1,0 +1,68 @@
+"""The text of an observation, in the layout of WebArena's prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from environments.webarena.accessibility import View
+from environments.webarena.actions import (
+    Action, Click, CloseTab, GoBack, GoForward, Goto, Hover, NewTab, Press, Scroll, Stop, TabFocus, Type,
+)  # fmt: skip
+from environments.webarena.addresses import Addresses
+
+_SHOWN = 100
+
+
+def observation(view: View, titles: Sequence[str], front: int, url: str, objective: str, previous: str) -> str:
+    """What the agent reads.
+
+    Args:
+        view: What is in view.
+        titles: The titles of the tabs.
+        front: The number of the tab that is in front.
+        url: The page's address as it is shown.
+        objective: What the agent is asked to do.
+        previous: The action before, in words; "None" at the start.
+    """
+    tabs = " | ".join(f"Tab {number}{' (current)' if number == front else ''}: {title}" for number, title in enumerate(titles))
+    text = f"OBSERVATION:\n{tabs}\n\n{view.text}\nURL: {url}\nOBJECTIVE: {objective}\nPREVIOUS ACTION: {previous}"
+    # Pages may hold halves of characters, which cannot travel as UTF-8.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def describe(action: Action, view: View, addresses: Addresses) -> str:
+    """An action in words, with what its number meant on the page where it was done."""
+    match action:
+        case Click(element) | Hover(element):
+            verb = "click" if isinstance(action, Click) else "hover"
+            return f"{verb} [{element}]" + _where(element, view)
+        case Type(element, text, _):
+            return f"type [{element}] [{_short(text)}]" + _where(element, view)
+        case Press(modifiers, key):
+            return f"press [{'+'.join((*modifiers, key))}]"
+        case Scroll(direction):
+            return f"scroll [{direction}]"
+        case TabFocus(tab):
+            return f"tab_focus [{tab}]"
+        case Goto(url):
+            return f"goto [{_short(addresses.to_shown(url))}]"
+        case Stop(answer):
+            return f"stop [{_short(answer)}]"
+        case NewTab():
+            return "new_tab"
+        case CloseTab():
+            return "close_tab"
+        case GoBack():
+            return "go_back"
+        case GoForward():
+            return "go_forward"
+
+
+def _where(element: int, view: View) -> str:
+    found = view.elements.get(element)
+    return f" where [{element}] is {found.role} {_short(found.name)!r}" if found else ""
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."

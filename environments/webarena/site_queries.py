@@ -1,0 +1,109 @@
+"""The queries that task files call by name, such as func:shopping_get_latest_order_url(): WebArena's helper functions.
+
+A call is read as a Python expression of constants; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from typing import Any
+
+from playwright.async_api import Error
+
+from environments.webarena.addresses import Addresses
+from environments.webarena.browser import SiteUnreachableError
+from environments.webarena.task_files import TaskFileError
+from environments.webarena.window import Window
+
+_ADMIN = {"username": "admin", "password": "admin1234"}
+"""The published account of WebArena's shop, which every copy of it has."""
+_ASK = """async ([account, path]) => {
+    const login = {method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(account)};
+    const token = await (await fetch('/rest/default/V1/integration/admin/token', login)).json();
+    const answer = await fetch(path, {headers: {Authorization: `Bearer ${token}`}});
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    return await answer.json();
+}"""
+_MEMBER_ROLE = """name => {
+    const accounts = [...document.querySelectorAll("td[data-label='Account'] span.gl-avatar-labeled-sublabel")];
+    const place = accounts.findIndex(account => account.outerText === '@' + name);
+    const roles = document.querySelectorAll('td.col-max-role span');
+    return place < 0 || !roles[place] ? '' : roles[place].outerText;
+}"""
+
+
+class Queries:
+    """Queries on the sites of one episode at its end."""
+
+    def __init__(self, window: Window, addresses: Addresses) -> None:
+        self._window = window
+        self._shop = addresses.urls.get("shopping", "")
+        self._known = {
+            "shopping_get_latest_order_url": (self._latest_order_url, 0),
+            "shopping_get_sku_latest_review_author": (self._latest_review_author, 1),
+            "shopping_get_sku_latest_review_rating": (self._latest_review_rating, 1),
+            "reddit_get_post_url": (self._post_url, 1),
+            "gitlab_get_project_memeber_role": (self._member_role, 1),  # spelt as in the task files
+            "get_query_text": (self._query_text, 1),
+        }
+
+    async def run(self, call: str) -> str:
+        """What the call yields.
+
+        Args:
+            call: E.g. "reddit_get_post_url('http://forum.test/f/baking/3/x')"; an argument __page__ stands for the page in front.
+
+        Raises:
+            TaskFileError: It is not a call of a known query with constants.
+            SiteUnreachableError: The site did not answer.
+        """
+        try:
+            expression = ast.parse(call.strip(), mode="eval").body
+            assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and not expression.keywords
+            given = [node for node in expression.args if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))]
+            arguments = [ast.literal_eval(node) for node in given]
+            query, wanted = self._known[expression.func.id]
+            assert len(arguments) == wanted and all(isinstance(argument, str) for argument in arguments)
+        except (SyntaxError, ValueError, AssertionError, KeyError) as wrong:
+            raise TaskFileError(f"'{call[:200]}' is not a call of one of {', '.join(self._known)} with texts") from wrong
+        return str(await query(*arguments))
+
+    async def _latest_order_url(self) -> str:
+        search = "searchCriteria[sortOrders][0][field]=created_at&searchCriteria[sortOrders][0][direction]=DESC&searchCriteria[pageSize]=1"
+        orders = (await self._ask(f"/rest/V1/orders?{search}"))["items"]
+        return f"{self._shop}/sales/order/view/order_id/{int(orders[0]['increment_id'])}/"
+
+    async def _latest_review_author(self, sku: str) -> str:
+        reviews = await self._ask(f"/rest/V1/products/{sku}/reviews")
+        return str(reviews[-1]["nickname"]) if reviews else ""
+
+    async def _latest_review_rating(self, sku: str) -> str:
+        reviews = await self._ask(f"/rest/V1/products/{sku}/reviews")
+        return str(reviews[-1]["ratings"][0]["percent"]) if reviews else ""
+
+    async def _post_url(self, url: str) -> str:
+        scheme, _, rest = url.partition("://")
+        parts = rest.split("/")
+        if len(parts) < 4 or parts[1] != "f":
+            return url
+        return f"{scheme}://{'/'.join(parts[:4])}/"
+
+    async def _member_role(self, name: str) -> str:
+        return str(await self._window.page.evaluate(_MEMBER_ROLE, name))
+
+    async def _query_text(self, selector: str) -> str:
+        return str(await self._window.page.evaluate("selector => document.querySelector(selector)?.outerText ?? ''", selector))
+
+    async def _ask(self, path: str) -> Any:
+        """What the shop's REST interface answers to its administrator."""
+        # A page of the shop asks: that goes the same way as all that the agent's pages ask for.
+        page = await self._window.context.new_page()
+        try:
+            await page.goto(f"{self._shop}/rest/V1/")
+            return await page.evaluate(_ASK, [_ADMIN, path])
+        except Error as fault:
+            raise SiteUnreachableError(f"{self._shop}{path} did not answer: {fault.message[:200]}") from fault
+        finally:
+            with contextlib.suppress(Error):
+                await page.close()

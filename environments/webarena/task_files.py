@@ -1,0 +1,187 @@
+"""Tasks in WebArena's format: one JSON object each, in a file or in a folder of files `<idx>.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from environments.webarena.addresses import NAMES, Addresses
+
+EvaluatorName = Literal["string_match", "url_match", "program_html"]
+_EVALUATORS = ("string_match", "url_match", "program_html")
+_ANSWERS = ("exact_match", "must_include", "fuzzy_match")
+
+
+class TaskFileError(ValueError):
+    """A task file is not in WebArena's format; the message names file, field and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One entry of `program_html`.
+
+    Attributes:
+        url: The page to look at: a URL, "last" for where the agent ended, or "func:..." for a query that yields it.
+        locator: "" for the whole page, JavaScript that finds a text, or "func:..." for a query.
+        exact: What the text must be; None if `included` counts.
+        included: Phrases that the text must hold, each perhaps with alternatives.
+        prepare: JavaScript to run first.
+    """
+
+    url: str
+    locator: str
+    exact: str | None
+    included: tuple[str, ...]
+    prepare: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """One task.
+
+    Attributes:
+        index: WebArena's task_id.
+        intent: What the agent is asked to do.
+        template: The number of the intent's template: tasks of one template differ only in their values.
+        sites: The sites that it is about.
+        start_urls: The pages that are open at the start, one tab each.
+        storage_state: The file with the cookies of who is signed in, None for nobody.
+        geolocation: Latitude and longitude, if the task has one.
+        evaluators: Which of the three judge the end; all must agree.
+        answers: string_match: the kind of comparison and its references.
+        reason: string_match: why the task cannot be done, for those that cannot.
+        reference_url: url_match: the page to end on, perhaps with alternatives.
+        checks: program_html: what pages must hold.
+    """
+
+    index: int
+    intent: str
+    template: int
+    sites: tuple[str, ...]
+    start_urls: tuple[str, ...]
+    storage_state: str | None
+    geolocation: tuple[float, float] | None
+    evaluators: tuple[EvaluatorName, ...]
+    answers: tuple[tuple[str, Any], ...]
+    reason: str
+    reference_url: str
+    checks: tuple[Check, ...]
+
+    @property
+    def kind(self) -> Literal["information", "navigation", "change"]:
+        """What is asked for, as far as the evaluators tell: an answer, a page, or a change of what a site holds."""
+        if "program_html" in self.evaluators:
+            return "change"
+        return "information" if "string_match" in self.evaluators else "navigation"
+
+    @property
+    def needs_judge(self) -> bool:
+        """Whether a language model must compare the answer."""
+        return any(name == "fuzzy_match" for name, _ in self.answers)
+
+
+def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
+    """The tasks of a file with a list (such as test.raw.json) or of a folder of files `<idx>.json`, by ascending index.
+
+    Tasks on sites without a URL are left out.
+
+    Raises:
+        TaskFileError: A file is missing, is no JSON or not in the format.
+    """
+    if not path.exists():
+        raise TaskFileError(f"{path} does not exist: name a folder of WebArena's task files or a file with a list of them")
+    files = sorted(file for file in path.glob("*.json") if file.stem.isdecimal()) if path.is_dir() else [path]
+    if not files:
+        raise TaskFileError(f"{path} holds no task file: they are called 0.json, 1.json and so on")
+    tasks: list[TaskFile] = []
+    for file in files:
+        try:
+            content = json.loads(file.read_text("utf-8"))
+        except ValueError as malformed:
+            raise TaskFileError(f"{file} is not JSON: {malformed}") from malformed
+        for entry in content if isinstance(content, list) else [content]:
+            sites = entry.get("sites") if isinstance(entry, dict) else None
+            if isinstance(sites, list) and any(name in NAMES and name not in addresses.urls for name in sites):
+                continue
+            tasks.append(parse_task(entry, addresses, str(file)))
+    tasks.sort(key=lambda task: task.index)
+    for before, task in zip(tasks, tasks[1:], strict=False):
+        if before.index == task.index:
+            raise TaskFileError(f"{path}: two tasks have the task_id {task.index}")
+    return tasks
+
+
+def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
+    """One task from its JSON object, with URLs in place of placeholders.
+
+    Args:
+        entry: The object.
+        addresses: The sites' URLs.
+        source: Where it was read, for messages.
+
+    Raises:
+        TaskFileError: It is not in the format.
+    """
+    read = _Reader(entry, source)
+    where = f"{source}, task {read.optional('task_id', object)}"
+    read.source = where
+    judged = _Reader(read.required("eval", dict), f"{where}, eval")
+    evaluators = tuple(judged.required("eval_types", list))
+    unknown = [name for name in evaluators if name not in _EVALUATORS]
+    if unknown or not evaluators:
+        raise TaskFileError(f"{where}: eval_types {list(evaluators)} must name some of {', '.join(_EVALUATORS)}")
+    answers = judged.optional("reference_answers", dict) or {} if "string_match" in evaluators else {}
+    if "string_match" in evaluators and not answers or any(name not in _ANSWERS for name in answers):
+        raise TaskFileError(f"{where}: reference_answers {sorted(answers)} must be some of {', '.join(_ANSWERS)}")
+    note = judged.optional("url_note", str) or "GOLD in PRED"
+    if "url_match" in evaluators and note != "GOLD in PRED":
+        raise TaskFileError(f"{where}: url_note is {note!r}; only 'GOLD in PRED' is known")
+    programs = judged.optional("program_html", list) or [] if "program_html" in evaluators else []
+    place = read.optional("geolocation", dict)
+    return TaskFile(
+        index=read.required("task_id", int),
+        intent=read.required("intent", str),
+        template=read.optional("intent_template_id", int) or 0,
+        sites=tuple(read.required("sites", list)),
+        start_urls=tuple(addresses.fill(url.strip()) for url in read.required("start_url", str).split(" |AND| ")),
+        storage_state=read.optional("storage_state", str),
+        geolocation=(float(place["latitude"]), float(place["longitude"])) if place else None,
+        evaluators=evaluators,
+        answers=tuple(answers.items()),
+        reason=judged.optional("string_note", str) or "",
+        reference_url=addresses.fill(judged.optional("reference_url", str) or ""),
+        checks=tuple(_check(_Reader(program, f"{where}, program_html"), addresses) for program in programs),
+    )
+
+
+def _check(read: _Reader, addresses: Addresses) -> Check:
+    wanted = read.required("required_contents", dict)
+    exact, included = wanted.get("exact_match"), wanted.get("must_include", [])
+    if not isinstance(exact, str | None) or not isinstance(included, list) or (exact is None and "must_include" not in wanted):
+        raise TaskFileError(f"{read.source}: required_contents needs exact_match with a text or must_include with a list")
+    prepare = tuple(read.optional("prep_actions", list) or ())
+    return Check(addresses.fill(read.required("url", str)), read.required("locator", str), exact, tuple(included), prepare)
+
+
+class _Reader:
+    """Reads the fields of an object."""
+
+    def __init__(self, entry: Any, source: str) -> None:
+        if not isinstance(entry, dict):
+            raise TaskFileError(f"{source}: a JSON object is needed, not {type(entry).__name__}")
+        self._entry = entry
+        self.source = source
+
+    def optional(self, name: str, kind: type) -> Any:
+        value = self._entry.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise TaskFileError(f"{self.source}: {name} must be of type {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    def required(self, name: str, kind: type) -> Any:
+        value = self.optional(name, kind)
+        if value is None:
+            raise TaskFileError(f"{self.source}: the field {name} is missing")
+        return value

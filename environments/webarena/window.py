@@ -1,0 +1,296 @@
+"""A browser window as one agent uses it: a context with its tabs, what an action does in it, and what is seen.
+
+All of it runs in the browsers' thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import BrowserContext, Error, Page
+
+from environments.webarena import page_scripts
+from environments.webarena.accessibility import FIELDS, VIEWPORT, Element, View, view
+from environments.webarena.actions import (
+    Action, Click, CloseTab, GoBack, GoForward, Goto, Hover, NewTab, Press, Scroll, TabFocus, Type,
+)  # fmt: skip
+from environments.webarena.addresses import Addresses, host_of
+from environments.webarena.browser import SiteUnreachableError
+from environments.webarena.tab import Tab
+
+MAX_TABS = 8
+CONTEXT = {
+    "viewport": {"width": VIEWPORT[0], "height": VIEWPORT[1]},
+    "device_scale_factor": 1,
+    "locale": "en-US",
+    "timezone_id": "UTC",
+    "color_scheme": "light",
+    "reduced_motion": "reduce",
+    "accept_downloads": False,
+    "service_workers": "block",
+}
+"""What every context has alike, so that pages look the same on every machine."""
+
+
+class ImpossibleError(Exception):
+    """An action that cannot be done on the page as it is; the text is for the agent."""
+
+
+class Window:
+    """One episode's window.
+
+    Attributes:
+        tabs: In the order in which they were opened.
+        seen: The last view of the tab in front.
+    """
+
+    def __init__(self, context: BrowserContext, close: Callable[[], Awaitable[None]], addresses: Addresses, hosts: Collection[str]) -> None:
+        self.context = context
+        self.tabs: list[Tab] = []
+        self.seen: View | None = None
+        self._close = close
+        self._addresses = addresses
+        self._hosts = hosts
+        self._front = 0
+        self._clipboard = ""
+        self._arrived = asyncio.Condition()
+
+    @property
+    def tab(self) -> Tab:
+        """The tab in front."""
+        return self.tabs[self._front]
+
+    @property
+    def page(self) -> Page:
+        """The page of the tab in front."""
+        return self.tab.page
+
+    async def open(self, urls: Collection[str]) -> None:
+        """Opens the first pages, one tab each; the first tab is in front."""
+        for url in urls:
+            self.tabs.append(await Tab.of(await self.context.new_page()))
+            await self._visit(self.tabs[-1], url)
+        self.context.on("page", self._adopt)
+        if len(self.tabs) > 1:
+            await self.page.bring_to_front()
+
+    async def close(self) -> None:
+        """Closes the window. A second call does nothing."""
+        closing, self._close = self._close, _nothing
+        await closing()
+
+    async def look(self) -> View:
+        """What is seen now.
+
+        Raises:
+            SiteUnreachableError: One of the task's sites did not answer.
+        """
+        failure = self.tab.failure
+        if failure is not None:
+            self.tab.failure = None
+            if host_of(failure[0]) in self._hosts:
+                raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+        devtools = self.tab.devtools
+        tree, snapshot = await asyncio.gather(
+            devtools.send("Accessibility.getFullAXTree"), devtools.send("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+        )
+        self.seen = view(tree["nodes"], snapshot)
+        return self.seen
+
+    async def show(self, url: str) -> None:
+        """Opens a page in the tab in front, whatever host it is on.
+
+        Raises:
+            SiteUnreachableError: It cannot be shown.
+        """
+        try:
+            await self._visit(self.tab, url)
+        except ImpossibleError as impossible:
+            raise SiteUnreachableError(str(impossible)) from impossible
+
+    async def titles(self) -> list[str]:
+        """The titles of all tabs."""
+        return [self.seen.title if tab is self.tab and self.seen else await tab.page.title() for tab in self.tabs]
+
+    @property
+    def front(self) -> int:
+        """The number of the tab in front."""
+        return self._front
+
+    async def perform(self, action: Action) -> None:
+        """Does what an action says and waits until the page has come to rest.
+
+        Raises:
+            ImpossibleError: It cannot be done here; nothing has changed.
+        """
+        if isinstance(action, Click | Type | Hover):
+            await self._use(action)
+        elif isinstance(action, Press):
+            await self._press(action)
+        elif isinstance(action, Scroll):
+            await self.page.evaluate(page_scripts.SCROLL, 1 if action.direction == "down" else -1)
+        elif isinstance(action, Goto):
+            await self._visit(self.tab, self._allowed(action.url))
+        elif isinstance(action, GoBack | GoForward):
+            await self._travel(-1 if isinstance(action, GoBack) else 1)
+        else:
+            await self._change_tabs(action)
+        await self._rest()
+
+    async def _use(self, action: Click | Type | Hover) -> None:
+        element = self.seen.elements.get(action.element) if self.seen else None
+        if element is None:
+            raise ImpossibleError(f"No element [{action.element}] is in view. Use a number of the last observation, or scroll.")
+        if isinstance(action, Type):
+            await self._type(element, action)
+        elif isinstance(action, Click) and element.role in ("option", "combobox"):
+            if not await self._call(element, page_scripts.CHOOSE):
+                await self._point(element, self.page.mouse.click)
+        else:
+            await self._point(element, self.page.mouse.click if isinstance(action, Click) else self.page.mouse.move)
+
+    async def _type(self, element: Element, action: Type) -> None:
+        if element.role not in FIELDS:
+            raise ImpossibleError(f"[{action.element}] is a {element.role} and no text can be typed into it.")
+        if element.role == "combobox":
+            chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, action.text)
+            if chosen is False:
+                raise ImpossibleError(f"[{action.element}] has no option '{action.text[:60]}'.")
+            if chosen is True:
+                return
+        keyboard = self.page.keyboard
+        await self._point(element, self.page.mouse.click)
+        await keyboard.press("Control+a")
+        if action.text:
+            await keyboard.insert_text(action.text)
+        else:
+            await keyboard.press("Delete")
+        if action.enter:
+            await keyboard.press("Enter")
+
+    async def _point(self, element: Element, use: Callable[[float, float], Awaitable[None]]) -> None:
+        if element.centre is None:
+            raise ImpossibleError(f"The {element.role} '{element.name[:60]}' has no place on the page.")
+        await use(*element.centre)
+
+    async def _press(self, action: Press) -> None:
+        keyboard = self.page.keyboard
+        letter = action.key.lower()
+        if action.modifiers in (("Control",), ("Meta",)) and letter in ("c", "x", "v"):
+            # Chromium has one clipboard for all its windows; each agent has its own.
+            if letter == "v":
+                await keyboard.insert_text(self._clipboard)
+                return
+            self._clipboard = str(await self.page.evaluate(page_scripts.SELECTION))
+            if letter == "x" and self._clipboard:
+                await keyboard.press("Delete")
+            return
+        await keyboard.press("+".join((*action.modifiers, action.key)))
+
+    def _allowed(self, written: str) -> str:
+        url = written if "://" in written or written.startswith("about:") else f"http://{written}"
+        url = self._addresses.to_real(url)
+        try:
+            parts = urlsplit(url)
+            host = host_of(url)
+        except ValueError:
+            raise ImpossibleError(f"'{written[:200]}' is not an address.") from None
+        if url == "about:blank":
+            return url
+        if parts.scheme not in ("http", "https") or host not in self._hosts or parts.username is not None:
+            sites = sorted(self._addresses.to_shown(f"{parts_of}://{name}") for parts_of, name in self._schemes())
+            raise ImpossibleError(f"'{written[:200]}' is not part of this task's sites: {', '.join(sites)}.")
+        return url
+
+    def _schemes(self) -> set[tuple[str, str]]:
+        known = {host_of(url): urlsplit(url).scheme for url in self._addresses.urls.values()}
+        return {(known.get(host, "http"), host) for host in self._hosts}
+
+    async def _visit(self, tab: Tab, url: str) -> None:
+        try:
+            await tab.page.goto(url, wait_until="load", timeout=0)
+        except Error as fault:
+            if tab.failure is None and "ERR_ABORTED" not in fault.message and "invalid URL" not in fault.message:
+                raise
+            if tab.failure is None or host_of(url) not in self._hosts:
+                raise ImpossibleError(f"'{url[:200]}' cannot be shown.") from None
+        await tab.rest()
+
+    async def _travel(self, by: int) -> None:
+        history = await self.tab.devtools.send("Page.getNavigationHistory")
+        there = history["currentIndex"] + by
+        if not 0 <= there < len(history["entries"]) or history["entries"][there]["url"] == "about:blank":
+            raise ImpossibleError("There is no page to go to in that direction.")
+        await self.tab.devtools.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][there]["id"]})
+
+    async def _change_tabs(self, action: Action) -> None:
+        if isinstance(action, NewTab):
+            if len(self.tabs) >= MAX_TABS:
+                raise ImpossibleError(f"At most {MAX_TABS} tabs can be open.")
+            await self._opened(lambda: self.context.new_page())
+        elif isinstance(action, CloseTab):
+            closing = self.tabs.pop(self._front)
+            await closing.page.close()
+            if not self.tabs:
+                await self._opened(lambda: self.context.new_page())
+            self._front = len(self.tabs) - 1
+            await self.page.bring_to_front()
+        else:
+            assert isinstance(action, TabFocus)
+            if action.tab >= len(self.tabs):
+                raise ImpossibleError(f"There is no tab {action.tab}; the tabs are 0 to {len(self.tabs) - 1}.")
+            self._front = action.tab
+            await self.page.bring_to_front()
+
+    async def _opened(self, opening: Callable[[], Awaitable[Page]]) -> None:
+        before = len(self.tabs)
+        await opening()
+        await self._adopted(before + 1)
+
+    async def _adopted(self, count: int) -> None:
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.tabs) >= count)
+        self._front = len(self.tabs) - 1
+
+    async def _adopt(self, page: Page) -> None:
+        """A page that the agent or a page opened becomes a tab."""
+        if len(self.tabs) >= MAX_TABS:
+            with contextlib.suppress(Error):
+                await page.close()
+            return
+        tab = await Tab.of(page)
+        async with self._arrived:
+            self.tabs.append(tab)
+            self._arrived.notify_all()
+
+    async def _rest(self) -> None:
+        tab = self.tab
+        before = len(self.tabs)
+        await tab.rest()
+        if tab.windows_opened:
+            expected, tab.windows_opened = min(MAX_TABS, before + tab.windows_opened), 0
+            await self._adopted(expected)
+            await self.page.bring_to_front()
+            await self.tab.rest()
+        closed = [other for other in self.tabs if other.page.is_closed()]
+        if closed:
+            self.tabs = [other for other in self.tabs if other not in closed]
+            if not self.tabs:
+                await self._opened(lambda: self.context.new_page())
+            self._front = min(self._front, len(self.tabs) - 1)
+
+    async def _call(self, element: Element, function: str, *arguments: Any) -> Any:
+        """Calls a JavaScript function with the element as `this`."""
+        devtools = self.tab.devtools
+        found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
+        call = {"objectId": found["object"]["objectId"], "functionDeclaration": function, "returnByValue": True}
+        answer = await devtools.send("Runtime.callFunctionOn", call | {"arguments": [{"value": value} for value in arguments]})
+        return answer["result"].get("value")
+
+
+async def _nothing() -> None:
+    pass
