@@ -23,7 +23,7 @@ from tasks.provision.process import ProvisionError, started_at
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.1
-START_DEADLINE_S = 300.0
+START_DEADLINE_S = 1200.0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from tasks.provision.services import ROOT, Addresses, Record, record_path, write
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
-START_DEADLINE_S = 180.0
+START_DEADLINE_S = 600.0
+"""For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
 END_GRACE_S = 4.0
 """Time for flow runs to end what they started; they are killed afterwards."""
