@@ -63,6 +63,13 @@ class SearchQAReset(msgspec.Struct):
     index: Int64 | None = msgspec.field(name="id", default=0)
 
 
+class WebArenaReset(msgspec.Struct):
+    """Begins the task `idx` in session `env_idx`. The seed that AgentGym's clients send has no meaning."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    index: Int64 | None = msgspec.field(name="idx", default=0)
+
+
 class EnvStep(msgspec.Struct):
     """Performs `action` in session `env_idx`."""
 
@@ -91,6 +98,9 @@ class Dialect:
         begins_on_create: Whether create begins an episode (of the first task) at once.
         wraps: Whether any index is taken modulo the number of tasks; else an unknown one is an error.
         views: Further GET paths and the environment's attribute or method that each shows.
+        observed: GET /observation's reply.
+        besides: Further fields of reset's reply: the environment's attribute or method that each shows, and the value made of its text.
+        asked: Further POST paths with close's body: the environment's attribute or method that each shows, and the reply made of it.
     """
 
     greeting: str
@@ -106,9 +116,41 @@ class Dialect:
     begins_on_create: bool = False
     wraps: bool = True
     views: Mapping[str, str] = field(default_factory=dict)
+    observed: Callable[[Reply], Any] = lambda reply: reply.observation
+    besides: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    asked: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+
+
+def _detail(reply: Reply) -> dict[str, Any]:
+    return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
+
+
+def _scored(reply: Reply) -> dict[str, Any]:
+    """An answer of BabyAI's, where only the end earns anything: the score so far is what the last action earned."""
+    return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
+
+
+def _goal_without_order(observation: str) -> str:
+    """AgentGym's BabyAI does not tell in which order the parts of a goal are to be done; its clients' prompts and data are made of that."""
+    goal, newline, rest = observation.partition("\n")
+    return goal.replace("then", "and").replace("after you", "and") + newline + rest
 
 
 DIALECTS: dict[str, Dialect] = {
+    "babyai": Dialect(
+        greeting="This is environment BabyAI.",
+        wraps=False,
+        created=lambda number, observation: {"id": number},
+        begun=lambda number, body, reply: {
+            **_scored(reply),
+            "observation": _goal_without_order(reply.observation or ""),
+            "deleted": False,
+        },
+        stepped=_scored,
+        views={"/discounted_reward": "discounted_reward"},
+        observed=_scored,
+        asked={"/render": ("picture_url", lambda url: {"image": url})},
+    ),
     "searchqa": Dialect(
         greeting="ok",
         reset=SearchQAReset,
@@ -129,6 +171,25 @@ DIALECTS: dict[str, Dialect] = {
         begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
         stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
         views={"/goal": "goal"},
+    ),
+    "webarena": Dialect(
+        greeting="ok",
+        reset=WebArenaReset,
+        step=EnvStep,
+        close=EnvClose,
+        session_field="env_idx",
+        wraps=False,
+        created=lambda number, observation: {"env_idx": number},
+        begun=lambda number, body, reply: {"observation": reply.observation},
+        besides={"sites": ("sites", lambda names: names.split()), "object": ("objective", str)},
+        stepped=lambda reply: {
+            "observation": reply.observation,
+            "reward": reply.reward,
+            "terminated": reply.done,
+            "truncated": False,
+            "info": {},
+        },
+        closed={"closed": True},
     ),
 }
 
@@ -152,6 +213,7 @@ class AgentGym:
             "/reset": self._operation("reset", dialect.reset, self._reset),
             "/step": self._operation("step", dialect.step, self._step),
             "/close": self._operation("close", dialect.close, self._close),
+            **{path: self._operation("look", dialect.close, self._ask(*asked)) for path, asked in dialect.asked.items()},
         }
 
     def routes(self) -> list[Route]:
@@ -165,7 +227,7 @@ class AgentGym:
 
         return [
             Route("/", greet),
-            self._view(dialect, "/observation", "observe", ()),
+            self._view(dialect, "/observation", "observe", (), dialect.observed),
             self._view(dialect, "/detail", "observe", (), _detail),
             *(self._view(dialect, path, "look", (attribute,)) for path, attribute in dialect.views.items()),
         ]
@@ -179,7 +241,10 @@ class AgentGym:
         index = body.index or 0
         if dialect.wraps:
             index = self._tasks[index % len(self._tasks)]
-        return dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
+        begun = dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
+        for name, (attribute, show) in dialect.besides.items():
+            begun[name] = show((await self._perform("look", (body.session, attribute))).observation or "")
+        return begun
 
     async def _step(self, dialect: Dialect, body: Any) -> Any:
         return dialect.stepped(await self._perform("step", (body.session, None, body.action)))
@@ -187,6 +252,12 @@ class AgentGym:
     async def _close(self, dialect: Dialect, body: Any) -> Any:
         await self._perform("close", (body.session,))
         return dialect.closed
+
+    def _ask(self, attribute: str, show: Callable[[str], Any]) -> Callable[[Dialect, Any], Awaitable[Any]]:
+        async def ask(_: Dialect, body: Any) -> Any:
+            return show((await self._perform("look", (body.session, attribute))).observation or "")
+
+        return ask
 
     async def _perform(self, operation: str, call: Call) -> Reply:
         [reply] = await self._host.perform(operation, [call])
@@ -232,10 +303,6 @@ class AgentGym:
                 return Response(content, status, media_type="application/json")
 
         return Route(path, handle)
-
-
-def _detail(reply: Reply) -> dict[str, Any]:
-    return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
 
 
 def _refused(refusal: Refusal) -> tuple[int, bytes]:

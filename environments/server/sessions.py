@@ -12,7 +12,7 @@ from asyncio import Lock
 from collections.abc import Callable
 from typing import Any
 
-from environments.environment import Environment, EpisodeOverError, TaskIndexError, World
+from environments.environment import Environment, EpisodeOverError, TaskIndexError, World, WorldError
 from environments.protocol import Error, Reply
 from environments.server.metrics import Metrics
 
@@ -152,7 +152,7 @@ class Sessions:
             if not math.isfinite(reward):
                 raise ValueError(f"the reward is {reward}")
         except EpisodeOverError as over:
-            raise Refusal(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first") from over
+            raise _episode_over(over) from over
         except Exception as fault:
             raise self._failed(session, "step", fault) from fault
         self.metrics.step_seconds.observe(time.perf_counter() - started)
@@ -171,8 +171,14 @@ class Sessions:
 
     def look(self, ref: SessionRef, attribute: str) -> Reply:
         """An attribute, or what a method without arguments returns, of the session's environment, as text."""
-        shown = getattr(self.find(ref).environment, attribute, None)
-        return Reply(status=200, observation=str(shown() if callable(shown) else shown))
+        session = self.find(ref)
+        shown = getattr(session.environment, attribute, None)
+        try:
+            return Reply(status=200, observation=str(shown() if callable(shown) else shown))
+        except EpisodeOverError as over:
+            raise _episode_over(over) from over
+        except Exception as fault:
+            raise self._failed(session, "look", fault) from fault
 
     def close(self, ref: SessionRef) -> Reply:
         """Ends the session."""
@@ -271,5 +277,11 @@ def _check(observation: str) -> None:
         observation.encode()
 
 
+def _episode_over(over: EpisodeOverError) -> Refusal:
+    return Refusal(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first")
+
+
 def _world_fault(fault: Exception) -> Refusal:
-    return Refusal(500, "world_fault", f"the world failed, which is a bug in it: {type(fault).__name__}: {fault}"[:500])
+    # A world says by its own types what is no bug of it, such as a program that it needs and that died.
+    why = "the world failed" if isinstance(fault, WorldError) else "the world failed, which is a bug in it"
+    return Refusal(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])

@@ -1,0 +1,259 @@
+"""The oracle: minigrid's bot, its steps gathered into actions in words.
+
+The bot plays a copy of the level to the end, step by step. Of the actions in words, the one that gets furthest along its way is taken;
+where none gets along it, its next step has words of its own. The bot knows only what it has seen, as the agent does, with one exception:
+it is told which box holds a key.
+
+The bot asserts in some states and plans for ever in others, so its plans are bounded, and it is begun anew where it gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from minigrid.core.world_object import WorldObj
+from minigrid.envs.babyai.core.verifier import AfterInstr, Instr, ObjDesc, PutNextInstr, SeqInstr
+from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError, DropSubgoal, GoNextToSubgoal
+
+from environments.babyai.actions import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Action
+from environments.babyai.levels import QuickLevel, copy_level
+from environments.babyai.steps import low_level, perform
+from environments.babyai.view import FRONT, View, name_of
+from environments.environment import OracleError
+
+MAX_STEPS = 1500
+"""Steps of a whole plan."""
+MAX_SUBGOALS = 200
+"""Subgoals that the bot may add before it names its next step."""
+MAX_BOTS = 4
+"""Bots that may give up before the oracle does."""
+
+_WORDS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
+
+
+class _GivesUp(Exception):
+    """The bot plans in circles."""
+
+
+_BOT_FAULTS = (_GivesUp, DisappearedBoxError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What the bot raises in states that it was not made for."""
+
+
+class _BoundedStack(list[Any]):
+    """The bot's stack of subgoals, which counts what is added. Every endless loop of the bot adds without end."""
+
+    added = 0
+
+    def append(self, subgoal: Any) -> None:
+        self.added += 1
+        if self.added > MAX_SUBGOALS:
+            raise _GivesUp
+        super().append(subgoal)
+
+
+class _Bot(BabyAIBot):
+    """The bot of minigrid, but of locked doors it explores one whose key it has seen, if there is one.
+
+    Else it may plan to open a first door with a key behind a second, which it plans to open with the key behind the first, and so on.
+    """
+
+    def _shortest_path(self, accept_fn: Callable[..., Any], try_with_blockers: bool = False) -> Any:
+        if accept_fn.__name__ == "unopened_door":
+            within_reach = super()._shortest_path(lambda at, cell: accept_fn(at, cell) and self._knows_key(cell), try_with_blockers)
+            if within_reach[0] is not None:
+                return within_reach
+        return super()._shortest_path(accept_fn, try_with_blockers)
+
+    def _knows_key(self, door: WorldObj) -> bool:
+        carried = self.mission.carrying
+        if carried is not None and carried.type == "key" and carried.color == door.color:
+            return True
+        _, places = ObjDesc("key", door.color).find_matching_objs(self.mission)
+        return any(self.vis_mask[at] for at in places)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to the mission's end.
+
+    Attributes:
+        steps: minigrid's actions.
+        done_at: For each state on the way but the end, the number of steps before its last visit.
+        poses: For each position and direction, the end's among them, the same.
+    """
+
+    steps: list[int]
+    done_at: Mapping[Hashable, int]
+    poses: Mapping[Hashable, int]
+
+
+class Oracle:
+    """Plays one level. It keeps its plan as long as the level stays on the plan's way."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+        self._plan: Plan | None = None
+
+    def action(self, played: QuickLevel, view: View, available: Mapping[str, Action]) -> str:
+        """The words of the action to take now.
+
+        Raises:
+            OracleError: The bot finds no way from here.
+        """
+        state = _state(played)
+        if self._plan is None or state not in self._plan.done_at:
+            self._plan = make_plan(self._level, played)
+        plan = self._plan
+        done = plan.done_at[state]
+        best, best_done = _words(plan.steps[done], view), done + 1
+        candidates = []
+        for words, action in available.items():
+            steps = low_level(action, view, int(played.agent_dir))
+            promised = plan.poses.get(_pose_after(played, steps), 0)
+            if promised > best_done:
+                candidates.append((promised, words, steps))
+        for promised, words, steps in sorted(candidates, reverse=True):
+            if promised <= best_done:
+                break
+            reached = self._done_after(plan, played, view, steps)
+            if reached > best_done:
+                best, best_done = words, reached
+        return best
+
+    def _done_after(self, plan: Plan, played: QuickLevel, view: View, steps: list[int]) -> int:
+        """How far along the plan these steps get; 0 when they leave it."""
+        copied = copy_level(self._level, played)
+        _, won = perform(copied, view, steps)
+        if won is not None:
+            return len(plan.steps) if won else 0
+        return plan.done_at.get(_state(copied), 0)
+
+
+def make_plan(level: int, played: QuickLevel) -> Plan:
+    """The bot's way from the state of `played`, which is left as it is.
+
+    Raises:
+        OracleError: The bot finds none.
+    """
+    copied = copy_level(level, played)
+    steps: list[int] = []
+    done_at: dict[Hashable, int] = {_state(copied): 0}
+    poses: dict[Hashable, int] = {}
+    seen = np.zeros((copied.width, copied.height), dtype=bool)
+    faults: list[str] = []
+    for _ in range(MAX_BOTS):
+        try:
+            for step in _bot_steps(copied, seen):
+                _, reward, ended, _, _ = copied.step(step)
+                steps.append(step)
+                poses[_pose(copied)] = len(steps)
+                if ended and reward:
+                    return Plan(steps, done_at, poses)
+                if ended:
+                    raise OracleError("minigrid's bot failed the mission")
+                if len(steps) >= MAX_STEPS:
+                    raise OracleError(f"minigrid's bot did not end within {MAX_STEPS} steps")
+                done_at[_state(copied)] = len(steps)
+            faults.append("took the mission for done")
+        except _BOT_FAULTS as fault:
+            faults.append(f"{type(fault).__name__} {fault}".strip())
+    raise OracleError(f"minigrid's bot found no way: {'; '.join(dict.fromkeys(faults))}"[:300])
+
+
+def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
+    """The steps of a new bot until it believes that the mission is done. Each must be performed before the next is asked for.
+
+    Args:
+        played: The level that the bot looks at.
+        seen: What bots before have seen of it; kept up to date.
+    """
+    boxes = [cell for cell in played.grid.grid if cell is not None and cell.type == "box" and cell.contains is not None]
+    for box in boxes:
+        if played.carrying is not None:
+            yield from _follow(_bot(played, seen, drop=True))
+        yield from _follow(_bot(played, seen, box))
+        yield TOGGLE
+    yield from _follow(_bot(played, seen))
+
+
+def _bot(played: QuickLevel, seen: np.ndarray[Any, Any], target: WorldObj | None = None, drop: bool = False) -> BabyAIBot:
+    """A bot that carries out the mission, or only walks up to `target`, or only drops what is carried."""
+    bot = _Bot(played)
+    bot.vis_mask = seen
+    mission, bot.stack = bot.stack, _BoundedStack()
+    bot._process_obs()
+    if target is not None:
+        bot.stack.append(GoNextToSubgoal(bot, target))
+        return bot
+    if not drop:
+        bot.stack.extend(mission)
+    carried = played.carrying
+    if carried is None:
+        return bot
+    first = _first_part(played.instrs)
+    if not drop and isinstance(first, PutNextInstr) and any(carried is thing for thing in first.desc_move.obj_set):
+        del bot.stack[-2:]  # it need not be fetched
+        return bot
+    bot.stack.append(DropSubgoal(bot))
+    bot.stack.append(GoNextToSubgoal(bot, bot._find_drop_pos()))
+    return bot
+
+
+def _follow(bot: BabyAIBot) -> Iterator[int]:
+    step: int | None = None
+    while bot.stack:
+        bot.stack.added = 0
+        step = int(bot.replan(step))
+        if not bot.stack:
+            return
+        yield step
+
+
+def _first_part(mission: Instr) -> Instr:
+    """The part of a mission that a bot begins with."""
+    while isinstance(mission, SeqInstr):
+        mission = mission.instr_b if isinstance(mission, AfterInstr) else mission.instr_a
+    return mission
+
+
+def _state(played: QuickLevel) -> Hashable:
+    """All that the future depends on: the agent, every object by the place where it began, and the progress of the mission."""
+    things = tuple(
+        (at, name_of(cell), cell.init_pos) for at, cell in enumerate(played.grid.grid) if cell is not None and cell.type != "wall"
+    )
+    carried = played.carrying
+    return _pose(played), things, carried and (name_of(carried), carried.init_pos), _progress(played.instrs)
+
+
+def _progress(mission: Instr) -> Hashable:
+    if not isinstance(mission, SeqInstr):
+        return None
+    return mission.a_done, mission.b_done, _progress(mission.instr_a), _progress(mission.instr_b)
+
+
+def _pose(played: QuickLevel) -> tuple[int, int, int]:
+    x, y = played.agent_pos
+    return int(x), int(y), int(played.agent_dir)
+
+
+def _pose_after(played: QuickLevel, steps: list[int]) -> tuple[int, int, int]:
+    """Where the agent would stand if nothing were in its way."""
+    x, y, direction = _pose(played)
+    for step in steps:
+        if step == FORWARD:
+            x += (1, 0, -1, 0)[direction]
+            y += (0, 1, 0, -1)[direction]
+        elif step in (LEFT, RIGHT):
+            direction = (direction + (1 if step == RIGHT else -1)) % 4
+    return x, y, direction
+
+
+def _words(step: int, view: View) -> str:
+    """A single step in words."""
+    if step != PICKUP:
+        return _WORDS[step]
+    [thing] = [thing for thing in view.things if thing.at == FRONT]
+    return f"pickup {thing.label}"

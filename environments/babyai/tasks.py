@@ -1,0 +1,76 @@
+"""The tasks of BabyAI: what an index means, and the named lists of tasks.
+
+Task `index` is level `index % 40` of `levels.LEVELS`, drawn from seed `index // 40`, as in AgentGym. The lists hold every level alike and
+share no seed of a level, but for LEFT_OUT.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from environments.babyai.levels import LEVELS, MINIGRID_VERSION
+from environments.environment import TaskIndexError
+
+VERSION = f"minigrid-{MINIGRID_VERSION}-1"
+N_SEEDS = 1_000_000
+EVALUATION_SIZE = 90
+
+SPLIT_SEEDS = {"train": range(100), "validation": range(100, 105), "test": range(105, 130)}
+
+LEFT_OUT = {
+    "GoToRedBallNoDists": (67,),
+    "GoToImpUnlock": (6, 14, 35, 63, 86, 99, 107, 110),
+    "OpenRedDoor": (
+        5, 13, 15, 17, 33, 35, 39, 41, 49, 50, 53, 55, 58, 64, 66, 67, 68, 70, 73, 74, 76, 77, 78, 80, 82, 84, 85, 86, 91, 92, 94, 95,
+        96, 97, 98, 99, 100, 101, 102, 106, 108, 109, 110, 111, 113, 114, 115, 116, 119, 120, 121, 122, 124, 126, 127, 128, 129,
+    ),
+    "OpenRedBlueDoorsDebug": (49, 57, 87, 88, 96, 101, 103, 119, 126, 127),
+    "Unlock": (63,),
+}  # fmt: skip
+"""Seeds, below 130, that no list holds: those whose layout is that of a smaller seed of the level, and those that cannot be solved,
+because the key to the locked room lies in it."""
+
+
+def level_and_seed(index: int) -> tuple[int, int]:
+    """The level's number, from 0, and the seed of task `index`.
+
+    Raises:
+        TaskIndexError: There is no such task.
+    """
+    if not 0 <= index < N_SEEDS * len(LEVELS):
+        raise TaskIndexError(f"babyai has no task {index}; its tasks are 0 to {N_SEEDS * len(LEVELS) - 1}")
+    seed, level = divmod(index, len(LEVELS))
+    return level, seed
+
+
+@cache
+def task_lists() -> dict[str, tuple[int, ...]]:
+    """Every named list of task indices, each in ascending order, so that any beginning of it holds the levels evenly.
+
+    - "train", "validation", "test": 100, 5 and 25 seeds of each level;
+    - "babyai-90": of the test split the first two tasks of each level, and the third of every fourth level.
+    """
+    lists = {
+        split: tuple(
+            seed * len(LEVELS) + level for seed in seeds for level, name in enumerate(LEVELS) if seed not in LEFT_OUT.get(name, ())
+        )
+        for split, seeds in SPLIT_SEEDS.items()
+    }
+    evaluation: list[int] = []
+    for level in range(len(LEVELS)):
+        of_level = [index for index in lists["test"] if index % len(LEVELS) == level]
+        evaluation += of_level[: 3 if level % 4 == 0 else 2]
+    lists[f"babyai-{EVALUATION_SIZE}"] = tuple(sorted(evaluation))
+    return lists
+
+
+def task_list(name: str) -> tuple[int, ...]:
+    """The task indices of the list called `name`; `task_lists` says which there are.
+
+    Raises:
+        KeyError: No list has this name; the message names those that exist.
+    """
+    lists = task_lists()
+    if name not in lists:
+        raise KeyError(f"babyai has no task list {name!r}; there are: {', '.join(lists)}")
+    return lists[name]

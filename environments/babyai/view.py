@@ -1,0 +1,183 @@
+"""What the agent sees: minigrid's 7 x 7 view, read from the grid itself and told in AgentGym's words.
+
+A place in the view is `ahead` of the agent (0 to 6) and to its `side` (-3 to 3, right is positive). Sets of places are integers with
+one bit per place, in rows of nine: one further row behind the agent, one further column to its right, and a column that is always
+empty, so that shifting a set by 1 or 9 moves it by one place and never from one row's end to the next row's beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from minigrid.core.world_object import WorldObj
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+
+from environments.babyai.levels import WALL
+
+SIZE = 7
+HALF = SIZE // 2
+ROW = 9
+"""Shift by this many bits to move a set of places one step ahead."""
+
+
+def place(ahead: int, side: int) -> int:
+    """The set that holds this one place."""
+    return 1 << ((ahead + 1) * ROW + side + HALF)
+
+
+HERE = place(0, 0)
+FRONT = place(1, 0)
+
+# From near to far, at the same distance the farther row first, then from left to right: the order in which things are told.
+_PLACES = sorted(
+    ((ahead, side) for ahead in range(SIZE) for side in range(-HALF, HALF + 1)), key=lambda at: (at[0] + abs(at[1]), -at[0], at[1])
+)
+_BITS = tuple(place(*at) for at in _PLACES)
+_ROWS = tuple(range(ROW, (SIZE + 1) * ROW, ROW))
+_ROW_BITS = (1 << SIZE) - 1
+_STRAIGHT_AHEAD = sum(place(ahead, 0) for ahead in range(1, SIZE))
+
+
+def _told(ahead: int, side: int) -> str:
+    if side == 0:
+        return f"right in front of you {ahead} steps away. "
+    return f"{ahead} steps in front of you and {abs(side)} steps to your {'right' if side > 0 else 'left'}. "
+
+
+_TOLD = {place(*at): _told(*at) for at in _PLACES}
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A door, key, ball or box in view.
+
+    Attributes:
+        at: Its place.
+        kind: "door", "key", "ball" or "box".
+        name: Its colour and kind, a door's state between them, e.g. "red closed door".
+        label: The name and a number that tells it from others of the same name, 1 for the nearest.
+    """
+
+    at: int
+    kind: str
+    name: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is seen from one position. Two views are equal when the agent cannot tell them apart.
+
+    Attributes:
+        seen: The places in sight.
+        walls: Those of them that are walls.
+        things: What else is in sight, near to far, without what is carried.
+        carrying: The name of what is carried, e.g. "red key"; None for nothing.
+    """
+
+    seen: int
+    walls: int
+    things: tuple[Thing, ...]
+    carrying: str | None
+
+    @property
+    def barrier(self) -> tuple[str, int] | None:
+        """The nearest wall or box straight ahead and the steps to it."""
+        boxes = sum(thing.at for thing in self.things if thing.kind == "box")
+        ahead = (self.walls | boxes) & _STRAIGHT_AHEAD
+        if not ahead:
+            return None
+        nearest = ahead & -ahead
+        return "wall" if nearest & self.walls else "box", (nearest.bit_length() - 1) // ROW - 1
+
+    def describe(self) -> str:
+        """The view in words."""
+        if self.things or self.walls:
+            parts = ["In front of you in this room, you can see several objects: "]
+            parts += [f"There is a {thing.label} {_TOLD[thing.at]} " for thing in self.things]
+        else:
+            parts = ["You cannot see any objects within sight."]
+        parts.append("The room has walls around you. ")
+        barrier = self.barrier
+        if barrier is not None:
+            parts.append(f"You are facing a {barrier[0]} {barrier[1]} steps away. ")
+        parts.append("You are not carrying anything." if self.carrying is None else f"You are carrying a {self.carrying}.")
+        return "".join(parts)
+
+
+def look(level: RoomGridLevel) -> View:
+    """What the agent of `level` sees now."""
+    grid = level.grid
+    x, y = level.agent_pos
+    clear = walls = 0
+    others: list[tuple[WorldObj, int]] = []
+    for cell, bit in zip(_reader(grid.width, grid.height, int(x), int(y), int(level.agent_dir))(grid.grid), _BITS, strict=True):
+        if cell is None:
+            clear |= bit
+        elif cell is WALL:
+            walls |= bit
+        else:
+            others.append((cell, bit))
+            if cell.see_behind():
+                clear |= bit
+
+    seen, row = 0, 1 << HALF
+    for shift in _ROWS:
+        row, beyond = _sweep(row, clear >> shift & _ROW_BITS)
+        seen |= row << shift
+        row = beyond
+        if not row:
+            break
+
+    things: list[Thing] = []
+    counts: dict[str, int] = {}
+    for cell, bit in others:
+        if bit & seen and bit != HERE:
+            name = name_of(cell)
+            counts[name] = count = counts.get(name, 0) + 1
+            things.append(Thing(bit, cell.type, name, f"{name} {count}"))
+    carried = level.carrying
+    return View(seen, walls & seen, tuple(things), None if carried is None else name_of(carried))
+
+
+def name_of(thing: WorldObj) -> str:
+    """Colour and kind, with a door's state between them."""
+    if thing.type != "door":
+        return f"{thing.color} {thing.type}"
+    state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
+    return f"{thing.color} {state} door"
+
+
+@cache
+def _reader(width: int, height: int, x: int, y: int, direction: int) -> Callable[[list[WorldObj | None]], tuple[Any, ...]]:
+    """Picks the cells of the view from a grid's list, in the order of `_BITS`. What lies outside the grid is its corner, a wall."""
+    ahead_x, ahead_y = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
+    cells = []
+    for ahead, side in _PLACES:
+        i, j = x + ahead * ahead_x - side * ahead_y, y + ahead * ahead_y + side * ahead_x
+        cells.append(j * width + i if 0 <= i < width and 0 <= j < height else 0)
+    return itemgetter(*cells)
+
+
+@cache
+def _sweep(lit: int, clear: int) -> tuple[int, int]:
+    """How sight spreads along a row, as in minigrid's `process_vis`: the places in sight, and those of the next row that they reveal.
+
+    Args:
+        lit: Places of the row that the row before has revealed.
+        clear: Places that can be seen through.
+    """
+    beyond = 0
+    for bit in (1 << column for column in range(SIZE - 1)):
+        if lit & clear & bit:
+            lit |= bit << 1
+            beyond |= bit | bit << 1
+    for bit in (1 << column for column in range(SIZE - 1, 0, -1)):
+        if lit & clear & bit:
+            lit |= bit >> 1
+            beyond |= bit | bit >> 1
+    return lit, beyond
