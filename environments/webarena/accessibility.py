@@ -85,7 +85,7 @@ def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT)
     elements: dict[int, Element] = {}
     number = 0
     root = next(node for node in tree if "parentId" not in node)
-    # (node, depth of its line, name of the nearest numbered node above, role of its parent, its parent's box); a stack, since pages nest deeply
+    # Node, depth of its line, name of the nearest numbered node above, role and box of its parent. A stack, since pages nest deeply.
     stack: list[tuple[Node, int, str, str, Box | None]] = [(root, 0, "", "", None)]
     while stack:
         node, depth, above, parent_role, around = stack.pop()
@@ -138,10 +138,11 @@ def _cells(row: Node, nodes: dict[str, Node]) -> list[Node]:
 
 
 def _states(node: Node) -> str:
-    values = {entry["name"]: entry.get("value", {}).get("value") for entry in node.get("properties", ())}
+    values: dict[str, Any] = {entry["name"]: entry.get("value", {}).get("value") for entry in node.get("properties", ())}
     text = ""
     for state in _STATES:
-        value = {"true": True, "false": False}.get(values.get(state), values.get(state))
+        value = values.get(state)
+        value = value == "true" if value in ("true", "false") else value
         if value is True or (value not in (None, "") and state not in _ONLY_IF_SET):
             text += f" {state}: {value}"
     return text

@@ -21,8 +21,13 @@ FORMS = (
 _MODIFIERS = {"ctrl": "Control", "control": "Control", "shift": "Shift", "alt": "Alt", "meta": "Meta", "cmd": "Meta", "command": "Meta"}
 _KEYS = {
     key.lower(): key
-    for key in ("Enter", "Tab", "Escape", "Backspace", "Delete", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End", "PageUp", "PageDown", "Space")
-} | {"return": "Enter", "esc": "Escape", "up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight", "del": "Delete"}  # fmt: skip
+    for key in (
+        "Enter", "Tab", "Escape", "Backspace", "Delete", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End", "PageUp",
+        "PageDown", "Space",
+    )
+}  # fmt: skip
+_KEYS |= {"return": "Enter", "esc": "Escape", "del": "Delete"}
+_KEYS |= {"up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Error, Playwright, async_playwright
@@ -35,7 +34,7 @@ INSTALL = "sudo apt-get install chromium"
 FLAGS = ("--disable-gpu", "--disable-quic", "--disable-site-isolation-trials", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp")
 CONTEXTS_PER_BROWSER = 100
 LAUNCH_S = 60.0
-CLOSE_S = 5.0
+CLOSE_S = 30.0
 
 
 class BrowserError(WorldError):
@@ -175,8 +174,8 @@ class Browsers:
 
     async def _launch(self) -> _Running:
         driver = await async_playwright().start()
-        executable = find_chromium() or driver.chromium.executable_path
-        if not Path(executable).exists():
+        executable = find_chromium() or shutil.which(driver.chromium.executable_path)
+        if executable is None:
             await driver.stop()
             raise ChromiumMissingError(f"Chromium is not installed; run: {INSTALL} (chromium-headless-shell is smaller and faster)")
         try:

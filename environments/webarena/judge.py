@@ -14,8 +14,8 @@ from environments.environment import WorldError
 ATTEMPTS = 3
 ANSWER_S = 60.0
 
-_EQUIVALENT = """You compare an answer with the reference answer to a question. They may be worded differently; what counts is whether they say
-the same. "N/A" means that what was asked for cannot be done.
+_EQUIVALENT = """You compare an answer with the reference answer to a question. They may be worded differently; what counts is whether
+they say the same. "N/A" means that what was asked for cannot be done.
 Question: {question}
 Reference answer: {reference}
 Answer: {answer}

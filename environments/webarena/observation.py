@@ -6,8 +6,20 @@ from collections.abc import Sequence
 
 from environments.webarena.accessibility import View
 from environments.webarena.actions import (
-    Action, Click, CloseTab, GoBack, GoForward, Goto, Hover, NewTab, Press, Scroll, Stop, TabFocus, Type,
-)  # fmt: skip
+    Action,
+    Click,
+    CloseTab,
+    GoBack,
+    GoForward,
+    Goto,
+    Hover,
+    NewTab,
+    Press,
+    Scroll,
+    Stop,
+    TabFocus,
+    Type,
+)
 from environments.webarena.addresses import Addresses
 
 _SHOWN = 100

@@ -36,7 +36,8 @@ AFTER_TASKS = "new Promise(done => setTimeout(done, 0))"
 
 STILL = """addEventListener('DOMContentLoaded', () => {
     const style = document.createElement('style');
-    style.textContent = '*, *::before, *::after { animation: none !important; transition: none !important; scroll-behavior: auto !important }';
+    const still = 'animation: none !important; transition: none !important; scroll-behavior: auto !important';
+    style.textContent = `*, *::before, *::after { ${still} }`;
     document.head.append(style);
 })"""
 """Ends animations on sites that are not ours."""

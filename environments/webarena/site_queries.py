@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Awaitable, Callable
+from inspect import signature
 from typing import Any
 
 from playwright.async_api import Error
@@ -39,13 +41,13 @@ class Queries:
     def __init__(self, window: Window, addresses: Addresses) -> None:
         self._window = window
         self._shop = addresses.urls.get("shopping", "")
-        self._known = {
-            "shopping_get_latest_order_url": (self._latest_order_url, 0),
-            "shopping_get_sku_latest_review_author": (self._latest_review_author, 1),
-            "shopping_get_sku_latest_review_rating": (self._latest_review_rating, 1),
-            "reddit_get_post_url": (self._post_url, 1),
-            "gitlab_get_project_memeber_role": (self._member_role, 1),  # spelt as in the task files
-            "get_query_text": (self._query_text, 1),
+        self._known: dict[str, Callable[..., Awaitable[str]]] = {
+            "shopping_get_latest_order_url": self._latest_order_url,
+            "shopping_get_sku_latest_review_author": self._latest_review_author,
+            "shopping_get_sku_latest_review_rating": self._latest_review_rating,
+            "reddit_get_post_url": self._post_url,
+            "gitlab_get_project_memeber_role": self._member_role,  # spelt as in the task files
+            "get_query_text": self._query_text,
         }
 
     async def run(self, call: str) -> str:
@@ -60,14 +62,15 @@ class Queries:
         """
         try:
             expression = ast.parse(call.strip(), mode="eval").body
-            assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and not expression.keywords
+            if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
+                raise ValueError("no call")
             given = [node for node in expression.args if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))]
-            arguments = [ast.literal_eval(node) for node in given]
-            query, wanted = self._known[expression.func.id]
-            assert len(arguments) == wanted and all(isinstance(argument, str) for argument in arguments)
-        except (SyntaxError, ValueError, AssertionError, KeyError) as wrong:
+            arguments = [str(ast.literal_eval(node)) for node in given]
+            query = self._known[expression.func.id]
+            signature(query).bind(*arguments)
+        except (SyntaxError, ValueError, TypeError, KeyError) as wrong:
             raise TaskFileError(f"'{call[:200]}' is not a call of one of {', '.join(self._known)} with texts") from wrong
-        return str(await query(*arguments))
+        return await query(*arguments)
 
     async def _latest_order_url(self) -> str:
         search = "searchCriteria[sortOrders][0][field]=created_at&searchCriteria[sortOrders][0][direction]=DESC&searchCriteria[pageSize]=1"

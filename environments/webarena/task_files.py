@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,7 +108,7 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
                 continue
             tasks.append(parse_task(entry, addresses, str(file)))
     tasks.sort(key=lambda task: task.index)
-    for before, task in zip(tasks, tasks[1:], strict=False):
+    for before, task in pairwise(tasks):
         if before.index == task.index:
             raise TaskFileError(f"{path}: two tasks have the task_id {task.index}")
     return tasks
@@ -133,7 +134,7 @@ def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
     if unknown or not evaluators:
         raise TaskFileError(f"{where}: eval_types {list(evaluators)} must name some of {', '.join(_EVALUATORS)}")
     answers = judged.optional("reference_answers", dict) or {} if "string_match" in evaluators else {}
-    if "string_match" in evaluators and not answers or any(name not in _ANSWERS for name in answers):
+    if ("string_match" in evaluators and not answers) or any(name not in _ANSWERS for name in answers):
         raise TaskFileError(f"{where}: reference_answers {sorted(answers)} must be some of {', '.join(_ANSWERS)}")
     note = judged.optional("url_note", str) or "GOLD in PRED"
     if "url_match" in evaluators and note != "GOLD in PRED":

@@ -16,8 +16,19 @@ from playwright.async_api import BrowserContext, Error, Page
 from environments.webarena import page_scripts
 from environments.webarena.accessibility import FIELDS, VIEWPORT, Element, View, view
 from environments.webarena.actions import (
-    Action, Click, CloseTab, GoBack, GoForward, Goto, Hover, NewTab, Press, Scroll, TabFocus, Type,
-)  # fmt: skip
+    Action,
+    Click,
+    CloseTab,
+    GoBack,
+    GoForward,
+    Goto,
+    Hover,
+    NewTab,
+    Press,
+    Scroll,
+    TabFocus,
+    Type,
+)
 from environments.webarena.addresses import Addresses, host_of
 from environments.webarena.browser import SiteUnreachableError
 from environments.webarena.tab import Tab

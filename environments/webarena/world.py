@@ -24,7 +24,7 @@ from environments.webarena.task_files import TaskFile, read_tasks
 from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
-RESET_S, STEP_S, EVALUATION_S = 60.0, 30.0, 120.0
+RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
 """Deadlines for the embedded sites and for real ones; a page that needs longer is cut off and its session ends with a fault."""
 
 _ACCOUNTS = {
@@ -60,9 +60,9 @@ class WebArenaEnvironment:
         return self.task.intent if self.task else ""
 
     @property
-    def sites(self) -> list[str]:
-        """The sites of the task, by WebArena's names."""
-        return list(self.task.sites) if self.task else []
+    def sites(self) -> str:
+        """WebArena's names of the task's sites, with spaces between them."""
+        return " ".join(self.task.sites) if self.task else ""
 
     def reset(self, index: int) -> str:
         """Begins task `index` in a fresh window, on sites in their known state; see `Environment.reset`.

@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from environments.webarena.intents.intent import (
-    Catalogue, Facts, Instance, Move, arrived, button, click, link, shown, stop, text_of, told, told_exactly, write,
-)  # fmt: skip
+    Catalogue,
+    Facts,
+    Instance,
+    Move,
+    arrived,
+    button,
+    click,
+    link,
+    shown,
+    stop,
+    text_of,
+    told,
+    told_exactly,
+    write,
+)
 from environments.webarena.sites.content_data import SECTIONS, STAFF_ROLES, STATUSES
 
 content = Catalogue("shopping_admin")
-_ONCE = "SELECT c.*, a.title FROM article_comments c JOIN articles a ON a.id = c.article WHERE c.status = 'pending' GROUP BY reader, article HAVING count(*) = 1"
+_ONCE = (
+    "SELECT c.*, a.title FROM article_comments c JOIN articles a ON a.id = c.article "
+    "WHERE c.status = 'pending' GROUP BY reader, article HAVING count(*) = 1"
+)
 
 
 def _open(title: str) -> list[Move]:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from environments.webarena.intents.intent import (
-    Catalogue, Facts, Instance, Move, arrived, button, link, shown, stop, text_of, told, told_exactly, write,
-)  # fmt: skip
+    Catalogue,
+    Facts,
+    Instance,
+    Move,
+    arrived,
+    button,
+    link,
+    shown,
+    stop,
+    text_of,
+    told,
+    told_exactly,
+    write,
+)
 from environments.webarena.sites.forum_data import MEMBER, PASSWORD
 
 forum = Catalogue("reddit")
@@ -42,7 +54,10 @@ def _best(facts: Facts) -> Iterable[Instance]:
 
 @forum("Where does the member {{member}} say that they joined from?")
 def _joined(facts: Facts) -> Iterable[Instance]:
-    members = "SELECT DISTINCT m.*, s.title FROM members m JOIN submissions s ON s.author = m.username WHERE bio LIKE '%Joined from%' GROUP BY m.username"
+    members = (
+        "SELECT DISTINCT m.*, s.title FROM members m JOIN submissions s ON s.author = m.username "
+        "WHERE bio LIKE '%Joined from%' GROUP BY m.username"
+    )
     for row in facts.some(members):
         place = row["bio"].partition("Joined from ")[2].rstrip(".")
         yield {"member": row["username"]}, told(place), [*_open(row["title"]), link(row["username"]), stop(place)]

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from environments.webarena.intents.intent import (
-    Catalogue, Facts, Instance, Move, arrived, button, click, link, shown, stop, text_of, told, told_exactly, write,
-)  # fmt: skip
+    Catalogue,
+    Facts,
+    Instance,
+    Move,
+    arrived,
+    button,
+    click,
+    link,
+    shown,
+    stop,
+    text_of,
+    told,
+    told_exactly,
+    write,
+)
 from environments.webarena.sites.repositories_data import LABELS, ROLES, USER
 
 repositories = Catalogue("gitlab")

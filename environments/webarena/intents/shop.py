@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from environments.webarena.intents.intent import (
-    Catalogue, Facts, Instance, Move, arrived, button, click, link, shown, stop, text_of, told, told_exactly, write,
-)  # fmt: skip
+    Catalogue,
+    Facts,
+    Instance,
+    Move,
+    arrived,
+    button,
+    click,
+    link,
+    shown,
+    stop,
+    text_of,
+    told,
+    told_exactly,
+    write,
+)
 from environments.webarena.sites.pages import money
 from environments.webarena.sites.shop_data import CUSTOMER, CUSTOMER_NAME
 
@@ -50,7 +63,10 @@ def _reviewer(facts: Facts) -> Iterable[Instance]:
 
 @shop("What is the total of my order number {{order}}?")
 def _total(facts: Facts) -> Iterable[Instance]:
-    query = "SELECT o.id, sum(i.quantity * i.price) AS total FROM orders o JOIN order_items i ON i.order_id = o.id WHERE customer = ? GROUP BY o.id"
+    query = (
+        "SELECT o.id, sum(i.quantity * i.price) AS total FROM orders o JOIN order_items i ON i.order_id = o.id "
+        "WHERE customer = ? GROUP BY o.id"
+    )
     for row in facts.some(query, CUSTOMER):
         total = money(row["total"])
         yield {"order": row["id"]}, told(total.lstrip("$")), [link("Orders"), link(f"Order {row['id']}"), stop(total)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -22,10 +24,10 @@ def _path(submission: int, visit: Visit) -> str:
     return f"/f/{row['forum']}/{submission}/{row['slug']}" if row else "/"
 
 
-def _listing(visit: Visit, title: str, where: str, *values: object, **content: object) -> Response:
+def _listing(visit: Visit, title: str, where: str, *values: object, forum: sqlite3.Row | None = None, subscribed: bool = False) -> Response:
     sort = visit.query.get("sort", "new")
     submissions = visit.rows(f"{_SHOWN} {where} ORDER BY {_SORTS.get(sort, _SORTS['new'])} LIMIT 25", *values)
-    return visit.render("forum/listing.html", title=title, submissions=submissions, **{"forum": None, "subscribed": False} | content)
+    return visit.render("forum/listing.html", title=title, submissions=submissions, forum=forum, subscribed=subscribed)
 
 
 def _home(visit: Visit) -> Response:

@@ -21,15 +21,39 @@ CREATE TABLE subscriptions (member TEXT, forum TEXT, PRIMARY KEY (member, forum)
 """
 
 _FORUMS = {
-    "gardening": ("Everything that grows", ("tomatoes on a balcony", "slugs in the lettuce", "pruning old roses", "a compost heap", "seeds from a friend")),
-    "cycling": ("Two wheels and no engine", ("a squeaking chain", "tyres for gravel", "riding in the rain", "a route along the river", "lights for winter")),
-    "baking": ("Bread, cakes and failures", ("a flat sourdough", "rye without sugar", "a crust that stays crisp", "plum cake", "an old oven")),
-    "photography": ("Light and patience", ("film from the attic", "portraits by a window", "a lens for birds", "scanning negatives", "night in the city")),
-    "boardgames": ("Dice, cards and long evenings", ("a game for two", "teaching children to lose", "lost pieces", "rules that nobody reads", "a wooden box")),
-    "astronomy": ("Looking up", ("a first telescope", "the rings of Saturn", "a comet in the morning", "dark places nearby", "drawing craters")),
-    "languages": ("Words of other people", ("learning Welsh", "films without subtitles", "a dictionary from 1910", "talking to oneself", "verbs that change")),
-    "woodwork": ("Saws, planes and splinters", ("a chair that rocks", "sharpening a plane", "oil or wax", "a table from old beams", "dovetails by hand")),
-}  # fmt: skip
+    "gardening": (
+        "Everything that grows",
+        ("tomatoes on a balcony", "slugs in the lettuce", "pruning old roses", "a compost heap", "seeds from a friend"),
+    ),
+    "cycling": (
+        "Two wheels and no engine",
+        ("a squeaking chain", "tyres for gravel", "riding in the rain", "a route along the river", "lights for winter"),
+    ),
+    "baking": (
+        "Bread, cakes and failures",
+        ("a flat sourdough", "rye without sugar", "a crust that stays crisp", "plum cake", "an old oven"),
+    ),
+    "photography": (
+        "Light and patience",
+        ("film from the attic", "portraits by a window", "a lens for birds", "scanning negatives", "night in the city"),
+    ),
+    "boardgames": (
+        "Dice, cards and long evenings",
+        ("a game for two", "teaching children to lose", "lost pieces", "rules that nobody reads", "a wooden box"),
+    ),
+    "astronomy": (
+        "Looking up",
+        ("a first telescope", "the rings of Saturn", "a comet in the morning", "dark places nearby", "drawing craters"),
+    ),
+    "languages": (
+        "Words of other people",
+        ("learning Welsh", "films without subtitles", "a dictionary from 1910", "talking to oneself", "verbs that change"),
+    ),
+    "woodwork": (
+        "Saws, planes and splinters",
+        ("a chair that rocks", "sharpening a plane", "oil or wax", "a table from old beams", "dovetails by hand"),
+    ),
+}
 _ASKS = ("Your experience with {}?", "I finally tried {}", "Help needed: {}", "What nobody tells you about {}")
 _BODIES = (
     "I have been at this for three weeks now and I am not getting any further. What would you do?",

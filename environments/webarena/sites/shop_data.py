@@ -64,7 +64,8 @@ def fill(db: sqlite3.Connection) -> None:
             identity, colour = len(products) + 1, random.choice(_COLOURS)
             price += random.choice((0, 49, 95, 99))
             products.append((identity, price))
-            text = f"The {line} {noun} in {colour} is made by {random.choice(_MAKERS)}. It comes with a guarantee of {random.randint(1, 10)} years."
+            text = f"The {line} {noun} in {colour} is made by {random.choice(_MAKERS)}."
+            text += f" It comes with a guarantee of {random.randint(1, 10)} years."
             row = (identity, f"{noun[:2].upper()}-{number + 1}{identity:03}", f"{line}-{noun}".lower(), f"{line} {noun}", slug)
             db.execute(
                 "INSERT INTO products VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, price, random.choice((0, 3, 5, 8, 12, 20)), colour, text)

@@ -1,0 +1,160 @@
+"""WebArena: the three evaluators as far as they are pure, and the judge behind a real HTTP endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from environments.webarena import judge as judging
+from environments.webarena.evaluators import clean, includes, string_match, url_match
+from environments.webarena.judge import Judge, JudgeError, judge_from_environment
+from environments.webarena.task_files import TaskFile
+
+TASK = TaskFile(0, "How many?", 0, ("shopping",), ("http://shop.test",), None, None, ("string_match",), (), "sold out", "", ())
+
+
+def matches(answer: str, *, judge: Judge | None = None, **references: Any) -> bool:
+    return asyncio.run(string_match(replace(TASK, answers=tuple(references.items())), answer, judge))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "right"),
+    [
+        ("Ada Yates", "Ada Yates", True),
+        (" 'ada yates' ", "Ada Yates", True),
+        ('"Ada Yates"', "Ada Yates", True),
+        ("Ada Yates.", "Ada Yates", False),
+        ("", "Ada Yates", False),
+    ],
+)
+def test_an_exact_match_looks_past_case_space_and_quotes(answer: str, reference: str, right: bool) -> None:
+    assert matches(answer, exact_match=reference) == right
+
+
+@pytest.mark.parametrize(
+    ("answer", "phrases", "right"),
+    [
+        ("It costs $41.00 today", ["41.00"], True),
+        ("a lamp and a DESK", ["Lamp", "desk"], True),
+        ("a lamp", ["lamp", "desk"], False),
+        ("10", ["1"], False),  # a single letter or digit must stand alone
+        ("1 of 10", ["1"], True),
+        ("There are 3.", ["3"], True),
+        ("$3.50", ["3"], False),
+        ("10", ["1", "0"], True),  # as published: only where it is the only phrase
+    ],
+)
+def test_every_phrase_must_be_included(answer: str, phrases: list[str], right: bool) -> None:
+    assert matches(answer, must_include=phrases) == right
+
+
+def test_cleaning_takes_one_pair_of_quotes_only() -> None:
+    assert clean("''A''") == "'a'"
+    assert clean("'") == "'"
+    assert includes("A", "b a c")
+
+
+@pytest.mark.parametrize(
+    ("url", "reference", "right"),
+    [
+        ("http://shop.test/cart", "http://shop.test/cart", True),
+        ("http://shop.test/cart/", "http://shop.test/cart", True),
+        ("http://shop.test/cart?x=1", "http://shop.test/cart", True),
+        ("http://shop.test/", "http://shop.test/cart", False),
+        ("http://shop.test/c?sort=price&page=2", "http://shop.test/c?sort=price", True),
+        ("http://shop.test/c?sort=name", "http://shop.test/c?sort=price", False),
+        ("http://shop.test/c", "http://shop.test/c?sort=price", False),
+        ("http://shop.test/b", "http://shop.test/a |OR| http://shop.test/b", True),
+        ("http://shop.test/b?k=2", "http://shop.test/a?k=1 |OR| http://shop.test/b?k=2", True),
+        ("http://shop.test/b?k=3", "http://shop.test/a?k=1 |OR| http://shop.test/b?k=2", False),
+        ("http://evil.test/http://shop.test/cart", "http://other.test/cart", False),
+    ],
+)
+def test_a_page_matches_by_address_and_fields(url: str, reference: str, right: bool) -> None:
+    assert url_match(reference, url) == right
+
+
+Reply = Callable[[str], str | int]
+
+
+async def _with_judge(reply: Reply, use: Callable[[Judge, list[dict[str, Any]]], Awaitable[Any]]) -> Any:
+    asked: list[dict[str, Any]] = []
+
+    async def complete(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        assert request.headers["Authorization"] == "Bearer k"
+        answer = reply(asked[-1]["messages"][-1]["content"])
+        if isinstance(answer, int):
+            return web.Response(status=answer)
+        return web.json_response({"choices": [{"message": {"content": answer}}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        return await use(Judge(f"http://127.0.0.1:{port}/v1", "some-model", "k"), asked)
+    finally:
+        await runner.cleanup()
+
+
+def judged(reply: Reply, answer: str, **references: Any) -> tuple[bool, list[dict[str, Any]]]:
+    async def use(judge: Judge, asked: list[dict[str, Any]]) -> tuple[bool, list[dict[str, Any]]]:
+        return await string_match(replace(TASK, answers=tuple(references.items())), answer, judge), asked
+
+    result: tuple[bool, list[dict[str, Any]]] = asyncio.run(_with_judge(reply, use))
+    return result
+
+
+@pytest.mark.parametrize(("verdict", "right"), [("CORRECT", True), ("Incorrect.", False), ("partial", False)])
+def test_the_judge_compares_answers_where_words_may_differ(verdict: str, right: bool) -> None:
+    matched, asked = judged(lambda text: verdict, "about ten minutes", fuzzy_match=["10 min"])
+    assert matched == right
+    [request] = asked
+    assert (request["model"], request["temperature"]) == ("some-model", 0)
+    for part in ("How many?", "10 min", "about ten minutes"):
+        assert part in request["messages"][0]["content"]
+
+
+def test_each_reference_is_asked_for_and_one_that_is_wrong_decides() -> None:
+    matched, asked = judged(lambda text: "INCORRECT" if "second" in text else "CORRECT", "x", fuzzy_match=["first", "second", "third"])
+    assert not matched
+    assert len(asked) == 2
+
+
+def test_a_task_that_cannot_be_done_is_answered_by_saying_so_or_by_the_true_reason() -> None:
+    assert matches("N/A", fuzzy_match="N/A")
+    assert not matches("it is 7", fuzzy_match="N/A")
+    assert judged(lambda text: "SAME" if "sold out" in text else "DIFFERENT", "none is left", fuzzy_match="N/A")[0]
+    assert not judged(lambda text: "DIFFERENT", "I did not want to", fuzzy_match="N/A")[0]
+
+
+def test_an_empty_answer_is_wrong_without_asking() -> None:
+    assert judged(lambda text: "CORRECT", "", fuzzy_match=["something"]) == (False, [])
+
+
+@pytest.mark.parametrize("reply", ["I cannot say.", 500])
+def test_without_a_verdict_nothing_is_scored(reply: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "ATTEMPTS", 2)
+    with pytest.raises(JudgeError, match="no verdict"):
+        judged(lambda text: reply, "x", fuzzy_match=["y"])
+
+
+def test_a_hiccup_of_the_endpoint_is_asked_again() -> None:
+    replies = iter([503, "CORRECT"])
+    assert judged(lambda text: next(replies), "x", fuzzy_match=["y"])[0]
+
+
+def test_the_judge_is_configured_by_the_environment() -> None:
+    assert judge_from_environment({}) is None
+    assert judge_from_environment({"WEBARENA_JUDGE_URL": "u", "WEBARENA_JUDGE_MODEL": "m"}) == Judge("u", "m")
+    with pytest.raises(ValueError, match="WEBARENA_JUDGE_MODEL"):
+        judge_from_environment({"WEBARENA_JUDGE_URL": "u"})

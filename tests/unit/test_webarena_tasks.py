@@ -1,0 +1,203 @@
+"""WebArena: the embedded tasks, their splits, and reading WebArena's own task files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.environment import TaskIndexError
+from environments.registry import load_world
+from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
+from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
+from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
+from environments.webarena.world import WebArena
+
+REAL = {"SHOPPING": "http://shop.example:7770", "REDDIT": "http://forum.example/", "SHOPPING_ADMIN": "http://shop.example:7780/admin"}
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "sites": ["shopping"],
+        "task_id": 21,
+        "require_login": True,
+        "storage_state": "./.auth/shopping_state.json",
+        "start_url": "__SHOPPING__/a.html |AND| __REDDIT__",
+        "geolocation": None,
+        "intent_template": "List {{x}}",
+        "instantiation_dict": {"x": 1},
+        "intent": "List 1",
+        "require_reset": False,
+        "eval": {
+            "eval_types": ["string_match", "program_html"],
+            "reference_answers": {"must_include": ["1"]},
+            "reference_url": "",
+            "program_html": [{"url": "__SHOPPING__/b", "locator": "", "required_contents": {"must_include": ["a |OR| b"]}}],
+            "string_note": "",
+            "reference_answer_raw_annotation": "1",
+        },
+        "intent_template_id": 222,
+    }
+    return made | changes
+
+
+def test_the_registry_finds_the_world() -> None:
+    world = load_world("webarena")
+    assert isinstance(world, WebArena)
+    assert len(world.tasks("train")) + len(world.tasks("validation")) + len(world.tasks("test")) == len(embedded_tasks()) >= 60
+    with pytest.raises(KeyError, match="webarena-50"):
+        world.tasks("nothing")
+    with pytest.raises(TaskIndexError, match="no task 99999"):
+        world.create().reset(99999)
+
+
+def test_every_site_has_tasks_of_every_kind() -> None:
+    found = {(task.sites[0], task.kind) for task in embedded_tasks().values()}
+    sites = ("shopping", "reddit", "gitlab", "shopping_admin")
+    assert found == {(site, kind) for site in sites for kind in ("information", "navigation", "change")}
+
+
+def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
+    tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
+    templates = [{tasks[index].template for index in lists[split]} for split in ("train", "validation", "test")]
+    assert all(templates)
+    assert not (templates[0] & templates[1] or templates[0] & templates[2] or templates[1] & templates[2])
+    assert sorted(lists["train"] + lists["validation"] + lists["test"]) == sorted(tasks)
+
+
+def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_templates() -> None:
+    tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
+    chosen = lists["webarena-50"]
+    assert len(chosen) == 50
+    assert set(chosen) <= set(lists["test"])
+    assert {tasks[index].template for index in chosen} == {tasks[index].template for index in lists["test"]}
+
+
+def test_no_two_tasks_ask_for_the_same() -> None:
+    intents = [task.intent for task in embedded_tasks().values()]
+    assert len(set(intents)) == len(intents)
+
+
+def test_every_task_has_a_plan_that_stops() -> None:
+    for index in embedded_tasks():
+        verbs = [move.verb for move in plan(index)]
+        assert verbs[-1] == "stop"
+        assert "stop" not in verbs[:-1]
+        assert len(verbs) <= 15
+
+
+def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
+    code = (
+        "import json; from hashlib import sha256; from environments.webarena.tasks import *; from environments.webarena.tasks import plan;"
+        "t = json.dumps(embedded_entries()) + repr([plan(i) for i in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()));"
+        "print(sha256(t.encode()).hexdigest())"
+    )
+    text = json.dumps(embedded_entries()) + repr([plan(index) for index in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()))
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONHASHSEED": "4242", "PYTHONPATH": str(root)}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert other.stdout.strip() == sha256(text.encode()).hexdigest()
+
+
+def test_the_embedded_tasks_are_task_files_like_any_other(tmp_path: Path) -> None:
+    for made in embedded_entries():
+        (tmp_path / f"{made['task_id']}.json").write_text(json.dumps(made))
+    (tmp_path / "list.json").write_text(json.dumps(embedded_entries()))
+    addresses = Addresses(EMBEDDED)
+    assert read_tasks(tmp_path, addresses) == list(embedded_tasks().values()) == read_tasks(tmp_path / "list.json", addresses)
+
+
+def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
+    task = parse_task(entry(geolocation={"latitude": 40.4, "longitude": -80}), from_environment(REAL), "21.json")
+    assert task.start_urls == ("http://shop.example:7770/a.html", "http://forum.example")
+    assert (task.index, task.template, task.kind, task.geolocation) == (21, 222, "change", (40.4, -80.0))
+    [check] = task.checks
+    assert (check.url, check.included, check.exact) == ("http://shop.example:7770/b", ("a |OR| b",), None)
+    assert not task.needs_judge
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ([1], "JSON object"),
+        (entry(task_id="21"), "task_id"),
+        (entry(intent=None), "intent"),
+        (entry(eval={"eval_types": ["magic"]}), "eval_types"),
+        (entry(eval={"eval_types": []}), "eval_types"),
+        (entry(eval={"eval_types": ["string_match"], "reference_answers": None}), "reference_answers"),
+        (entry(eval={"eval_types": ["string_match"], "reference_answers": {"close_to": "x"}}), "reference_answers"),
+        (entry(eval={"eval_types": ["url_match"], "reference_url": "x", "url_note": "EXACT"}), "url_note"),
+        (
+            entry(eval={"eval_types": ["program_html"], "program_html": [{"url": "last", "locator": "", "required_contents": {}}]}),
+            "required_contents",
+        ),
+    ],
+)
+def test_what_is_no_task_file_is_refused_naming_file_and_field(made: Any, why: str) -> None:
+    with pytest.raises(TaskFileError, match=why) as wrong:
+        parse_task(made, from_environment(REAL), "21.json")
+    assert "21.json" in str(wrong.value)
+
+
+def test_a_missing_folder_a_broken_file_and_a_double_index_are_refused(tmp_path: Path) -> None:
+    addresses = from_environment(REAL)
+    with pytest.raises(TaskFileError, match="does not exist"):
+        read_tasks(tmp_path / "none", addresses)
+    with pytest.raises(TaskFileError, match="holds no task file"):
+        read_tasks(tmp_path, addresses)
+    (tmp_path / "1.json").write_text("{")
+    with pytest.raises(TaskFileError, match=r"1\.json is not JSON"):
+        read_tasks(tmp_path, addresses)
+    (tmp_path / "all.json").write_text(json.dumps([entry(), entry()]))
+    with pytest.raises(TaskFileError, match="two tasks have the task_id 21"):
+        read_tasks(tmp_path / "all.json", addresses)
+
+
+def test_tasks_on_sites_without_a_url_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "0.json").write_text(json.dumps(entry(task_id=0)))
+    (tmp_path / "1.json").write_text(json.dumps(entry(task_id=1, sites=["map"], start_url="__MAP__")))
+    assert [task.index for task in read_tasks(tmp_path, from_environment(REAL))] == [0]
+
+
+def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_path: Path) -> None:
+    fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["about 5"]}}
+    (tmp_path / "0.json").write_text(json.dumps(entry(task_id=0)))
+    (tmp_path / "1.json").write_text(json.dumps(entry(task_id=1, eval=fuzzy)))
+    settings = REAL | {"WEBARENA_TASKS": str(tmp_path)}
+    without = WebArena(settings)
+    assert [index for split in ("train", "validation", "test") for index in without.tasks(split)] == [0]
+    with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
+        without.create().reset(1)
+    judged = WebArena(settings | {"WEBARENA_JUDGE_URL": "http://127.0.0.1:1/v1", "WEBARENA_JUDGE_MODEL": "m"})
+    assert judged.task(1).needs_judge
+    assert judged.version == without.version != WebArena({}).version
+
+
+def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
+    addresses = from_environment(REAL)
+    assert addresses.to_shown("http://shop.example:7770/a?b=1") == "http://onestopmarket.com/a?b=1"
+    assert addresses.to_shown("http://shop.example:7780/admin/x") == "http://luma.com/admin/x"
+    assert addresses.to_shown("http://shop.example:77700/a") == "http://shop.example:77700/a"
+    assert addresses.to_real("http://reddit.com") == "http://forum.example"
+    assert addresses.to_real("https://reddit.com/f/books") == "http://forum.example/f/books"
+    assert addresses.hosts(("shopping", "shopping_admin")) == ("shop.example:7770", "shop.example:7780")
+    assert Addresses(EMBEDDED).to_shown("http://shop.test/x") == "http://shop.test/x"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"), [({}, "no site has a URL"), ({"GITLAB": "gitlab.example"}, "GITLAB"), ({"MAP": "ftp://x"}, "MAP")]
+)
+def test_wrong_addresses_are_refused_naming_the_variable(settings: dict[str, str], why: str) -> None:
+    with pytest.raises(SiteMissingError, match=why):
+        from_environment(settings)
+
+
+def test_a_placeholder_without_a_url_names_the_variable_to_set() -> None:
+    with pytest.raises(SiteMissingError, match="environment variable GITLAB"):
+        from_environment(REAL).fill("__GITLAB__/x")
