@@ -103,14 +103,13 @@ class Library:
         self.folder = folder
         try:
             self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
-        except (OSError, msgspec.DecodeError) as fault:
-            raise SearchDataError(f"{folder} is no library of passages and questions ({fault}); see {BUILD_HELP}") from fault
-        if self.about.format != FORMAT:
-            raise SearchDataError(f"{folder} has format {self.about.format}, this program reads {FORMAT}; build it again: {BUILD_HELP}")
-        self._passages = Lines(folder / PASSAGES)
-        self._questions = Lines(folder / QUESTIONS)
-        lists = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
-        self.lists: Mapping[str, tuple[int, ...]] = lists
+            if self.about.format != FORMAT:
+                raise ValueError(f"it has format {self.about.format}, this program reads {FORMAT}")
+            self._passages = Lines(folder / PASSAGES)
+            self._questions = Lines(folder / QUESTIONS)
+            self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
+        except (OSError, ValueError) as fault:  # msgspec's errors are ValueErrors
+            raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 
     def question(self, index: int) -> Question:
         """The question of task `index`.

@@ -21,7 +21,7 @@ class Lines:
         self._offsets = np.load(offsets_path(path), mmap_mode="r")
         with path.open("rb") as file:
             if path.stat().st_size != int(self._offsets[-1]):
-                raise ValueError(f"{path} has {path.stat().st_size} bytes where its offsets say {int(self._offsets[-1])}; build it again")
+                raise ValueError(f"{path.name} has {path.stat().st_size} bytes, its offsets end at {int(self._offsets[-1])}")
             # A map of nothing is not allowed.
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
 

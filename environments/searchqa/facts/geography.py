@@ -46,12 +46,12 @@ class Atlas:
         self._named: dict[tuple[str, str], Thing | None] = {}
         self._cities = [_city(record, self.countries[record["countrycode"]]) for record in self._ranked]
         for record, city in zip(self._ranked, self._cities, strict=True):
-            key = record["countrycode"], normalise(record["name"])
+            key = record["countrycode"], _plain(record["name"])
             self._named[key] = None if key in self._named else city
 
     def city(self, country: Thing, name: str) -> Thing | None:
-        """The city of that name, if the country has exactly one."""
-        return self._named.get((country.key, normalise(name))) if name else None
+        """The city of that name, accents aside, if the country has exactly one."""
+        return self._named.get((country.key, _plain(name))) if name else None
 
     def add_countries(self, facts: Facts) -> None:
         """Adds up to six passages for each country."""
@@ -105,20 +105,28 @@ def _aliases(name: str, others: Iterable[str]) -> tuple[str, ...]:
     aliases: dict[str, None] = {}
     for other in (name, *others):
         if other and max(other) < _BEYOND_LATIN:
-            aliases[other] = None
-            if not other.isascii():
-                aliases["".join(letter for letter in unicodedata.normalize("NFKD", other) if not unicodedata.combining(letter))] = None
+            aliases[other] = aliases[_without_accents(other)] = None
     aliases.pop(name, None)
     return tuple(aliases)
+
+
+def _without_accents(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+
+
+def _plain(name: str) -> str:
+    return normalise(_without_accents(name))
 
 
 def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str, Any]) -> None:
     name, said = country.name, in_text(country)
     capital_name = record["capital"].strip()
-    capital = atlas.city(country, capital_name) or value(capital_name)
+    capital = atlas.city(country, capital_name) or value(capital_name, *_aliases(capital_name, ()))
     population, area = value(counted(record["population"])), value(counted(float(record["areakm2"])))
     text = (
-        f"{name} is a country. The capital of {said} is {capital_name}. The population of {said} is {population.name}. "
+        f"{name} is a country. The capital of {said} is {capital.name}. The population of {said} is {population.name}. "
         f"The area of {said} is {area.name} square kilometres."
     )
     facts.add(name, text, [(country, "capital", capital), (country, "population", population), (country, "area", area)])
@@ -195,7 +203,7 @@ def _add_airport(facts: Facts, atlas: Atlas, code: str, record: Mapping[str, Any
             f"{record['name']} is an airport in ",
             f"{record['subd']}, " if record["subd"] else "",
             in_text(country),
-            f" that serves {record['city']}. " if record["city"] else ". ",
+            f" that serves {city.name if city else record['city']}. " if record["city"] else ". ",
             f"Its IATA code is {record['iata']} and its ICAO code is {code}. " if record["iata"] else f"Its ICAO code is {code}. ",
             f"It lies {elevation.name} feet above sea level.",
         )

@@ -143,7 +143,7 @@ class Dense:
         self._encoder = encoder
         self._vectors: Vectors = FaissVectors(folder / FAISS) if (folder / FAISS).exists() else MappedVectors(folder / VECTORS)
         self._encoding, self._scanning, self._queueing = threading.Lock(), threading.Lock(), threading.Lock()
-        self._queue: list[tuple[NDArray[np.float32], Future[NDArray[np.int64]]]] = []
+        self._queue: list[tuple[NDArray[np.float32], int, Future[NDArray[np.int64]]]] = []
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -159,17 +159,18 @@ class Dense:
     def _scan(self, vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         mine: Future[NDArray[np.int64]] = Future()
         with self._queueing:
-            self._queue.append((vector, mine))
+            self._queue.append((vector, count, mine))
         with self._scanning:
             if not mine.done():
                 with self._queueing:
                     served, self._queue = self._queue, []
                 try:
-                    best = self._vectors.best(np.stack([query for query, _ in served]), count)
+                    vectors, counts, _ = zip(*served, strict=True)
+                    best = self._vectors.best(np.stack(vectors), max(counts))
                 except Exception as fault:  # noqa: BLE001  every caller that waits for this scan gets it
-                    for _, waiting in served:
+                    for *_, waiting in served:
                         waiting.set_exception(fault)
                 else:
-                    for (_, waiting), numbers in zip(served, best, strict=True):
+                    for (*_, waiting), numbers in zip(served, best, strict=True):
                         waiting.set_result(numbers)
         return mine.result()

@@ -1,8 +1,9 @@
-"""E5 sentence vectors (Wang et al. 2022, arXiv 2212.03533) by transformers, which is imported only when a model is loaded."""
+"""E5 sentence vectors (Wang et al. 2022, arXiv 2212.03533) by transformers. A server that searches by words alone never imports it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +26,14 @@ class E5:
             SearchDataError: It cannot be loaded.
         """
         try:
-            import torch
-            from transformers import AutoModel, AutoTokenizer
+            torch, transformers = import_module("torch"), import_module("transformers")
         except ImportError as missing:
-            raise SearchDataError(
-                f"dense retrieval needs torch and transformers ({missing}); install: pip install torch transformers"
-            ) from missing
+            raise SearchDataError(f"dense retrieval needs {missing.name}; install: pip install torch transformers") from missing
         self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model)
-            self._model = AutoModel.from_pretrained(model).eval().to(self._device)
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+            self._model = transformers.AutoModel.from_pretrained(model).eval().to(self._device)
         except (OSError, ValueError) as fault:
             raise SearchDataError(f"the encoder {model!r} cannot be loaded: {fault}") from fault
 

@@ -1,0 +1,175 @@
+"""Search by vectors: exact, the same whatever is searched at the same time, over arrays and FAISS indexes."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tiny_searchqa import CORPUS, tiny_library, word_vectors
+
+from environments.searchqa.library import SearchDataError
+from environments.searchqa.published import VectorSource
+from environments.searchqa.retrieval import dense
+from environments.searchqa.retrieval.dense import FAISS, VECTORS, Dense, MappedVectors, build_vectors
+from environments.searchqa.settings import Settings
+from environments.searchqa.world import SearchQA
+
+WORDS = ["peru", "lima", "andes", "llama", "coast", "city", "river", "high", "old"]
+
+
+def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "find_spec", lambda name: None)
+
+
+def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
+    scores = vectors.astype(np.float64) @ word_vectors([dense.QUERY + query])[0]
+    return sorted(range(len(vectors)), key=lambda row: (-scores[row], row))[:count]
+
+
+def test_a_library_of_vectors_is_built_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_faiss(monkeypatch)
+    folder = tiny_library(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
+    world = SearchQA(Settings(data=folder), encoder=word_vectors)
+    assert world.blocking
+    session = world.create()
+    session.reset(0)
+    found = session.step("<search>the capital of Peru</search>").observation
+    assert found.startswith('<information>Doc 1(Title: "Lima") Lima is the capital of Peru.')
+    assert found.count("Doc ") == 3
+    assert len(MappedVectors(folder / VECTORS)) == len(CORPUS)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), min_size=1, max_size=60),
+    st.lists(st.sampled_from(WORDS), min_size=1),
+    st.data(),
+)
+def test_what_is_found_is_what_scoring_every_passage_finds(texts: list[list[str]], query: list[str], data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        no_faiss(patch)
+        patch.setattr(dense, "ROWS_AT_ONCE", data.draw(st.integers(1, 70)))
+        folder = Path(name)
+        build_vectors(folder, (" ".join(words) for words in texts), len(texts), word_vectors, data.draw(st.integers(1, 9)))
+        found = Dense(folder, word_vectors).search(" ".join(query), 3)
+        vectors = np.load(folder / VECTORS)
+        scores = vectors.astype(np.float64) @ word_vectors([dense.QUERY + " ".join(query)])[0]
+        assert len(found) == min(3, len(texts))
+        assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)])
+
+
+def test_equal_scores_are_ordered_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_faiss(monkeypatch)
+    build_vectors(tmp_path, ["same words"] * 9, 9, word_vectors, 4)
+    assert Dense(tmp_path, word_vectors).search("same words", 3) == [0, 1, 2]
+
+
+def test_queries_at_the_same_time_are_served_together_and_find_what_each_finds_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_faiss(monkeypatch)
+    texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS * 40) for other in WORDS]
+    build_vectors(tmp_path, texts, len(texts), word_vectors, 256)
+    index = Dense(tmp_path, word_vectors)
+    queries = [f"{one} {other}" for one in WORDS for other in WORDS][:64]
+    alone = [index.search(query, 3) for query in queries]
+    scans = []
+    best = index._vectors.best
+
+    def counted(vectors: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        scans.append(len(vectors))
+        return best(vectors, count)
+
+    monkeypatch.setattr(index._vectors, "best", counted)
+    start = Barrier(len(queries))
+
+    def search(query: str) -> list[int]:
+        start.wait()
+        return index.search(query, 3)
+
+    with ThreadPoolExecutor(len(queries)) as pool:
+        together = list(pool.map(search, queries))
+    assert together == alone
+    assert sum(scans) == len(queries)
+
+
+def test_a_scan_that_fails_fails_every_search_that_waits_for_it_and_none_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_faiss(monkeypatch)
+    build_vectors(tmp_path, ["one", "two"], 2, word_vectors, 1)
+    index = Dense(tmp_path, word_vectors)
+    with monkeypatch.context() as broken:
+        broken.setattr(index._vectors, "best", lambda queries, count: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index.search("one", 1)
+    assert index.search("one", 1) == [0]
+
+
+def test_a_faiss_index_is_built_and_searched_where_faiss_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS) for other in WORDS]
+    build_vectors(tmp_path, texts, len(texts), word_vectors, 16)
+    assert (tmp_path / FAISS).exists()
+    assert not (tmp_path / VECTORS).exists()
+    vectors = word_vectors([dense.PASSAGE + text for text in texts]).astype(np.float16)
+    index = Dense(tmp_path, word_vectors)
+    assert [index.search(query, 3) for query in WORDS] == [by_hand(vectors, query, 3) for query in WORDS]
+
+
+def test_a_faiss_index_made_before_is_taken_if_it_fits_the_corpus(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    flat = faiss.IndexFlatIP(64)
+    flat.add(word_vectors([f'{dense.PASSAGE}"{title}"\n{text}' for title, text in CORPUS]))
+    faiss.write_index(flat, str(tmp_path / "e5_Flat.index"))
+    (tmp_path / "fits").mkdir()
+    folder = tiny_library(tmp_path / "fits", VectorSource("hashed words", index=tmp_path / "e5_Flat.index"))
+    session = SearchQA(Settings(data=folder), encoder=word_vectors).create()
+    session.reset(0)
+    assert session.step("<search>the capital of Peru</search>").observation.startswith('<information>Doc 1(Title: "Lima")')
+    flat.add(word_vectors(["one more"]))
+    faiss.write_index(flat, str(tmp_path / "longer.index"))
+    (tmp_path / "other").mkdir()
+    with pytest.raises(SearchDataError, match=f"6 vectors, but .* has {len(CORPUS)} passages"):
+        tiny_library(tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index"))
+
+
+def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    (tmp_path / FAISS).write_bytes(b"")
+    with pytest.raises(SearchDataError, match="pip install faiss-cpu"):
+        Dense(tmp_path, word_vectors)
+
+
+@pytest.mark.slow
+def test_the_e5_encoder_averages_over_a_texts_own_tokens(tmp_path: Path) -> None:
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    from environments.searchqa.retrieval.e5 import E5
+
+    words = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "query", "passage", ":", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    BertModel(BertConfig(len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)).save_pretrained(
+        tmp_path
+    )
+
+    encode = E5(str(tmp_path))
+    vectors = encode(["passage: lima", "passage: llama old andes high coast", "query: city"])
+    assert vectors.shape == (3, 32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert np.allclose(vectors[0], encode(["passage: lima"])[0], atol=1e-5)  # padding has no weight
+    assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
+    with pytest.raises(SearchDataError, match="cannot be loaded"):
+        E5(str(tmp_path / "nothing"))

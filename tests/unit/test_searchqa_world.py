@@ -1,0 +1,208 @@
+"""Playing SearchQA: what searches and answers do, and what the settings change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tiny_searchqa import tiny_library
+
+from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.searchqa.library import SearchDataError
+from environments.searchqa.settings import Settings, SettingsError
+from environments.searchqa.world import SearchQA, SearchQAEnvironment
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_library(tmp_path_factory.mktemp("tiny"))
+
+
+def begin(library: Path, task: int = 0, *, wrong_ends: bool = True, format_reward: float = 0.0) -> SearchQAEnvironment:
+    session = SearchQA(Settings(data=library, wrong_ends=wrong_ends, format_reward=format_reward)).create()
+    session.reset(task)
+    return session
+
+
+def test_an_episode_from_the_question_to_the_reward(library: Path) -> None:
+    session = SearchQA(Settings(data=library)).create()
+    assert session.reset(0) == "Question: what is the capital of peru"
+    found = session.step("<think>Let me look.</think> <search>capital Peru</search>")
+    assert found == Step(
+        '<information>Doc 1(Title: "Peru") Peru is a country in South America. Its capital is Lima.\n'
+        'Doc 2(Title: "Lima") Lima is the capital of Peru. It lies on the coast.\n'
+        'Doc 3(Title: "Quito") Quito is the capital of Ecuador, high in the Andes.</information>',
+        0.0,
+        False,
+    )
+    assert session.step("<answer>the LIMA.</answer>") == Step("The answer is right.", 1.0, True)
+    with pytest.raises(EpisodeOverError):
+        session.step("<answer>Lima</answer>")
+
+
+def test_every_gold_answer_is_right(library: Path) -> None:
+    assert begin(library).step("<answer>city of kings</answer>").reward == 1.0
+
+
+@pytest.mark.parametrize("answer", ["Quito", "Lima Peru", "Lim", "a", "!"])
+def test_a_wrong_answer_ends_the_episode_without_reward(library: Path, answer: str) -> None:
+    session = begin(library)
+    assert session.step(f"<answer>{answer}</answer>") == Step("The answer is wrong.", 0.0, True)
+    with pytest.raises(EpisodeOverError):
+        session.step("<answer>Lima</answer>")
+
+
+def test_guessing_may_be_allowed_as_agentgym_allows_it(library: Path) -> None:
+    session = begin(library, wrong_ends=False)
+    assert session.step("<answer>Quito</answer>") == Step("The answer is wrong. Search more or give another answer.", 0.0, False)
+    assert session.step("<answer>Lima</answer>") == Step("The answer is right.", 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("actions", "reward"),
+    [
+        (["<search>Peru</search>", "<answer>Lima</answer>"], 1.0),
+        (["<answer>Quito</answer>"], 0.2),
+        (["Lima?", "<answer>Lima</answer>"], 0.8),
+        (["<search>Peru</search> hm", "<answer>Lima</answer>"], 0.8),
+        (["<search>Peru</search> hm", "<answer>Quito</answer>"], 0.0),
+        (["<answer>Quito</answer> perhaps"], 0.0),
+    ],
+)
+def test_part_of_the_reward_may_be_for_form(library: Path, actions: list[str], reward: float) -> None:
+    session = begin(library, format_reward=0.2)
+    assert sum(session.step(action).reward for action in actions) == pytest.approx(reward)
+
+
+def test_form_earns_nothing_while_guessing_goes_on(library: Path) -> None:
+    session = begin(library, wrong_ends=False, format_reward=0.2)
+    rewards = [session.step(f"<answer>{answer}</answer>").reward for answer in ("a b", "c d", "e f", "Lima")]
+    assert rewards == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_the_rules_are_part_of_the_version(library: Path) -> None:
+    rules = [
+        Settings(library),
+        Settings(library, wrong_ends=False),
+        Settings(library, format_reward=0.1),
+        Settings(library, format_reward=0.2),
+    ]
+    versions = [SearchQA(some).version for some in rules]
+    assert len(set(versions)) == 4
+    assert all(version.startswith("published-") for version in versions)
+
+
+@pytest.mark.parametrize("query", ["xyzzy", "the of", "!?", "\ud800", "名前", 'AND OR NOT ( ) " + - : ~ * [ ]'])
+def test_a_search_that_finds_nothing_says_so(library: Path, query: str) -> None:
+    step = begin(library).step(f"<search>{query}</search>")
+    assert step == Step("<information>No passage was found.</information>", 0.0, False)
+
+
+def test_accents_case_and_endings_of_words_make_no_difference(library: Path) -> None:
+    session = begin(library)
+    said = {session.step(f"<search>{query}</search>").observation for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")}
+    assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
+
+
+def test_what_is_no_action_costs_a_turn_and_says_how_to_act(library: Path) -> None:
+    step = begin(library).step("I think it is Lima.")
+    assert (step.reward, step.done) == (0.0, False)
+    assert "<search>query</search>" in step.observation
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    actions=st.lists(
+        st.text() | st.text().map(lambda text: f"<search>{text}</search>") | st.text().map(lambda text: f"<answer>{text}</answer>")
+    )
+)
+@example(actions=["<search>\x00</search>", "<search>" + "peru " * 90 + "</search>"])
+def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(library: Path, actions: list[str]) -> None:
+    session = begin(library)
+    rewards = []
+    for action in actions:
+        step = session.step(action)
+        assert step.observation.encode()
+        rewards.append(step.reward)
+        if step.done:
+            break
+    assert sum(rewards) in (0.0, 1.0)
+
+
+def test_reset_forgets_the_episode_before(library: Path) -> None:
+    session = begin(library, format_reward=0.5)
+    session.step("nonsense")
+    session.step("<search>capital of Peru</search>")
+    session.reset(0)
+    assert session.oracle_action().startswith("<search>")
+    assert session.step("<answer>Lima</answer>").reward == 1.0
+
+
+def test_sessions_do_not_touch_each_other(library: Path) -> None:
+    world = SearchQA(Settings(data=library))
+    one, other = world.create(), world.create()
+    one.reset(0)
+    other.reset(1)
+    assert one.step("<answer>llama</answer>").done
+    assert other.step("<answer>llama</answer>").reward == 1.0
+
+
+@pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
+def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(library: Path, index: int) -> None:
+    session = begin(library)
+    with pytest.raises(TaskIndexError, match=f"no task {index}"):
+        session.reset(index)
+    assert session.step("<answer>Lima</answer>").reward == 1.0
+
+
+def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(library: Path) -> None:
+    session = begin(library)
+    actions = [session.oracle_action()]
+    session.step(actions[0])
+    actions.append(session.oracle_action())
+    assert actions == ["<search>what is the capital of peru</search>", "<answer>Lima</answer>"]
+    assert session.step(actions[1]).reward == 1.0
+    with pytest.raises(OracleError):
+        session.oracle_action()
+
+
+def test_close_ends_the_episode_and_may_be_repeated(library: Path) -> None:
+    session = begin(library)
+    session.close()
+    session.close()
+    with pytest.raises(EpisodeOverError):
+        session.step("<answer>Lima</answer>")
+
+
+def test_an_unknown_list_is_refused_with_the_names_that_exist(library: Path) -> None:
+    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-400"):
+        SearchQA(Settings(data=library)).tasks("easy")
+
+
+def test_settings_come_from_the_environment(tmp_path: Path) -> None:
+    assert Settings.read({}) == Settings(cache=Path("~/.cache/agentgym-pipeline/searchqa").expanduser())
+    given = {"SEARCHQA_DATA": str(tmp_path), "SEARCHQA_CACHE": "/c", "SEARCHQA_WRONG_ANSWER": "continue", "SEARCHQA_FORMAT_REWARD": "0.25"}
+    assert Settings.read(given) == Settings(tmp_path, Path("/c"), False, 0.25)
+    assert Settings.read({"XDG_CACHE_HOME": "/x"}).cache == Path("/x/agentgym-pipeline/searchqa")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SEARCHQA_WRONG_ANSWER", "no", '"end" or "continue", not \'no\''),
+        ("SEARCHQA_FORMAT_REWARD", "much", "a number from 0 to 1, not 'much'"),
+        ("SEARCHQA_FORMAT_REWARD", "1.5", "a number from 0 to 1"),
+        ("SEARCHQA_FORMAT_REWARD", "nan", "a number from 0 to 1"),
+    ],
+)
+def test_a_setting_that_is_not_understood_is_refused_by_name(variable: str, value: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as refused:
+        Settings.read({variable: value})
+    assert variable in str(refused.value)
+
+
+def test_a_folder_that_is_no_library_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(SearchDataError, match=r"environments\.searchqa\.build --help"):
+        SearchQA(Settings(data=tmp_path))

@@ -1,0 +1,53 @@
+"""Small libraries of passages and questions, built by the real command's functions from files in the published formats."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.searchqa.published import VectorSource, build_published
+
+CORPUS = [
+    ("Peru", "Peru is a country in South America. Its capital is Lima."),
+    ("Lima", "Lima is the capital of Peru. It lies on the coast."),
+    ("Llama", "The llama is an animal of the Andes."),
+    ("Quito", "Quito is the capital of Ecuador, high in the Andes."),
+    ("São Paulo", "São Paulo is the largest city of Brazil."),
+]
+"""Title and text of each passage."""
+QUESTIONS = [
+    {"id": "test_0", "question": "what is the capital of peru", "golden_answers": ["Lima", "City of Kings"]},
+    {"id": "test_1", "question": "what animal lives in the andes", "golden_answers": ["the llama"]},
+]
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return path
+
+
+def write_corpus(path: Path, corpus: Iterable[tuple[str, str]] = CORPUS) -> Path:
+    return write_lines(path, ({"id": str(n), "contents": f'"{title}"\n{text}'} for n, (title, text) in enumerate(corpus)))
+
+
+def tiny_library(folder: Path, vectors: VectorSource | None = None) -> Path:
+    """A library of the passages above and two questions of the test set of NQ, tasks 0 and 1."""
+    corpus = write_corpus(folder / "corpus.jsonl")
+    files = {"nq-test": write_lines(folder / "nq.jsonl", QUESTIONS)}
+    build_published(folder / "library", corpus, files, vectors)
+    return folder / "library"
+
+
+def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+    """An encoder without a model: each text is its words, hashed into 64 numbers."""
+    vectors = np.zeros((len(texts), 64), np.float32)
+    for row, text in enumerate(texts):
+        for word in text.lower().replace(".", " ").split():
+            vectors[row, zlib.crc32(word.encode()) % 64] += 1
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
