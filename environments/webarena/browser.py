@@ -35,6 +35,7 @@ FLAGS = ("--disable-gpu", "--disable-quic", "--disable-site-isolation-trials", "
 CONTEXTS_PER_BROWSER = 100
 LAUNCH_S = 60.0
 CLOSE_S = 30.0
+END_S = 2.0
 
 
 class BrowserError(WorldError):
@@ -118,6 +119,21 @@ class Browsers:
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(work(), self._loop)
 
+    def stop(self) -> None:
+        """Ends all browsers and the thread, within about two seconds. Nothing can be called afterwards. A second call does nothing."""
+        atexit.unregister(self.stop)
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+
+        async def end_all() -> None:
+            await asyncio.gather(*(self._end(running) for running in list(self._running)))
+            await self.gate.stop()
+
+        with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(end_all(), loop).result(END_S)
+        loop.call_soon_threadsafe(loop.stop)
+
     async def open_context(self, **options: Any) -> tuple[BrowserContext, Callable[[], Awaitable[None]]]:
         """A new context, and what closes it.
 
@@ -197,19 +213,9 @@ class Browsers:
                 threading.Thread(target=loop.run_forever, name="browsers", daemon=True).start()
                 asyncio.run_coroutine_threadsafe(self._begin(), loop).result()
                 self._loop = loop
-                atexit.register(self._stop)
+                atexit.register(self.stop)
             return self._loop
 
     async def _begin(self) -> None:
         self._launching = asyncio.Lock()
         await self.gate.start()
-
-    def _stop(self) -> None:
-        assert self._loop is not None
-
-        async def end_all() -> None:
-            await asyncio.gather(*(self._end(running) for running in list(self._running)))
-            await self.gate.stop()
-
-        with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):
-            asyncio.run_coroutine_threadsafe(end_all(), self._loop).result(2.0)

@@ -31,8 +31,8 @@ CHOOSE_BY_TEXT = """function (text) {
 }"""
 """Chooses the option with that text: true, false if there is none, null if this is no menu."""
 
-AFTER_TASKS = "new Promise(done => setTimeout(done, 0))"
-"""Is done when what an event began in the page has begun."""
+AFTER_TASKS = "new Promise(done => setTimeout(() => done(document.readyState), 0))"
+"""The document's state when what an event began in the page has begun."""
 
 STILL = """addEventListener('DOMContentLoaded', () => {
     const style = document.createElement('style');

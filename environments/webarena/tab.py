@@ -10,6 +10,9 @@ from playwright.async_api import CDPSession, Error, Page, Request
 from environments.webarena import page_scripts
 from environments.webarena.browser import BrowserLostError
 
+DOUBT_S = 2.0
+"""After so long without a sign the page is asked again."""
+
 
 class Tab:
     """A tab. Make it by `of`.
@@ -28,6 +31,7 @@ class Tab:
         self._crashed = False
         # (frame, what it is at): "navigation" from the wish until it begins or is given up, "loading" from there on.
         self._busy: set[tuple[str, str]] = set()
+        self._requests: set[Request] = set()
         self._changed = asyncio.Event()
 
     @classmethod
@@ -43,6 +47,8 @@ class Tab:
         devtools.on("Page.windowOpen", tab._window_opened)
         page.on("crash", tab._crash)
         page.on("close", lambda _: tab._changed.set())
+        page.on("request", tab._requested)
+        page.on("requestfinished", lambda request: tab._requests.discard(request))
         page.on("requestfailed", tab._failed)
         await devtools.send("Page.enable")
         return tab
@@ -59,17 +65,31 @@ class Tab:
         while not self.page.is_closed():
             if self._crashed:
                 raise BrowserLostError("the page crashed")
-            try:
-                await self.devtools.send("Runtime.evaluate", {"expression": page_scripts.AFTER_TASKS, "awaitPromise": True})
-            except Error:
-                if not self.page.context.browser or not self.page.context.browser.is_connected():
-                    raise
-                # The page went while it was asked: a navigation.
+            state = await self._ask_state()
+            if state is None:
+                continue
             if not self._busy:
                 return
-            while self._busy and not self._crashed and not self.page.is_closed():
-                self._changed.clear()
-                await self._changed.wait()
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), DOUBT_S)
+            except TimeoutError:
+                # Nothing has happened for a while. An event that was lost must not hold up the agent for ever.
+                if state == "complete" and not self._requests:
+                    self._busy.clear()
+
+    async def _ask_state(self) -> str | None:
+        """The document's readyState once the page has gone through its tasks; "" if it went away meanwhile, None if it did not answer."""
+        ask = {"expression": page_scripts.AFTER_TASKS, "awaitPromise": True}
+        try:
+            answer = await asyncio.wait_for(self.devtools.send("Runtime.evaluate", ask), DOUBT_S)
+        except TimeoutError:
+            return None
+        except Error:
+            if not self.page.context.browser or not self.page.context.browser.is_connected():
+                raise
+            return ""
+        return str(answer["result"].get("value", ""))
 
     def _done(self, event: dict[str, Any], *what: str) -> None:
         self._busy.difference_update((event["frameId"], one) for one in what)
@@ -82,6 +102,11 @@ class Tab:
         self._crashed = True
         self._changed.set()
 
+    def _requested(self, request: Request) -> None:
+        if request.is_navigation_request():
+            self._requests.add(request)
+
     def _failed(self, request: Request) -> None:
+        self._requests.discard(request)
         if request.is_navigation_request() and request.frame == self.page.main_frame and "ERR_ABORTED" not in (request.failure or ""):
             self.failure = (request.url, request.failure or "no reason given")

@@ -21,8 +21,11 @@ from environments.webarena.sites.pages import LOGIN_COOKIE
 T = TypeVar("T")
 GATE = Gate()
 USERS = {
-    "shop.test": shop_data.CUSTOMER, "forum.test": forum_data.MEMBER, "repos.test": repositories_data.USER, "content.test": content_data.EDITOR,
-}  # fmt: skip
+    "shop.test": shop_data.CUSTOMER,
+    "forum.test": forum_data.MEMBER,
+    "repos.test": repositories_data.USER,
+    "content.test": content_data.EDITOR,
+}
 HOMES = {"shop.test": "/", "forum.test": "/", "repos.test": "/", "content.test": "/admin", "home.test": "/"}
 
 
@@ -51,10 +54,8 @@ def test_no_link_of_a_site_leads_nowhere(host: str) -> None:
                 assert page.status_code == 200, url
                 assert page.headers["cache-control"] == "no-store"
                 for link in links(page):
-                    if urlsplit(link).hostname == host and link not in seen and link not in waiting:
-                        # One listing of each shape is enough.
-                        if len(waiting) < 60:
-                            waiting.append(link)
+                    if urlsplit(link).hostname == host and link not in seen and link not in waiting and len(waiting) < 60:
+                        waiting.append(link)
                 seen.add(url)
         GATE.close(episode)
         return len(seen)

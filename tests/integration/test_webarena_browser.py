@@ -1,0 +1,277 @@
+"""WebArena in a real browser: what actions do, that sessions keep apart, and what happens when the browser fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from chromium import chromium_processes, eventually, needs_chromium
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from environments.environment import EpisodeOverError, OracleError
+from environments.webarena.browser import BrowserError, BrowserLostError, ChromiumMissingError
+from environments.webarena.tasks import embedded_tasks
+from environments.webarena.world import WebArena, WebArenaEnvironment
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[WebArena]:
+    made = WebArena({})
+    yield made
+    made.browsers.stop()
+
+
+@pytest.fixture
+def session(world: WebArena) -> Iterator[WebArenaEnvironment]:
+    made = world.create()
+    yield made
+    made.close()
+
+
+def task_about(text: str) -> int:
+    return next(index for index, task in embedded_tasks().items() if text in task.intent)
+
+
+def number(observation: str, element: str) -> int:
+    found = re.search(rf"^\t*\[(\d+)\] {re.escape(element)}", observation, re.MULTILINE)
+    assert found, f"no {element} in\n{observation}"
+    return int(found.group(1))
+
+
+def play(session: WebArenaEnvironment, *actions: str) -> str:
+    """Performs actions in which `<link 'x'>` stands for an element's number; returns the last observation."""
+    seen = session.step("scroll [up]").observation
+    for action in actions:
+        for element in re.findall(r"<(.+?)>", action):
+            action = action.replace(f"<{element}>", str(number(seen, element)))
+        seen = session.step(action).observation
+    return seen
+
+
+def solve(session: WebArenaEnvironment, index: int) -> tuple[float, list[str]]:
+    seen = [session.reset(index)]
+    for _ in range(30):
+        step = session.step(session.oracle_action())
+        seen.append(step.observation)
+        if step.done:
+            return step.reward, seen
+    raise AssertionError("the oracle does not stop")
+
+
+# -- episodes
+
+
+@pytest.mark.parametrize(
+    "intent", ["What does the", "Show me all", "Review the", "Buy one", "Write a submission", "Invite ", "Publish the draft", "Sign in as"]
+)
+def test_the_oracle_earns_the_whole_reward(session: WebArenaEnvironment, intent: str) -> None:
+    reward, _ = solve(session, task_about(intent))
+    assert reward == 1.0
+    with pytest.raises(EpisodeOverError):
+        session.step("stop")
+    with pytest.raises(OracleError):
+        session.oracle_action()
+
+
+@pytest.mark.parametrize("answer", ["", "N/A", "$1.00"])
+@pytest.mark.parametrize("intent", ["What does the", "Show me all", "Buy one", "Write a submission"])
+def test_stopping_without_having_done_it_earns_nothing(session: WebArenaEnvironment, intent: str, answer: str) -> None:
+    session.reset(task_about(intent))
+    step = session.step(f"stop [{answer}]")
+    assert (step.reward, step.done) == (0.0, True)
+
+
+def test_an_observation_has_the_published_parts(session: WebArenaEnvironment) -> None:
+    index = task_about("What does the")
+    seen = session.reset(index)
+    assert seen.startswith(
+        "OBSERVATION:\nTab 0 (current): Welcome · Holm & Hearth\n\n[1] RootWebArea 'Welcome · Holm & Hearth' focused: True\n"
+    )
+    assert seen.endswith(f"\nURL: http://shop.test/\nOBJECTIVE: {embedded_tasks()[index].intent}\nPREVIOUS ACTION: None")
+    seen = play(session, "click [<link 'Cart'>]")
+    assert "PREVIOUS ACTION: click [16] where [16] is link 'Cart'" in seen
+    assert "URL: http://shop.test/cart" in seen
+
+
+def test_reset_brings_back_the_known_state(session: WebArenaEnvironment) -> None:
+    index = task_about("Put ")
+    first = session.reset(index)
+    seen = play(session, "click [<link 'Moorgate Lamp'>]", "click [<button 'Add to cart'>]")
+    assert "1 pieces" in seen
+    assert session.reset(index) == first
+    assert "Your cart is empty" in play(session, "click [<link 'Cart'>]")
+
+
+def test_interleaved_sessions_are_as_each_would_be_alone(world: WebArena) -> None:
+    index = task_about("Put ")
+    alone, mixed = world.create(), [world.create(), world.create()]
+    try:
+        reward, expected = solve(alone, index)
+        assert reward == 1.0
+        seen = [[one.reset(index)] for one in mixed]
+        while len(seen[0]) < len(expected):
+            for one, observations in zip(mixed, seen, strict=True):
+                observations.append(one.step(one.oracle_action()).observation)
+        assert seen == [expected, expected]
+    finally:
+        for one in (alone, *mixed):
+            one.close()
+
+
+# -- actions
+
+
+def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(session: WebArenaEnvironment) -> None:
+    session.reset(task_about("Put "))
+    seen = play(session, "type [<textbox 'Search products'>] [rug] [0]")
+    assert "\t[4] StaticText 'rug'" in seen
+    seen = play(session, "type [<textbox 'Search products'>] [O'Brien \"é\" & co] [0]")
+    assert repr('O\'Brien "é" & co') in seen
+    assert "rug'" not in seen
+    assert "URL: http://shop.test/search?q=" in play(session, "type [<textbox 'Search products'>] [lamp]")
+
+
+def test_what_cannot_be_done_changes_nothing_and_says_why(session: WebArenaEnvironment) -> None:
+    before = session.reset(task_about("Put "))
+    for action, why in {
+        "click [999]": "No element [999] is in view",
+        "type [<link 'Cart'>] [x]": "is a link and no text can be typed",
+        "tab_focus [3]": "There is no tab 3",
+        "go_forward": "no page to go to",
+        "go_back": "no page to go to",
+        "goto [http://example.com/]": "is not part of this task's sites: http://home.test, http://shop.test.",
+        "goto [http://forum.test/]": "is not part of this task's sites",
+        "goto [file:///etc/passwd]": "is not part of this task's sites",
+        "goto [javascript:alert(1)]": "is not an address",
+        "goto [chrome://version]": "is not part of this task's sites",
+        "goto [http://shop.test:81/]": "is not part of this task's sites",
+        "goto [http://user@shop.test/]": "is not part of this task's sites",
+        "goto [http://[]": "is not an address",
+        "goto [127.0.0.1]": "is not part of this task's sites",
+    }.items():
+        assert why in play(session, action), action
+    assert play(session).partition("PREVIOUS")[0] == before.partition("PREVIOUS")[0]
+
+
+def test_back_forward_scroll_and_keys(session: WebArenaEnvironment) -> None:
+    session.reset(task_about("Who wrote the submission"))
+    top = play(session, "click [<link 'Most commented'>]")
+    assert "URL: http://forum.test/?sort=commented" in top
+    below = play(session, "scroll [down]")
+    assert "[2] link" not in below
+    assert "row '" in below
+    assert play(session, "press [Control+Home]").count("[2] link 'Lindens'") == 1
+    assert "URL: http://forum.test/\n" in play(session, "go_back")
+    assert "URL: http://forum.test/?sort=commented\n" in play(session, "go_forward")
+    assert "focused: True" in play(session, "press [Tab]").split("[2]")[1]
+    assert "is link 'Lindens'" in play(session, "hover [<link 'Lindens'>]")
+
+
+def test_tabs_are_opened_focused_and_closed(session: WebArenaEnvironment) -> None:
+    session.reset(task_about("Put "))
+    assert "Tab 0: Welcome · Holm & Hearth | Tab 1 (current): \n" in play(session, "new_tab")
+    assert "Tab 1 (current): Homepage\n" in play(session, "goto [home.test]")
+    assert "Tab 0 (current): Welcome · Holm & Hearth | Tab 1: Homepage" in play(session, "tab_focus [0]")
+    assert "Tab 0 (current): Homepage\n" in play(session, "close_tab")
+    assert "Tab 0 (current): \n" in play(session, "close_tab")
+    for _ in range(8):
+        last = play(session, "new_tab")
+    assert "At most 8 tabs" in last
+
+
+def test_each_session_has_a_clipboard_of_its_own(world: WebArena) -> None:
+    one, other = world.create(), world.create()
+    try:
+        for each in (one, other):
+            each.reset(task_about("Put "))
+        field = "<textbox 'Search products'>"
+        play(one, f"type [{field}] [secret] [0]", "press [Control+a]", "press [Control+c]")
+        assert "secret" not in play(other, f"type [{field}] [] [0]", "press [Control+v]")
+        assert "'secretsecret'" in play(one, "press [End]", "press [Control+v]")
+        assert "StaticText 'secret" not in play(one, "press [Control+a]", "press [Control+x]")
+        assert "'secretsecret'" in play(one, "press [Control+v]")
+    finally:
+        one.close()
+        other.close()
+
+
+def test_a_link_out_of_the_tasks_sites_ends_at_the_gate(session: WebArenaEnvironment) -> None:
+    session.reset(task_about("Put "))
+    seen = play(session, "goto [home.test]", "click [<link 'Lindens, a forum'>]")
+    assert "This address is not part of the task's sites" in seen
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=60).map(lambda raw: raw.decode("utf-8", "replace")),
+        st.builds(
+            "{} [{}] [{}]".format, st.sampled_from(["click", "type", "press", "hover", "goto"]), st.integers(0, 40), st.text(max_size=20)
+        ),
+    )
+)
+def test_any_action_gets_an_observation(session: WebArenaEnvironment, action: str) -> None:
+    if session.task is None:
+        session.reset(task_about("Put "))
+    step = session.step(action)
+    assert step.observation.encode()
+    assert step.reward == 0.0
+
+
+# -- faults
+
+
+def test_when_the_browser_dies_its_sessions_say_so_and_new_ones_work(world: WebArena) -> None:
+    sessions = [world.create(), world.create()]
+    for one in sessions:
+        one.reset(task_about("Put "))
+    browsers = [child for child in chromium_processes(psutil.Process()) if "--remote-debugging-pipe" in child.cmdline()]
+    assert browsers
+    for browser in browsers:
+        browser.kill()
+    for one in sessions:
+        with pytest.raises(BrowserLostError):
+            one.step("scroll [down]")
+        with pytest.raises(EpisodeOverError):
+            one.step("scroll [down]")
+    fresh = world.create()
+    assert solve(fresh, task_about("What does the"))[0] == 1.0
+    fresh.close()
+
+
+def test_a_site_that_fails_is_a_fault_and_no_observation(session: WebArenaEnvironment) -> None:
+    session.reset(task_about("Put "))
+    assert session._episode is not None
+    session._episode.db.execute("DROP TABLE wishes")
+    with pytest.raises(BrowserError, match="a site failed"):
+        play(session, "click [<link 'Wish list'>]")
+    with pytest.raises(EpisodeOverError):
+        session.step("stop")
+
+
+def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.webarena.browser.CONTEXTS_PER_BROWSER", 2)
+    before = set(chromium_processes(psutil.Process()))
+    world = WebArena({})
+    session = world.create()
+    first = session.reset(task_about("Put "))
+    mine = set(chromium_processes(psutil.Process())) - before
+    for _ in range(4):
+        assert session.reset(task_about("Put ")) == first
+    eventually(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in mine))
+    session.close()
+    world.browsers.stop()
+    eventually(lambda: set(chromium_processes(psutil.Process())) <= before)
+
+
+def test_a_missing_chromium_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBARENA_CHROMIUM", "/nowhere/chromium")
+    world = WebArena({})
+    with pytest.raises(ChromiumMissingError, match="sudo apt-get install chromium"):
+        world.create().reset(0)
+    world.browsers.stop()
