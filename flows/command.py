@@ -49,6 +49,7 @@ def use_local_services() -> None:
     from tasks.provision.services import addresses
 
     runs = InfraSettings().runs.absolute()
+    (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite does not make folders
     defaults = {
         "PREFECT_HOME": str(runs / "prefect"),
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",

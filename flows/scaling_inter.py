@@ -6,7 +6,6 @@ Provision the environment, prepare the policy, measure it; for each phase: train
 done again: the same command, or the same deployment with the same parameters, continues where a killed run left off.
 """
 
-
 from __future__ import annotations
 
 if __name__ == "__main__":
@@ -36,6 +35,7 @@ from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, share, text_table
 from tasks.provision.services import addresses
 from tasks.rollout.storage import read_trajectories
+from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import verify
 from tasks.training.job import Evaluate
@@ -140,12 +140,14 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
     published = verify(run.folder.path / "checkpoints" / f"step-{phase.end_step:06d}", run.folder.fingerprint)
     run.tracker.register_checkpoint(
         mlflow_run,
-        model=run.experiment.name,
-        folder=published.folder,
-        digest=published.digest,
-        step=phase.end_step,
-        horizon=phase.horizon,
-        metrics=result.metrics(),
+        CheckpointEntry(
+            model=run.experiment.name,
+            folder=published.folder,
+            digest=published.digest,
+            step=phase.end_step,
+            horizon=phase.horizon,
+            metrics=result.metrics(),
+        ),
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
     run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.index + 1)})

@@ -55,9 +55,7 @@ def prove_agreement(engine: Engine, prompts: Sequence[Sequence[int]], score: Sco
     written = asyncio.run(continue_all())
     scored = score(prompts, [tokens for tokens, _ in written])
     differences = [
-        abs(ours - theirs)
-        for (_, sampled), row in zip(written, scored, strict=True)
-        for ours, theirs in zip(sampled, row, strict=True)
+        abs(ours - theirs) for (_, sampled), row in zip(written, scored, strict=True) for ours, theirs in zip(sampled, row, strict=True)
     ]
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
     if not gap.mean <= TOLERANCE[dtype]:  # NaN is a mismatch too

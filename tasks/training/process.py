@@ -14,10 +14,10 @@ from typing import Self, TypeVar
 
 import tasks
 from configs.infrastructure import InfraSettings
+from tasks.provision.line import EventLine, LineClosed, accept_line, listen
 from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
 from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, Train, Trained, TrainerJob
-from tasks.training.line import EventLine, LineClosed, accept_line, listen
 
 E = TypeVar("E", bound=Event)
 
@@ -122,10 +122,11 @@ class TrainerProcess:
                 raise self._failure(f"it ended with status {self._process.exit_status}") from None
             if event is None:
                 self._check()
-                continue
-            if isinstance(event, Failed):
+            elif isinstance(event, Failed):
                 raise self._failure(f"{event.kind}: {event.message}", tail=False)
-            yield event
+            else:
+                assert isinstance(event, Event)
+                yield event
 
     def close(self) -> None:
         """Lets the trainer end by itself, so that the engine frees what it holds."""

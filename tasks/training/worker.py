@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from tasks.provision.line import CommandLine, die_with_parent
 from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, TrainerJob
-from tasks.training.line import CommandLine, die_with_parent
 
 if TYPE_CHECKING:
     from tasks.policy.probe import Gap
@@ -53,6 +53,9 @@ class Worker:
         imported = time.perf_counter()
         self.job, self.line, self.experiment = job, line, job.experiment
         self.processes = PartialState(cpu=not torch.cuda.is_available())
+        if not torch.cuda.is_available():
+            # The update multiplies larger matrices than the engine: all cores, shared out among the processes.
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.processes.num_processes))
         policy = self.experiment.policy
         self.engine = start_engine(
             self.experiment,

@@ -1,4 +1,4 @@
-"""The line between the flow and its trainer: pickled messages over a Unix socket in a folder that only this user can open."""
+"""The line between a flow and a process that works for it: pickled messages over a Unix socket in a folder of this user alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-from tasks.training.job import Command, Event
+from typing import Any
 
 
 class LineClosed(Exception):
@@ -27,27 +26,27 @@ class EventLine:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def send(self, command: Command) -> None:
+    def send(self, command: object) -> None:
         """Sends a command.
 
         Raises:
-            LineClosed: The trainer is gone.
+            LineClosed: The process is gone.
         """
         try:
             self._connection.send(command)
         except OSError as problem:
             raise LineClosed(str(problem)) from problem
 
-    def receive(self, timeout: float) -> Event | None:
+    def receive(self, timeout: float) -> object | None:
         """The next event, or None when `timeout` seconds have passed without one.
 
         Raises:
-            LineClosed: The trainer is gone.
+            LineClosed: The process is gone.
         """
         try:
             if not self._connection.poll(timeout):
                 return None
-            event: Event = self._connection.recv()
+            event: object = self._connection.recv()
             return event
         except (EOFError, OSError) as problem:
             raise LineClosed(str(problem)) from problem
@@ -58,7 +57,7 @@ class EventLine:
 
 
 def accept_line(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> EventLine:
-    """Waits for the trainer to call.
+    """Waits for the process to call.
 
     Raises:
         LineClosed: It ended, or did not call within `seconds`.
@@ -86,22 +85,22 @@ def listen(path: Path) -> socket.socket:
 
 
 class CommandLine:
-    """The trainer's end: receives commands, sends events. When the flow hangs up or dies, so does this process, at once."""
+    """The process's end: receives commands, sends events. When the flow hangs up or dies, so does this process, at once."""
 
     def __init__(self, path: str) -> None:
         """Calls the flow."""
         end = socket.socket(socket.AF_UNIX)
         end.connect(path)
         self._connection = Connection(end.detach())
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sending = threading.Lock()
         threading.Thread(target=self._listen, name="commands", daemon=True).start()
 
-    def receive(self) -> Command:
+    def receive(self) -> Any:
         """The next command; waits for it."""
         return self._commands.get()
 
-    def send(self, event: Event) -> None:
+    def send(self, event: object) -> None:
         """Sends an event."""
         with self._sending:
             self._connection.send(event)
@@ -112,7 +111,7 @@ class CommandLine:
                 self._commands.put(self._connection.recv())
         except (EOFError, OSError):
             # Nobody will ever ask for the result: leave the graphics card and the ports to the next run.
-            print("the flow hung up; the trainer ends", file=sys.stderr, flush=True)
+            print("the flow hung up; this process ends", file=sys.stderr, flush=True)
             os._exit(3)
 
 

@@ -1,0 +1,55 @@
+"""The starter policy: built from nothing and cloned from the oracle's episodes, for machines without a GPU and without a hub."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from prefect import flow
+
+import tasks
+from configs.experiment import StarterPolicy
+from tasks.policy.starter import find_starter_policy
+from tasks.provision.process import ChildProcess, ProvisionError
+
+
+@flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
+def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path, show: Callable[[str], None]) -> str:
+    """Builds the starter policy in a process of its own, or finds it built.
+
+    Args:
+        config: Its size and its demonstrations.
+        environment: The world whose oracle demonstrates.
+        seed: Of weights and demonstrations.
+        folder: Where starter policies are kept.
+        show: Told the state of the building twice a second.
+
+    Returns:
+        The folder of the policy.
+
+    Raises:
+        ProvisionError: The building failed; the message holds the end of its log.
+    """
+    if found := find_starter_policy(config, environment, seed, folder):
+        return str(found.path)
+    root = str(Path(tasks.__file__).parent.parent)
+    command = ["--environment", environment, "--folder", str(folder), "--seed", str(seed), "--config", config.model_dump_json()]
+    process = ChildProcess(
+        "starter-policy",
+        [sys.executable, "-m", "tasks.policy.starter", *command],
+        environment={"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "COLUMNS": "60"},
+        log_path=folder / "building.log",
+    )
+    process.start()
+    try:
+        while process.alive():
+            show(process.log_tail(1).rpartition("\r")[2].strip() or "building the starter policy")
+            time.sleep(0.5)
+    finally:
+        process.end()
+    if process.exit_status or (found := find_starter_policy(config, environment, seed, folder)) is None:
+        raise ProvisionError(f"the starter policy could not be built; the end of {process.log_path}:\n{process.log_tail()}")
+    return str(found.path)

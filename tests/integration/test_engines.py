@@ -1,0 +1,174 @@
+"""The engines for real: vLLM and transformers with a tiny policy, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_policy import build_tiny_policy
+
+from tasks.policy.engine import Engine, EngineFault, Generation, Sampling
+from tasks.policy.probe import WeightsMismatch, prove_agreement
+from tasks.policy.transformers_engine import TransformersEngine
+from tasks.policy.vllm_engine import VllmEngine
+
+PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def vllm_engine(policy: str) -> Iterator[VllmEngine]:
+    engine = VllmEngine(policy, context_length=512, in_flight=32, dtype="float32")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def transformers_engine(policy: str) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(policy, context_length=512, in_flight=32, dtype="float32")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=["vllm", "transformers"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    made: Engine = request.getfixturevalue(f"{request.param}_engine")
+    return made
+
+
+@pytest.fixture
+def trainer_model(policy: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def sampling(seed: int = 1, tokens: int = 12, temperature: float = 1.0) -> Sampling:
+    return Sampling(temperature=temperature, max_tokens=tokens, stop_tokens=(0,), seed=seed)
+
+
+def score(model: Any, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
+    """Plain log-probabilities of `tokens` after `prompt`: the reference."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double() / temperature
+    return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
+
+
+def generate(engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[Generation]:
+    async def all_at_once() -> list[Generation]:
+        return list(await asyncio.gather(*(engine.generate(*request) for request in requests)))
+
+    return asyncio.run(all_at_once())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: Engine, trainer_model: Any, temperature: float) -> None:
+    answers = generate(engine, [(prompt, sampling(i, temperature=temperature)) for i, prompt in enumerate(PROMPTS)])
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert answer.log_probabilities == pytest.approx(score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4)
+
+
+def test_at_temperature_zero_the_engines_agree_token_for_token(vllm_engine: Engine, transformers_engine: Engine) -> None:
+    requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
+    ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)
+    assert [answer.tokens for answer in ours] == [answer.tokens for answer in theirs]
+
+
+def test_generation_ends_at_the_stop_token_or_the_budget(engine: Engine) -> None:
+    free = generate(engine, [(PROMPTS[0], sampling(3, tokens=20))])[0]
+    assert len(free.tokens) == len(free.log_probabilities) <= 20
+    stop = free.tokens[2]
+    stopped = generate(engine, [(PROMPTS[0], Sampling(1.0, 20, (stop,), 3))])[0]
+    assert stopped.tokens == free.tokens[: free.tokens.index(stop) + 1]
+
+
+def test_the_same_seed_samples_the_same_and_another_does_not(engine: Engine) -> None:
+    first, again, other = (generate(engine, [(PROMPTS[3], sampling(seed, tokens=16))])[0].tokens for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def test_vllm_gives_the_same_bits_whatever_else_is_in_flight(vllm_engine: VllmEngine) -> None:
+    if not vllm_engine.exact:
+        pytest.skip("this processor's matrix product is not row-invariant; runs repeat statistically, not bit for bit")
+
+    async def dialogues(pause_seed: int) -> list[list[Generation]]:
+        pauses = random.Random(pause_seed)
+
+        async def dialogue(i: int) -> list[Generation]:
+            tokens, answers = list(PROMPTS[i]), []
+            for turn in range(5):
+                await asyncio.sleep(pauses.random() * 0.02)
+                answers.append(await vllm_engine.generate(tokens, sampling(100 * i + turn, tokens=8)))
+                tokens += [*answers[-1].tokens, *PROMPTS[(i + turn) % len(PROMPTS)][:7]]
+            return answers
+
+        return list(await asyncio.gather(*(dialogue(i) for i in range(len(PROMPTS)))))
+
+    first = asyncio.run(dialogues(0))
+    assert all(asyncio.run(dialogues(seed)) == first for seed in (1, 2, 3))
+
+
+def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
+    async def cancel_one() -> list[int]:
+        doomed = asyncio.create_task(engine.generate(PROMPTS[1], sampling(1, tokens=200)))
+        await asyncio.sleep(0)
+        doomed.cancel()
+        return (await engine.generate(PROMPTS[0], sampling(5))).tokens
+
+    assert asyncio.run(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
+
+
+def test_a_prompt_that_does_not_fit_is_a_fault(engine: Engine) -> None:
+    with pytest.raises(EngineFault):
+        generate(engine, [([5] * 600, sampling())])
+
+
+def test_new_weights_are_used_and_the_probe_proves_it(engine: Engine, trainer_model: Any) -> None:
+    def trainer_scores(prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [score(trainer_model, prompt, tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
+
+    original = {name: parameter.detach().clone() for name, parameter in trainer_model.named_parameters()}
+    with torch.no_grad():
+        for parameter in trainer_model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+    with pytest.raises(WeightsMismatch, match="does not compute with the trainer's weights"):
+        prove_agreement(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32")
+    engine.load(trainer_model.named_parameters())
+    assert prove_agreement(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
+    engine.load(original.items())
+
+
+def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+    async def load_in_flight() -> None:
+        running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1, tokens=50)))
+        await asyncio.sleep(0)
+        try:
+            vllm_engine.load(trainer_model.named_parameters())
+        finally:
+            await running
+
+    with pytest.raises(EngineFault, match="in flight"):
+        asyncio.run(load_in_flight())
+
+
+def test_a_model_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises((EngineFault, OSError)):
+        VllmEngine(str(tmp_path), context_length=64, in_flight=2, dtype="float32")

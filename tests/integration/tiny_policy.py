@@ -1,0 +1,20 @@
+"""A random policy of 60,000 parameters that speaks like the starter policy: enough to run every real part quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from configs.experiment import StarterPolicy
+from environments.registry import load_world
+from tasks.policy.cloning import build_model, build_tokenizer
+
+
+def build_tiny_policy(folder: Path, seed: int = 0) -> str:
+    """Saves model and tokenizer to `folder` and returns it as text."""
+    world = load_world("textcraft")
+    environment = world.create()
+    tokenizer = build_tokenizer([environment.reset(task) for task in world.tasks("wood-train")])
+    model = build_model(StarterPolicy(hidden_size=64, layers=2, heads=2), tokenizer, seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
