@@ -28,7 +28,7 @@ FROM base AS services
 RUN pip install -c locks/base.lock prefect mlflow psycopg2-binary==2.9.13
 RUN mkdir /artifacts && chown nobody /artifacts
 USER nobody
-ENV HOME=/tmp
+ENV HOME=/tmp PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui
 
 # What runs flows and trainers.
 FROM base AS worker
