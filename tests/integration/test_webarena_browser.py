@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from chromium import chromium_processes, eventually, needs_chromium
+from chromium import chromium_processes, eventually, needs_chromium, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,22 +34,6 @@ def session(world: WebArena) -> Iterator[WebArenaEnvironment]:
 
 def task_about(text: str) -> int:
     return next(index for index, task in embedded_tasks().items() if text in task.intent)
-
-
-def number(observation: str, element: str) -> int:
-    found = re.search(rf"^\t*\[(\d+)\] {re.escape(element)}", observation, re.MULTILINE)
-    assert found, f"no {element} in\n{observation}"
-    return int(found.group(1))
-
-
-def play(session: WebArenaEnvironment, *actions: str) -> str:
-    """Performs actions in which `<link 'x'>` stands for an element's number; returns the last observation."""
-    seen = session.step("scroll [up]").observation
-    for action in actions:
-        for element in re.findall(r"<(.+?)>", action):
-            action = action.replace(f"<{element}>", str(number(seen, element)))
-        seen = session.step(action).observation
-    return seen
 
 
 def solve(session: WebArenaEnvironment, index: int) -> tuple[float, list[str]]:

@@ -1,0 +1,231 @@
+"""WebArena on sites that are not ours: task files, login cookies, other people's scripts, pages that hang and sites that are down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from chromium import needs_chromium, number, play
+
+from environments.environment import EpisodeOverError
+from environments.webarena.browser import Browsers, PageHungError, SiteUnreachableError
+from environments.webarena.world import LoginMissingError, WebArena, WebArenaEnvironment
+
+pytestmark = needs_chromium
+
+SHOP = """<title>Store</title><h1>Hello {user}</h1>
+<a href="/hang">hang</a> <a href="/never">never</a> <a href="/away">away</a> <a href="http://outside.example/x">outside</a>
+<a href="/child" target="_blank">window</a> <a href="/slow">slow</a>
+<form action="/chosen"><button>Go</button>
+<label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
+<p class="price">$5</p>"""
+
+
+class Store:
+    """A small store with Magento's REST interface, on a port of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.released = asyncio.Event()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
+
+    async def _start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, shutdown_timeout=1).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    def stop(self) -> None:
+        async def end() -> None:
+            self.released.set()
+            await self._runner.cleanup()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if path == "/never":
+            await self.released.wait()
+        if path == "/away":
+            raise web.HTTPFound("http://outside.example/")
+        if path == "/slow":
+            await asyncio.sleep(0.5)
+        if path == "/rest/default/V1/integration/admin/token":
+            assert (await request.json())["username"] == "admin"
+            return web.json_response("t0ken")
+        if path.startswith("/rest/V1/") and path != "/rest/V1/":
+            if request.headers.get("Authorization") != "Bearer t0ken":
+                return web.json_response({}, status=401)
+            reviews = [{"nickname": name, "ratings": [{"percent": 60}]} for name in ("first", "last")]
+            return web.json_response(reviews if path.endswith("reviews") else {"items": [{"increment_id": "000000042"}]})
+        texts = {
+            "/": SHOP.replace("{user}", request.cookies.get("who", "stranger")),
+            "/hang": "<title>Hang</title><script>while (true) {}</script>",
+            "/slow": "<title>Slow</title><h1>Slow at last</h1>",
+            "/child": "<title>Child</title><h1>Child</h1>",
+            "/chosen": f"<title>Chosen</title><h1>You chose {request.query.get('kind')}</h1>",
+        }
+        return web.Response(text=texts.get(path, f"<title>Other</title><p id=path>{path}</p>"), content_type="text/html")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def browsers() -> Iterator[Browsers]:
+    made = Browsers()
+    yield made
+    made.stop()
+
+
+Begin = Callable[..., tuple[WebArenaEnvironment, str]]
+
+
+@pytest.fixture
+def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
+    """Writes a task file and begins its task: begin(evaluation, **changes)."""
+    sessions: list[WebArenaEnvironment] = []
+
+    def start(
+        evaluation: dict[str, Any] | None = None, *, step_s: float = 60, site: str | None = None, **changes: Any
+    ) -> tuple[WebArenaEnvironment, str]:
+        entry = {
+            "sites": ["shopping"], "task_id": 7, "storage_state": None, "start_url": "__SHOPPING__", "intent": "Do it",
+            "eval": evaluation or {"eval_types": ["url_match"], "reference_url": "__SHOPPING__/chosen?kind=g"},
+        }  # fmt: skip
+        (tmp_path / "config_files").mkdir(exist_ok=True)
+        (tmp_path / "config_files" / "7.json").write_text(json.dumps(entry | changes))
+        settings = {"WEBARENA_TASKS": str(tmp_path / "config_files"), "SHOPPING": site or store.url}
+        world = WebArena(settings, step_s=step_s)
+        world.browsers = browsers
+        sessions.append(world.create())
+        return sessions[-1], sessions[-1].reset(7)
+
+    yield start
+    for session in sessions:
+        session.close()
+
+
+def html(url: str, locator: str, **required: Any) -> dict[str, Any]:
+    return {"eval_types": ["program_html"], "program_html": [{"url": url, "locator": locator, "required_contents": required}]}
+
+
+def test_a_task_file_is_played_under_the_published_addresses(begin: Begin) -> None:
+    session, seen = begin()
+    assert "heading 'Hello stranger'" in seen
+    assert "URL: http://onestopmarket.com/\nOBJECTIVE: Do it" in seen
+    seen = session.step("goto [http://onestopmarket.com/chosen?kind=g]").observation
+    assert "PREVIOUS ACTION: goto [http://onestopmarket.com/chosen?kind=g]" in seen
+    assert "heading 'You chose g'" in seen
+    assert session.step("stop").reward == 1.0
+
+
+def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:
+    session, seen = begin()
+    assert "option 'green' selected: False" in seen
+    seen = play(session, "click [<combobox 'Kind'>]", "click [<option 'green'>]")
+    assert "option 'green' selected: True" in seen
+    assert "has no option 'blue'" in session.step(f"type [{number(seen, 'combobox')}] [blue]").observation
+    assert "You chose g" in play(session, "type [<combobox 'Kind'>] [red]", "type [<combobox 'Kind'>] [Green]", "click [<button 'Go'>]")
+
+
+def test_a_slow_page_is_waited_for(begin: Begin) -> None:
+    session, _ = begin()
+    assert "Slow at last" in play(session, "click [<link 'slow'>]")
+
+
+def test_a_window_that_a_page_opens_becomes_the_tab_in_front(begin: Begin) -> None:
+    session, _ = begin()
+    assert "Tab 0: Store | Tab 1 (current): Child\n" in play(session, "click [<link 'window'>]")
+    assert "Tab 0 (current): Store\n" in play(session, "close_tab")
+
+
+def test_the_task_may_begin_with_several_tabs(begin: Begin) -> None:
+    _, seen = begin(start_url="__SHOPPING__ |AND| __SHOPPING__/child")
+    assert "Tab 0 (current): Store | Tab 1: Child\n" in seen
+
+
+def test_login_cookies_come_from_the_file_that_the_task_names(begin: Begin, tmp_path: Path) -> None:
+    with pytest.raises(LoginMissingError, match=r"shopping_state\.json.*WEBARENA_LOGINS"):
+        begin(storage_state="./.auth/shopping_state.json")
+    (tmp_path / ".auth").mkdir()
+    cookie = {
+        "name": "who",
+        "value": "Emma",
+        "domain": "127.0.0.1",
+        "path": "/",
+        "expires": -1,
+        "httpOnly": True,
+        "secure": False,
+        "sameSite": "Lax",
+    }
+    (tmp_path / ".auth" / "shopping_state.json").write_text(json.dumps({"cookies": [cookie], "origins": []}))
+    _, seen = begin(storage_state="./.auth/shopping_state.json")
+    assert "heading 'Hello Emma'" in seen
+
+
+@pytest.mark.parametrize("link", ["away", "outside"])
+def test_nothing_leads_out_of_the_tasks_sites(begin: Begin, link: str) -> None:
+    session, _ = begin()
+    assert "This address is not part of the task's sites" in play(session, f"click [<link '{link}'>]")
+
+
+@pytest.mark.parametrize("link", ["hang", "never"])
+def test_a_page_that_hangs_is_cut_off_by_the_deadline(begin: Begin, link: str) -> None:
+    session, seen = begin(step_s=5)
+    with pytest.raises(PageHungError, match="cut off"):
+        session.step("click [" + str(number(seen, f"link '{link}'")) + "]")
+    with pytest.raises(EpisodeOverError):
+        session.step("scroll [down]")
+    assert "Hello stranger" in session.reset(7)
+
+
+def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(SiteUnreachableError, match="did not answer"):
+            begin(site=f"http://127.0.0.1:{unused.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "right"),
+    [
+        (html("last", "", must_include=["Hello stranger |OR| Hello you", "$5"]), True),
+        (html("last", "document.querySelector('.price').outerText", exact_match="$5"), True),
+        (html("last", "document.querySelector('.price').outerText", exact_match="$6"), False),
+        (html("last", "document.querySelector('.missing').outerText", must_include=["$5"]), False),
+        (html("__SHOPPING__/child", "document.querySelector('h1').outerText", exact_match="child"), True),
+        (html("last", "[...document.querySelectorAll('option')].map(o => o.value).join(' ')", exact_match="red g"), True),
+        (html("func:shopping_get_latest_order_url()", "document.querySelector('#path').outerText", must_include=["order_id/42"]), True),
+        (html("last", "func:shopping_get_sku_latest_review_author('B1')", exact_match="last"), True),
+        (html("last", "func:shopping_get_sku_latest_review_rating('B1')", exact_match="60"), True),
+        (html("last", "func:get_query_text(__page__, '.price')", must_include=["5"]), True),
+        ({"eval_types": ["string_match", "url_match"], "reference_answers": {"exact_match": "5"}, "reference_url": "__SHOPPING__"}, True),
+    ],
+)
+def test_the_end_is_judged_as_the_task_file_says(begin: Begin, evaluation: dict[str, Any], right: bool) -> None:
+    session, _ = begin(evaluation)
+    step = session.step("stop [5]")
+    assert (step.reward, step.done) == (float(right), True)
+
+
+def test_preparing_actions_are_performed_before_the_place_is_looked_up(begin: Begin) -> None:
+    evaluation = html("last", "document.title", exact_match="prepared")
+    evaluation["program_html"][0]["prep_actions"] = ["document.title = 'prepared'"]
+    session, _ = begin(evaluation)
+    assert session.step("stop").reward == 1.0
