@@ -1,0 +1,192 @@
+"""WebArena behind the real server: both dialects, sessions that keep apart, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from chromium import chromium_processes, eventually, needs_chromium
+from counting_servers import ROOT
+
+from environments.webarena.oracle import Oracle
+from environments.webarena.tasks import embedded_tasks, plan
+from environments.webarena.world import WebArena
+from tasks.provision.local import LocalServer
+
+pytestmark = needs_chromium
+
+PATIENCE_S = 300.0
+Trace = list[tuple[str, float, bool]]
+
+
+def server(state_dir: Path, *options: str, seed: str = "0") -> LocalServer:
+    command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}", *options]
+    return LocalServer("webarena", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed})
+
+
+@pytest.fixture(scope="module")
+def url(state_dir: Path) -> Iterator[str]:
+    made = server(state_dir)
+    made.start()
+    yield made.url
+    made.end()
+
+
+def ask(url: str, body: Any) -> tuple[int, Any]:
+    """One request on a connection of its own, as AgentGym's clients send them."""
+    data = b"" if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "Connection": "close"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def item(url: str, operation: str, **fields: Any) -> dict[str, Any]:
+    reply: dict[str, Any] = ask(f"{url}/v1/{operation}", {"items": [fields]})[1]["items"][0]
+    return reply
+
+
+def solve(url: str, index: int, between: Callable[[], object] = lambda: None) -> Trace:
+    """Plays a task with the oracle, which sees nothing but what comes over the wire."""
+    begun = item(url, "create", index=index)
+    assert begun["status"] == 200, begun
+    oracle, seen = Oracle(plan(index), embedded_tasks()[index].start_urls[0]), begun["observation"]
+    trace: Trace = [(seen, 0.0, False)]
+    for turn in range(30):
+        between()
+        action = oracle.action(seen)
+        oracle.performed(action, seen)
+        reply = item(url, "step", session=begun["session"], turn=turn, action=f"I think that ```{action}``` is right.")
+        assert reply["status"] == 200, reply
+        trace.append((reply["observation"], reply["reward"], reply["done"]))
+        if reply["done"]:
+            break
+        seen = reply["observation"]
+    item(url, "close", session=begun["session"])
+    return trace
+
+
+def one_of_each_site() -> list[int]:
+    chosen: dict[str, int] = {}
+    for index in WebArena({}).tasks("test"):
+        task = embedded_tasks()[index]
+        if task.kind == "change":
+            chosen.setdefault(task.sites[0], index)
+    return list(chosen.values())
+
+
+def test_eight_interleaved_sessions_are_each_solved_as_alone(url: str, state_dir: Path) -> None:
+    tasks = one_of_each_site()
+    assert len(tasks) == 4
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda index: solve(url, index), tasks * 2))
+    assert [trace[-1][1:] for trace in together] == [(1.0, True)] * 8
+    assert together[:4] == together[4:]
+    other = server(state_dir, "--workers", "2", seed="4242")
+    other.start()
+    try:
+        assert solve(other.url, tasks[0]) == together[0]
+    finally:
+        other.end()
+
+
+def test_a_client_of_agentgym_plays_an_episode(url: str) -> None:
+    index = next(index for index in one_of_each_site() if embedded_tasks()[index].sites == ("shopping",))
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as greeting:
+        assert json.load(greeting) == "ok"
+    status, created = ask(f"{url}/create", None)
+    assert (status, list(created)) == (200, ["env_idx"])
+    number = created["env_idx"]
+    status, begun = ask(f"{url}/reset", {"seed": 0, "idx": index, "env_idx": number})
+    assert status == 200
+    assert (begun["sites"], begun["object"]) == (["shopping"], embedded_tasks()[index].intent)
+    oracle, seen = Oracle(plan(index), "http://shop.test"), begun["observation"]
+    for _ in range(20):
+        action = oracle.action(seen)
+        oracle.performed(action, seen)
+        reply = f"Let's think step-by-step. In summary, the next action I will perform is ```{action}```"
+        status, step = ask(f"{url}/step", {"action": reply, "env_idx": number})
+        assert status == 200
+        assert list(step) == ["observation", "reward", "terminated", "truncated", "info"]
+        if step["terminated"]:
+            break
+        seen = step["observation"]
+        with urllib.request.urlopen(f"{url}/observation?env_idx={number}", timeout=PATIENCE_S) as answer:
+            assert json.load(answer) == seen
+    assert (step["reward"], step["truncated"]) == (1.0, False)
+    assert ask(f"{url}/close", {"env_idx": number}) == (200, {"closed": True})
+    assert ask(f"{url}/step", {"action": "```stop```", "env_idx": number})[0] == 410
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/create", {"items": [{"index": 10**6}]}, 422),
+        ("/v1/create", {"items": [{"index": -1}]}, 422),
+        ("/v1/step", {"items": [{"session": "x", "turn": 0, "action": "stop"}]}, 404),
+        ("/reset", {"seed": 0, "idx": 10**6, "env_idx": 1}, 404),
+        ("/reset", {"seed": 0, "idx": "../../etc/passwd", "env_idx": 1}, 422),
+        ("/step", {"env_idx": 1}, 422),
+    ],
+)
+def test_what_makes_no_sense_has_the_right_status(url: str, path: str, body: Any, status: int) -> None:
+    answered, content = ask(url + path, body)
+    assert answered == status
+    assert content["error"]
+
+
+def test_the_metrics_count_steps(url: str) -> None:
+    solve(url, one_of_each_site()[0])
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    assert 'environment_world_step_seconds_count{worker="0"}' in text
+
+
+def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(state_dir: Path) -> None:
+    made = server(state_dir)
+    made.start()
+    try:
+        index = one_of_each_site()[0]
+        begun = item(made.url, "create", index=index)
+        for process in chromium_processes(psutil.Process(made.pid)):
+            process.kill()
+        reply = item(made.url, "step", session=begun["session"], turn=0, action="scroll [down]")
+        assert (reply["status"], reply["error"]["type"]) == (500, "world_fault")
+        assert "BrowserLostError" in reply["error"]["message"]
+        assert "bug" not in reply["error"]["message"]
+        assert item(made.url, "step", session=begun["session"], turn=0, action="scroll [down]")["status"] == 410
+        assert solve(made.url, index)[-1][1] == 1.0
+    finally:
+        made.end()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Signals) -> None:
+    made = server(state_dir)
+    made.start()
+    item(made.url, "create", index=0)
+    root = psutil.Process(made.pid)
+    browsers = chromium_processes(root)
+    assert len(browsers) >= 3
+    [process] = [child for child in root.children(recursive=True) if "environments" in child.cmdline()]
+    process.send_signal(ending)
+    eventually(lambda: not any(browser.is_running() and browser.status() != psutil.STATUS_ZOMBIE for browser in browsers))
+    made.end()
+
+
+@pytest.mark.slow
+def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
+    indices = WebArena({}).tasks("webarena-50")
+    with ThreadPoolExecutor(4) as pool:
+        rewards = dict(zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True))
+    assert rewards == dict.fromkeys(indices, 1.0)
