@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tiny_searchqa import CORPUS, tiny_library, word_vectors
+from tiny_searchqa import CORPUS, WORDS, tiny_e5, tiny_library, word_vectors
 
 from environments.searchqa.library import SearchDataError
 from environments.searchqa.published import VectorSource
@@ -20,8 +20,6 @@ from environments.searchqa.retrieval import dense
 from environments.searchqa.retrieval.dense import FAISS, VECTORS, Dense, MappedVectors, build_vectors
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
-
-WORDS = ["peru", "lima", "andes", "llama", "coast", "city", "river", "high", "old"]
 
 
 def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,21 +148,9 @@ def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(tmp_path: P
 
 @pytest.mark.slow
 def test_the_e5_encoder_averages_over_a_texts_own_tokens(tmp_path: Path) -> None:
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
     from environments.searchqa.retrieval.e5 import E5
 
-    words = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "query", "passage", ":", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(tmp_path)
-    torch.manual_seed(0)
-    BertModel(BertConfig(len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)).save_pretrained(
-        tmp_path
-    )
-
+    tiny_e5(tmp_path)
     encode = E5(str(tmp_path))
     vectors = encode(["passage: lima", "passage: llama old andes high coast", "query: city"])
     assert vectors.shape == (3, 32)

@@ -21,6 +21,7 @@ CORPUS = [
     ("São Paulo", "São Paulo is the largest city of Brazil."),
 ]
 """Title and text of each passage."""
+WORDS = ["peru", "lima", "andes", "llama", "coast", "city", "river", "high", "old"]
 QUESTIONS = [
     {"id": "test_0", "question": "what is the capital of peru", "golden_answers": ["Lima", "City of Kings"]},
     {"id": "test_1", "question": "what animal lives in the andes", "golden_answers": ["the llama"]},
@@ -51,3 +52,19 @@ def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
         for word in text.lower().replace(".", " ").split():
             vectors[row, zlib.crc32(word.encode()) % 64] += 1
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def tiny_e5(folder: Path) -> Path:
+    """A BERT model with random weights that knows the words of `WORDS` and single letters."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[UNK]", "query", "passage", ":", *WORDS, *"abcdefghij"]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=len(names), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    BertModel(config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,251 @@
+"""SearchQA behind the real server: what comes over the wire is what the world says, in both dialects."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+from counting_servers import ROOT
+
+from environments.client import EnvironmentClient
+from environments.searchqa.world import SearchQA
+from tasks.provision.local import LocalServer
+from tasks.provision.process import ProvisionError
+from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
+
+Trace = list[tuple[str, float, bool]]
+Start = Callable[..., LocalServer]
+
+SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "20000"))
+"""Fewer for a shorter run: SOAK_EPISODES=2000 python -m pytest tests/integration/test_searchqa_over_http.py -m slow -k memory"""
+
+
+@pytest.fixture(scope="module")
+def world() -> SearchQA:
+    return SearchQA()  # builds the embedded questions where that has not been done, so that the servers start at once
+
+
+@pytest.fixture(scope="module")
+def start(world: SearchQA, state_dir: Path) -> Iterator[Start]:
+    """Starts a server: start(*options, **environment)."""
+    servers: list[LocalServer] = []
+
+    def begin(*options: str, **environment: str) -> LocalServer:
+        command = [sys.executable, "-m", "environments", "serve", "searchqa", "--port", "{port}", *options]
+        variables = {"PYTHONPATH": str(ROOT), **environment}
+        servers.append(LocalServer("searchqa", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
+        servers[-1].start()
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def url(start: Start) -> str:
+    return start(PYTHONHASHSEED="12345").url
+
+
+def play(world: SearchQA, index: int) -> tuple[str, list[str], Trace]:
+    """The first observation, the expert's actions and what they are answered, without a server."""
+    session = world.create()
+    first, actions, trace = session.reset(index), [], []
+    while not trace or not trace[-1][2]:
+        actions.append(session.oracle_action())
+        step = session.step(actions[-1])
+        trace.append((step.observation, step.reward, step.done))
+    return first, actions, trace
+
+
+async def play_over_http(client: EnvironmentClient, index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+    session, first = await client.start(index)
+    steps = [await client.step(session, action) for action in actions]
+    await client.close(session)
+    return first, [(step.observation, step.reward, step.done) for step in steps]
+
+
+def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(world: SearchQA, url: str) -> None:
+    tasks = world.tasks("searchqa-400")
+    expected = [play(world, index) for index in tasks]
+    assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
+
+    async def run() -> list[tuple[str, Trace]]:
+        turns = asyncio.Semaphore(64)
+        async with EnvironmentClient([url]) as client:
+
+            async def one(index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+                async with turns:
+                    return await play_over_http(client, index, actions)
+
+            return await asyncio.gather(*(one(index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True)))
+
+    assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
+
+
+def test_workers_answer_alike_whatever_their_hash_seed(world: SearchQA, start: Start) -> None:
+    server = start("--workers", "2", PYTHONHASHSEED="1")
+    tasks = world.tasks("test")[:40]
+    expected = [play(world, index) for index in tasks]
+
+    async def run() -> list[tuple[str, Trace]]:
+        async with EnvironmentClient([server.url]) as client:
+            assert (await client.world()).version == world.version
+            return await asyncio.gather(
+                *(play_over_http(client, index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True))
+            )
+
+    assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
+
+
+class TheirClient:
+    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self.env_id = self._send("POST", "/create", {"id": 0})
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        headers = {"Content-Type": "application/json", "User-Agent": "python-requests/2.32.3", "Accept": "*/*"} if body is not None else {}
+        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status == 200, content
+        return json.loads(content)
+
+    def reset(self, index: int) -> Any:
+        return self._send("POST", "/reset", {"id": index, "env_idx": self.env_id})
+
+    def step(self, action: str) -> Any:
+        return self._send("POST", "/step", {"action": action, "env_idx": self.env_id})
+
+    def observe(self) -> Any:
+        return self._send("GET", f"/observation?env_idx={self.env_id}")
+
+    def close(self) -> Any:
+        return self._send("POST", "/close", {"env_idx": self.env_id})
+
+
+def test_a_client_of_agentgyms_plays_unchanged(world: SearchQA, url: str) -> None:
+    assert requests.get(f"{url}/", timeout=60).json() == "ok"
+    clients = [TheirClient(url) for _ in range(3)]
+    assert all(type(client.env_id) is int for client in clients)
+    for client, index in zip(clients, world.tasks("test"), strict=False):
+        first, actions, trace = play(world, index)
+        assert client.reset(index) == client.observe() == first
+        for action, (observation, reward, done) in zip(actions, trace, strict=True):
+            answered = client.step(f"<think>Let me see.</think>\n{action}")
+            assert answered == {"observation": observation, "reward": reward, "done": done, "info": None}
+            assert client.observe() == observation
+        assert client.close()
+        with pytest.raises(AssertionError, match="the session has ended"):
+            client.step("<search>Lima</search>")
+
+
+def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str) -> None:
+    client = TheirClient(url)
+    for index in (-1, 12_000, 221_327):
+        with pytest.raises(AssertionError, match=f"no task {index}"):
+            client.reset(index)
+    client.close()
+
+
+def test_guessing_is_allowed_to_clients_of_agentgyms_where_the_server_is_told_so(world: SearchQA, start: Start) -> None:
+    client = TheirClient(start(SEARCHQA_WRONG_ANSWER="continue").url)
+    client.reset(world.tasks("test")[0])
+    assert [(reply["reward"], reply["done"]) for reply in (client.step("<answer>no idea</answer>") for _ in range(3))] == [(0.0, False)] * 3
+    *_, right = play(world, world.tasks("test")[0])[1]
+    assert client.step(right)["reward"] == 1.0
+
+
+def test_bad_settings_end_the_server_with_the_variables_name(start: Start) -> None:
+    with pytest.raises(ProvisionError, match="SEARCHQA_FORMAT_REWARD is a number from 0 to 1"):
+        start(SEARCHQA_FORMAT_REWARD="plenty")
+
+
+def test_a_published_library_is_served_with_agentgyms_indices(start: Start, tmp_path: Path) -> None:
+    from environments.searchqa.published import build_published
+
+    files = {"bamboogle-test": write_lines(tmp_path / "test.jsonl", QUESTIONS)}
+    build_published(tmp_path / "library", write_corpus(tmp_path / "corpus.jsonl"), files)
+    client = TheirClient(start(SEARCHQA_DATA=str(tmp_path / "library")).url)
+    assert client.reset(51_588) == "Question: what is the capital of peru"
+    assert client.step("<search>Peru</search>")["observation"].count("Doc ") == 2
+    assert client.step("<answer>Lima</answer>")["reward"] == 1.0
+
+
+@pytest.mark.slow
+def test_dense_search_answers_many_sessions_at_once_as_each_alone(start: Start, tmp_path: Path) -> None:
+    from environments.searchqa.published import VectorSource, build_published
+    from tests.unit.tiny_searchqa import tiny_e5
+
+    model = tiny_e5(tmp_path / "model")
+    texts = [
+        *CORPUS,
+        *((f"{one} {other}", f"{one} and {other} {n}") for n, (one, other) in enumerate(itertools.permutations("abcdefghij", 2))),
+    ]
+    files = {"nq-test": write_lines(tmp_path / "test.jsonl", QUESTIONS)}
+    build_published(tmp_path / "library", write_corpus(tmp_path / "corpus.jsonl", texts), files, VectorSource(str(model), 16))
+    url = start(SEARCHQA_DATA=str(tmp_path / "library")).url
+    actions = [f"<search>{one} or {other}</search>" for one, other in itertools.permutations("abcdef", 2)]
+
+    async def run() -> None:
+        async with EnvironmentClient([url]) as client:
+            alone = [await play_over_http(client, 0, [action]) for action in actions]
+            together = await asyncio.gather(*(play_over_http(client, 0, [action]) for action in actions))
+        assert together == alone
+        assert len({trace[0][0] for _, trace in alone}) > 5
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_memory_stays_flat(world: SearchQA, start: Start) -> None:
+    server = start()
+    port = urlsplit(server.url).port
+    [process] = [
+        some
+        for some in psutil.Process().children(recursive=True)
+        if any(place.status == psutil.CONN_LISTEN and place.laddr.port == port for place in some.net_connections())
+    ]
+    tasks = itertools.cycle(world.tasks("train"))
+    anonymous = []
+    with requests.Session() as connection:
+
+        def post(operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            answer = connection.post(f"{server.url}/v1/{operation}", json={"items": items}, timeout=120)
+            assert answer.status_code == 200
+            return answer.json()["items"]
+
+        for _ in range(10):
+            for _ in range(SOAK_EPISODES // 10 // 100):
+                begun = post("create", [{"index": index} for index in itertools.islice(tasks, 100)])
+                asked = [f"<search>{reply['observation'].removeprefix('Question: ')}</search>" for reply in begun]
+                for turn, actions in enumerate((asked, ["<answer>nobody knows</answer>"] * 100)):
+                    post(
+                        "step",
+                        [
+                            {"session": reply["session"], "turn": turn, "action": action}
+                            for reply, action in zip(begun, actions, strict=True)
+                        ],
+                    )
+                post("close", [{"session": reply["session"]} for reply in begun])
+            # Memory of its own; pages of the mapped files come and go as the system likes.
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            anonymous.append(int(re.search(r"RssAnon:\s+(\d+)", status)[1]))  # type: ignore[index]
+    assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
+    assert max(anonymous[1:]) <= 1.05 * anonymous[0], anonymous
