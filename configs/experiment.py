@@ -26,9 +26,9 @@ class StarterPolicy(Part):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads; must divide hidden_size."""
-    tasks: str = "wood-train"
+    tasks: str = "wood-renamed"
     """Task list of the environment whose goals the oracle demonstrates."""
-    tokens: PositiveInt = 200_000
+    tokens: PositiveInt = 600_000
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""

@@ -1,23 +1,28 @@
 """The tasks of TextCraft: which goal an index means, what the agent is told first, and the named lists of tasks.
 
-A goal is an item that can be crafted in 1 to 4 layers. Everything is a pure function of the index or of the goal's name, so it
-is the same in every process. Whatever changes a task must change `VERSION`.
+A goal is an item that can be crafted in 1 to 4 layers. Index = number of the goal + number of goals x variant: variant 0 is the task
+as the game has it, the others are renamed (see renaming.py), with distractors and an order of lines of their own. Everything is a
+pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
 from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
+from environments.textcraft.renaming import Renaming, renaming, words_of
 
-VERSION = f"minecraft-{GAME_VERSION}-1"
+VERSION = f"minecraft-{GAME_VERSION}-2"
 MAX_DEPTH = 4
 MAX_DISTRACTORS = 10
 EVALUATION_SIZE = 100
+VARIANTS = 1000
+RENAMED_VARIANTS = 48
+"""Renamed variants of each goal in the list "wood-renamed"."""
 
 _TRAIN, _VALIDATION = 0.7, 0.1
 _SPLITS = ("train", "validation", "test")
@@ -25,10 +30,11 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What begins an episode: the item to craft and the first observation."""
+    """What begins an episode: the item to craft, under its own name, the first observation, and how names are exchanged in it."""
 
     goal: str
     observation: str
+    renaming: Renaming | None
 
 
 @cache
@@ -39,14 +45,17 @@ def goals() -> tuple[str, ...]:
 
 
 def goal(index: int) -> str:
-    """The item that task `index` asks for, e.g. "oak planks".
+    """The item that task `index` asks for, under its own name, e.g. "oak planks".
 
     Raises:
         TaskIndexError: There is no such task.
     """
-    if not 0 <= index < len(goals()):
-        raise TaskIndexError(f"textcraft has no task {index}; its tasks are 0 to {len(goals()) - 1}")
-    return goals()[index]
+    n_goals = len(goals())
+    if not 0 <= index < n_goals * VARIANTS:
+        raise TaskIndexError(
+            f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {n_goals * VARIANTS - 1}"
+        )
+    return goals()[index % n_goals]
 
 
 def depth(index: int) -> int:
@@ -58,7 +67,7 @@ def depth(index: int) -> int:
     return recipe_book().depth[goal(index)]
 
 
-@cache
+@lru_cache(maxsize=8192)
 def task(index: int) -> Task:
     """Task `index` as an agent meets it: every recipe that is of use and up to 10 that are not, in an order of its own.
 
@@ -77,7 +86,12 @@ def task(index: int) -> Task:
     distractors = sorted(others, key=lambda recipe: _order(f"distractors {index}", recipe.command()))[:MAX_DISTRACTORS]
     lines = [recipe.command() for recipe in needed + distractors]
     lines.sort(key=lambda line: _order(f"lines {index}", line))
-    return Task(wanted, "\n".join(["Crafting commands:", *lines, "", f"Goal: craft {wanted}."]))
+    observation = "\n".join(["Crafting commands:", *lines, "", f"Goal: craft {wanted}."])
+    variant = index // len(goals())
+    if variant == 0:
+        return Task(wanted, observation, None)
+    exchanged = renaming(variant, words_of(_family_names(wanted)))
+    return Task(wanted, exchanged.apply(observation), exchanged)
 
 
 def needed_recipes(wanted: str) -> list[Recipe]:
@@ -92,6 +106,17 @@ def needed_recipes(wanted: str) -> list[Recipe]:
             more += [ingredient for ingredient, _ in recipe.ingredients]
         names += [other for other in dict.fromkeys(more) if other not in names]
     return found
+
+
+def _family_names(wanted: str) -> tuple[str, ...]:
+    """The names among which those of a task are exchanged: the wood family's, with what else its commands mention, or all."""
+    return _wood_names() if wanted in wood_goals() else tuple(recipe_book().recipes) + tuple(sorted(recipe_book().raw))
+
+
+@cache
+def _wood_names() -> tuple[str, ...]:
+    recipes = [recipe for wanted in sorted(wood_goals()) for recipe in needed_recipes(wanted)]
+    return tuple(sorted({name for recipe in recipes for name in (recipe.output, *(name for name, _ in recipe.ingredients))}))
 
 
 @cache
@@ -119,6 +144,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     - "train", "validation", "test": 70, 10 and 20 % of the goals of each depth, inside and outside the wood family alike;
     - "depth-1" to "depth-4": all goals of that depth;
     - "wood-train", "wood-validation", "wood-test": the wood family's part of each split;
+    - "wood-renamed": 48 renamed variants of each task of "wood-train";
     - "textcraft-100": 100 tasks of the test split, its depths in proportion.
     """
     indices = range(len(goals()))
@@ -136,6 +162,8 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     lists: dict[str, Collection[int]] = dict(parts)
     lists |= {f"depth-{level}": some for level, some in by_depth.items()}
     lists |= {f"wood-{split}": set(wood).intersection(some) for split, some in parts.items()}
+    variants = range(1, RENAMED_VARIANTS + 1)
+    lists["wood-renamed"] = [index + len(goals()) * variant for variant in variants for index in lists["wood-train"]]
     lists[f"textcraft-{EVALUATION_SIZE}"] = _in_proportion(_shuffled("evaluation", parts["test"]), depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 

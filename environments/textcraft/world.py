@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from environments.environment import EpisodeOverError, OracleError, Step
-from environments.textcraft.actions import Craft, Get, RefusedError, parse_action
+from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, RefusedError, parse_action
 from environments.textcraft.oracle import plan
+from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import VERSION, goals, task, task_list
 
 
@@ -16,23 +19,43 @@ class TextCraftEnvironment:
         inventory: How many of each item are held, in the order in which they came.
     """
 
-    __slots__ = ("goal", "inventory")
+    __slots__ = ("_renaming", "goal", "inventory")
 
     def __init__(self) -> None:
         self.goal: str | None = None
         self.inventory: dict[str, int] = {}
+        self._renaming: Renaming | None = None
 
     def reset(self, index: int) -> str:
         """Begins task `index` with nothing held; see `Environment.reset`."""
         begun = task(index)
         self.goal = begun.goal
         self.inventory = {}
+        self._renaming = begun.renaming
         return begun.observation
 
     def step(self, action: str) -> Step:
         """Performs one action; see `Environment.step`. An action that cannot be done changes nothing but is answered with why."""
         if self.goal is None:
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
+        if self._renaming is None:
+            return self._step(action)
+        answer = self._step(self._renaming.undo(action[: MAX_CHARACTERS + 1]))
+        return replace(answer, observation=self._renaming.apply(answer.observation))
+
+    def oracle_action(self) -> str:
+        """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
+        if self.goal is None:
+            raise OracleError("no TextCraft episode is in progress")
+        action = plan(self.goal, self.inventory)[0]
+        return action if self._renaming is None else self._renaming.apply(action)
+
+    def close(self) -> None:
+        """Ends the episode."""
+        self.goal = None
+        self.inventory = {}
+
+    def _step(self, action: str) -> Step:
         try:
             command = parse_action(action)
         except RefusedError as refused:
@@ -44,17 +67,6 @@ class TextCraftEnvironment:
             return self._craft(command)
         held = " ".join(f"[{item}] ({count})" for item, count in self.inventory.items())
         return Step(f"Inventory: {held or 'You are not carrying anything.'}", 0.0, False)
-
-    def oracle_action(self) -> str:
-        """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
-        if self.goal is None:
-            raise OracleError("no TextCraft episode is in progress")
-        return plan(self.goal, self.inventory)[0]
-
-    def close(self) -> None:
-        """Ends the episode."""
-        self.goal = None
-        self.inventory = {}
 
     def _craft(self, command: Craft) -> Step:
         inventory = self.inventory

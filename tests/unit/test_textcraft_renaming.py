@@ -1,0 +1,60 @@
+"""Renamed tasks are the same problems in other words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.textcraft.renaming import renaming
+from environments.textcraft.tasks import goals, task, task_list
+from environments.textcraft.world import TextCraft
+
+RENAMED = task_list("wood-renamed")
+WORDS = ("oak", "birch", "door", "planks", "stick", "fence")
+
+
+@given(st.integers(1, 999), st.text(alphabet="abdoknirs_ ,:1", max_size=60))
+def test_undoing_a_renaming_gives_the_text_back(variant: int, text: str) -> None:
+    exchanged = renaming(variant, WORDS)
+    assert exchanged.undo(exchanged.apply(text)) == text
+
+
+def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
+    exchanged = next(r for r in (renaming(v, WORDS) for v in range(1, 50)) if r.apply("oak") not in ("oak", "planks"))
+    new = exchanged.apply("oak")
+    assert exchanged.apply("Crafted 4 minecraft:oak_slab, cloak") == f"Crafted 4 minecraft:{new}_slab, cloak"
+
+
+def test_variants_are_many_and_none_of_them_is_a_held_out_task() -> None:
+    observations = {task(index).observation for index in RENAMED}
+    assert len(observations) > len(RENAMED) / 2  # a goal of one short command has few variants that differ
+    assert observations.isdisjoint(task(index).observation for index in task_list("wood-test"))
+
+
+@pytest.mark.parametrize("index", RENAMED[::131])
+def test_the_oracle_solves_a_renamed_task_in_the_words_of_its_commands(index: int) -> None:
+    session = TextCraft().create()
+    first = session.reset(index)
+    written = set(re.findall(r"[a-z]+", first))
+    for _ in range(20):
+        action = session.oracle_action()
+        if action.startswith("craft") and "planks" not in first:
+            assert set(re.findall(r"[a-z]+", action)) <= written | {"craft", "using", "get"}
+        step = session.step(action)
+        if step.done:
+            break
+    assert step.reward == 1.0
+
+
+def test_an_action_of_any_bytes_is_answered_in_a_renamed_task() -> None:
+    session = TextCraft().create()
+    session.reset(RENAMED[5])
+    for action in ("", "get 99999999999 x", "x" * 10**6, "gét 1 öak", "craft"):
+        assert not session.step(action).done
+
+
+def test_a_plain_task_is_what_it_was() -> None:
+    assert all(task(index).renaming is None for index in range(len(goals())))
