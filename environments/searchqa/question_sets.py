@@ -67,6 +67,8 @@ def _question_of(record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     answers: Sequence[str]
     if record.get("golden_answers") is not None:  # FlashRAG, Search-R1
         answers = record["golden_answers"]
+    elif record.get("reward_model") is not None:  # Search-R1
+        answers = record["reward_model"]["ground_truth"]["target"]
     elif record.get("possible_answers") is not None:  # PopQA
         answers = msgspec.json.decode(record["possible_answers"], type=list[str])
     elif isinstance(answer, Mapping):  # TriviaQA
@@ -114,7 +116,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     file = pyarrow.parquet.ParquetFile(path)
-    wanted = [name for name in ("data_source", "question", "golden_answers") if name in file.schema_arrow.names]
+    wanted = [name for name in ("data_source", "question", "golden_answers", "reward_model") if name in file.schema_arrow.names]
     yield from chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(columns=wanted))
 
 

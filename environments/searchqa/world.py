@@ -12,6 +12,16 @@ from environments.searchqa.settings import Settings
 
 SHOWN = 3
 """Passages that a search shows."""
+INSTRUCTION = (
+    "You answer a question with the help of a search engine. Every message of yours holds one action:\n"
+    "<search>query</search>: look something up; the three passages that fit the query best come back between <information> and "
+    "</information>\n"
+    "<answer>text</answer>: give the final answer\n"
+    "A question may take several searches, one building on what another found. The answer is a name, a number or a few words, "
+    "without explanation."
+)
+ONE_ATTEMPT = "There is one attempt: search until you are sure."
+MORE_ATTEMPTS = "After a wrong answer you may go on."
 MANY_PASSAGES = 1_000_000
 """From so many on a search takes long enough to keep other requests waiting."""
 
@@ -100,14 +110,6 @@ class SearchQA:
     """
 
     name = "searchqa"
-    instruction = (
-        "You answer a question with the help of a search engine. Every message of yours holds one action:\n"
-        "<search>query</search>: look something up; the three passages that fit the query best come back between <information> and "
-        "</information>\n"
-        "<answer>text</answer>: give the final answer\n"
-        "A question may take several searches, one building on what another found. The answer is a name, a number or a few words, "
-        "without explanation, and there is one attempt: search until you are sure."
-    )
 
     def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None) -> None:
         """Opens the questions and passages that the settings name; the embedded ones are built first where they are missing.
@@ -126,6 +128,7 @@ class SearchQA:
         self._retriever = open_retriever(self._library.folder, encoder or about.encoder)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
         rules = (not self._settings.wrong_ends, "-guessing"), (self._settings.format_reward, f"-form{self._settings.format_reward:g}")
+        self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
         self.version = about.version + "".join(said for changed, said in rules if changed)
 
     def create(self) -> SearchQAEnvironment:

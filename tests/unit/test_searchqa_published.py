@@ -184,6 +184,12 @@ def test_merged_files_of_search_r1_are_told_apart_by_their_source(tmp_path: Path
     assert read == [(51713, "nq-train", "nq?"), (51714, "nq-train", "nq?"), (130881, "hotpotqa-train", "hotpotqa?")]
 
 
+def test_answers_of_search_r1_may_stand_in_the_reward_alone(tmp_path: Path) -> None:
+    rows = [{"data_source": "bamboogle", "question": "who?", "reward_model": {"style": "rule", "ground_truth": {"target": ["x", "y"]}}}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
+    assert list(read_sets({"test": tmp_path / "test.parquet"})) == [(51588, "bamboogle-test", "who?", ("x", "y"))]
+
+
 def test_files_may_be_compressed(tmp_path: Path) -> None:
     corpus = tmp_path / "wiki-18.jsonl.gz"
     corpus.write_bytes(gzip.compress(write_corpus(tmp_path / "corpus.jsonl").read_bytes()))

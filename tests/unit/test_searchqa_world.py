@@ -82,6 +82,11 @@ def test_form_earns_nothing_while_guessing_goes_on(library: Path) -> None:
     assert rewards == [0.0, 0.0, 0.0, 1.0]
 
 
+def test_the_instruction_says_how_many_attempts_there_are(library: Path) -> None:
+    assert "one attempt" in SearchQA(Settings(library)).instruction
+    assert "one attempt" not in SearchQA(Settings(library, wrong_ends=False)).instruction
+
+
 def test_the_rules_are_part_of_the_version(library: Path) -> None:
     rules = [
         Settings(library),

@@ -31,13 +31,17 @@ def facts_library(cache: Path) -> Path:
     processes that ask at the same time one builds and the others wait. Another version of a package or of this code is another folder.
 
     Raises:
-        SearchDataError: A package is missing, or the build failed.
+        SearchDataError: A package is missing, the cache folder cannot be written to, or the build failed.
     """
     folder = facts_folder(cache)
     if folder.exists():
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{folder.name}.lock").open("w") as lock:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = (cache / f"{folder.name}.lock").open("w")
+    except OSError as fault:
+        raise SearchDataError(f"the embedded questions cannot be kept in {cache} ({fault}); name a folder in SEARCHQA_CACHE") from fault
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             _build(folder)
