@@ -140,6 +140,10 @@ class Dialogue:
             return tokens[tokens.index(self._end_of_turn) + 1 :]
         return tokens
 
+    def message(self, text: str) -> list[int]:
+        """The tokens of a message that says `text`, end of turn included: for demonstrations. Shape (M,)."""
+        return [*self._encode(text), self.stop_tokens[0]]
+
     def text(self, tokens: Sequence[int]) -> str:
         """What the policy wrote, without stop tokens and other special tokens."""
         decoded = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)

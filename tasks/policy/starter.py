@@ -1,0 +1,233 @@
+"""The starter policy: a small model made from nothing, so that everything can be run without a GPU and without a hub.
+
+    python -m tasks.policy.starter --environment textcraft --folder runs/starter
+
+What was built once is found again: the folder's name is a digest of all that determines the weights, and its files are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from itertools import chain, islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from configs.experiment import StarterPolicy
+from environments.environment import World
+from environments.registry import load_world
+from tasks.policy.demonstrations import Demonstration, demonstrations
+
+CODE_VERSION = 1
+"""Changes whenever the same configuration and seed would give other weights."""
+DETOUR_RATE = 0.2
+THREADS = 1
+MANIFEST = "starter.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StarterReport:
+    """A starter policy and how it came about.
+
+    Attributes:
+        path: Folder with model and tokenizer, to be loaded like any Hugging Face model.
+        parameters: Number of weights.
+        vocabulary: Number of tokens that the tokenizer knows.
+        demonstrations: Episodes that were cloned.
+        tokens: Their tokens.
+        learned_tokens: Those of them that the oracle wrote: what carried loss.
+        first_loss: Mean negative log-likelihood, in nats, over the first tenth of the updates.
+        last_loss: The same over the last tenth.
+        seconds: Wall time of the building.
+        found: Whether an earlier call had built it.
+    """
+
+    path: Path
+    parameters: int
+    vocabulary: int
+    demonstrations: int
+    tokens: int
+    learned_tokens: int
+    first_loss: float
+    last_loss: float
+    seconds: float
+    found: bool
+
+
+def find_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path) -> StarterReport | None:
+    """The starter policy if `folder` has it complete and undamaged, without loading torch."""
+    path = folder / _name(config, environment, seed)
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
+            return None
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return StarterReport(path=path, **manifest["report"], found=True)
+
+
+def build_starter_policy(
+    config: StarterPolicy, environment: str, seed: int, folder: Path, report: Callable[[int, int, float], None] | None = None
+) -> StarterReport:
+    """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
+
+    It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
+
+    Args:
+        config: Size, demonstrations and learning rate.
+        environment: Name of the world whose oracle demonstrates.
+        seed: Of the weights, the detours in the demonstrations, and the order of the batches.
+        folder: Where starter policies are kept, each in a folder of its own.
+        report: Called after each update with the tokens seen, the tokens in all, and the loss in nats.
+
+    Raises:
+        ValueError: The environment has no such task list.
+    """
+    found = find_starter_policy(config, environment, seed, folder)
+    if found is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _name(config, environment, seed)
+    with _alone(folder / f".{name}.lock"):
+        found = find_starter_policy(config, environment, seed, folder)
+        if found is not None:
+            return found
+        for left_behind in folder.glob(f".{name}.building-*"):
+            shutil.rmtree(left_behind)
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
+        try:
+            made = _build(config, load_world(environment), seed, building, report)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            building.rename(folder / name)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return replace(made, path=folder / name)
+
+
+def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: Callable[[int, int, float], None] | None) -> StarterReport:
+    import torch
+
+    from tasks.policy import cloning
+    from tasks.policy.dialogue import Dialogue
+
+    began = time.monotonic()
+    tasks = _tasks(world, config.tasks)
+    stream = demonstrations(world, tasks, seed, DETOUR_RATE)
+    first = list(islice(stream, 2 * len(tasks)))
+    tokenizer = cloning.build_tokenizer(_texts(world, first))
+    dialogue = Dialogue(tokenizer, "bare", None)
+    examples: list[cloning.Example] = []
+    tokens = 0
+    for demonstration in chain(first, stream):
+        examples.append(cloning.to_example(demonstration, dialogue))
+        tokens += len(examples[-1].tokens)
+        if tokens >= config.tokens:
+            break
+    model = cloning.build_model(config, tokenizer, seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        losses = cloning.clone(
+            model, examples, config.learning_rate, seed, lambda seen, loss: report(seen, tokens, loss) if report else None
+        )
+    finally:
+        torch.set_num_threads(threads)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    tenth = max(1, len(losses) // 10)
+    made = StarterReport(
+        path=path,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        vocabulary=len(tokenizer),
+        demonstrations=len(examples),
+        tokens=tokens,
+        learned_tokens=sum(sum(example.learned) for example in examples),
+        first_loss=sum(losses[:tenth]) / tenth,
+        last_loss=sum(losses[-tenth:]) / tenth,
+        seconds=time.monotonic() - began,
+        found=False,
+    )
+    figures = {key: value for key, value in asdict(made).items() if key not in ("path", "found")}
+    files = {file.name: _digest(file) for file in sorted(path.iterdir())}
+    (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
+    return made
+
+
+def _tasks(world: World, name: str) -> list[int]:
+    try:
+        return list(world.tasks(name))  # type: ignore[arg-type]  # worlds name more lists than their splits
+    except KeyError as error:
+        raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
+
+
+def _texts(world: World, played: list[Demonstration]) -> Iterator[str]:
+    """What the words of the tokenizer are taken from: the prompts of all training tasks, and demonstrations."""
+    environment = world.create()
+    yield from (environment.reset(task) for task in world.tasks("train"))
+    environment.close()
+    for demonstration in played:
+        yield demonstration.first_observation
+        for exchange in demonstration.exchanges:
+            yield exchange.action
+            yield exchange.observation
+
+
+def _name(config: StarterPolicy, environment: str, seed: int) -> str:
+    """Names a starter policy by all that determines its weights."""
+    version = load_world(environment).version
+    facts = json.dumps([config.model_dump(mode="json"), environment, version, seed, CODE_VERSION], sort_keys=True)
+    return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def _digest(file: Path) -> str:
+    return sha256(file.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Waits until no other process is in here; the system lets go of the lock when a process dies."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> None:
+    """Builds a starter policy from the command line; prints its report as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.policy.starter",
+        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",
+        epilog="example: python -m tasks.policy.starter --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
+    )
+    parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
+    parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
+    arguments = parser.parse_args()
+    config = StarterPolicy.model_validate_json(arguments.config)
+    with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def show(seen: int, total: int, loss: float) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
+            bar.update(seen - bar.n)
+
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
+        bar.update((bar.total or 0) - bar.n)
+    print(json.dumps(asdict(made), default=str))
+
+
+if __name__ == "__main__":
+    main()

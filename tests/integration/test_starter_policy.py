@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Tokenizer
+
+from configs.experiment import StarterPolicy
+from environments.registry import load_world
+from tasks.policy import cloning
+from tasks.policy.demonstrations import Demonstration, demonstrate, demonstrations
+from tasks.policy.dialogue import Dialogue
+from tasks.policy.starter import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
+from tasks.rollout.trajectory import Trajectory, Turn
+
+ROOT = Path(__file__).parents[2]
+TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
+build = partial(build_starter_policy, TINY, "textcraft")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> StarterReport:
+    return build(0, tmp_path_factory.mktemp("starters"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(made: StarterReport) -> Qwen2Tokenizer:
+    return AutoTokenizer.from_pretrained(made.path)
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Demonstration]:
+    world = load_world("textcraft")
+    return list(islice(demonstrations(world, list(world.tasks("train"))[::10], 3, 0.3), 30))
+
+
+def files(report: StarterReport) -> dict[str, bytes]:
+    """What determines the policy: everything but the record of how long it took."""
+    return {file.name: file.read_bytes() for file in report.path.iterdir() if file.name != MANIFEST}
+
+
+def test_same_seed_gives_the_same_bytes_and_another_seed_others(made: StarterReport, tmp_path: Path) -> None:
+    torch.manual_seed(17)  # whatever was drawn before
+    again, other = build(0, tmp_path), build(1, tmp_path)
+    assert files(again) == files(made)
+    assert files(other)["model.safetensors"] != files(made)["model.safetensors"]
+
+
+def test_loss_falls(made: StarterReport) -> None:
+    assert made.last_loss < 0.9 * made.first_loss
+
+
+def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
+    program = (
+        "import sys; from pathlib import Path; from configs.experiment import StarterPolicy\n"
+        "from tasks.policy.starter import build_starter_policy\n"
+        f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
+        f"report = build_starter_policy(config, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
+        "print(report.found, report.path, 'torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["True", str(made.path), "False"]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"damaged")])
+def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    report = build(0, tmp_path)
+    damage(report.path / "model.safetensors")
+    assert find_starter_policy(TINY, "textcraft", 0, tmp_path) is None
+    assert not build(0, tmp_path).found
+    assert files(report) == files(made)
+
+
+def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path) -> None:
+    program = (
+        "import os, signal; from pathlib import Path; from configs.experiment import StarterPolicy\n"
+        "from tasks.policy.starter import build_starter_policy\n"
+        f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
+        f"build_starter_policy(config, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert find_starter_policy(TINY, "textcraft", 0, tmp_path) is None
+    report = build(0, tmp_path)
+    assert files(report) == files(made)
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
+
+
+def test_of_two_calls_at_once_one_builds(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(lambda _: build(0, tmp_path), range(2)))
+    assert sorted(report.found for report in reports) == [False, True]
+
+
+def test_failed_build_leaves_no_folder(tmp_path: Path) -> None:
+    def fail(seen: int, total: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_starter_policy(TINY, "textcraft", 0, tmp_path, fail)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"policy\.starter\.tasks.*'nosuch'"):
+        build_starter_policy(TINY.model_copy(update={"tasks": "nosuch"}), "textcraft", 0, tmp_path)
+
+
+def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
+    config = TINY.model_copy(update={"tokens": 500})
+    command = [sys.executable, "-m", "tasks.policy.starter", "--folder", str(tmp_path), "--seed", "5", "--config", config.model_dump_json()]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    printed = json.loads(answer.stdout)
+    found = find_starter_policy(config, "textcraft", 5, tmp_path)
+    assert found is not None
+    assert printed["path"] == str(found.path)
+    assert printed["parameters"] == found.parameters
+    assert "loss" in answer.stderr
+
+
+def test_model_loads_by_path_and_predicts(made: StarterReport, tokenizer: Qwen2Tokenizer) -> None:
+    model = AutoModelForCausalLM.from_pretrained(made.path)
+    assert model.config.architectures == ["Qwen2ForCausalLM"]
+    assert model.config.vocab_size == len(tokenizer) == made.vocabulary
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.num_parameters() == made.parameters
+    prompt = Dialogue(tokenizer, "bare", None).prompt("Goal: craft stick.")
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits
+    assert logits.isfinite().all()
+
+
+def test_words_of_the_world_are_one_token_each(tokenizer: Qwen2Tokenizer) -> None:
+    environment = load_world("textcraft").create()
+    prompt = environment.reset(load_world("textcraft").tasks("train")[0])
+    environment.close()
+    tokens = tokenizer.encode(prompt)
+    assert tokenizer.decode(tokens) == prompt
+    for text in (" acacia", " planks", " 4", "craft", " trapdoor", "<|assistant|>", "<|end|>"):
+        assert len(tokenizer.encode(text)) == 1, text
+
+
+@given(text=st.text(max_size=60))
+@settings(max_examples=50)
+def test_any_text_survives_the_tokenizer(tokenizer: Qwen2Tokenizer, text: str) -> None:
+    normal = unicodedata.normalize("NFC", text)
+    assert tokenizer.decode(tokenizer.encode(normal)) == normal
+
+
+def test_layout_is_what_the_collector_would_record(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+    dialogue = Dialogue(tokenizer, "bare", None)
+    for demonstration in played:
+        trajectory = Trajectory("textcraft", demonstration.task, 0, 0, 0, 99, 0, "oracle")
+        trajectory.prompt = dialogue.prompt(demonstration.first_observation)
+        for number, exchange in enumerate(demonstration.exchanges, start=1):
+            message = dialogue.message(exchange.action)
+            assert dialogue.action(message) == exchange.action
+            turn = Turn(message, [0.0] * len(message), exchange.action, exchange.observation)
+            if number < len(demonstration.exchanges):
+                turn.observation_tokens = dialogue.reply(exchange.observation, message)
+            trajectory.turns.append(turn)
+        example = cloning.to_example(demonstration, dialogue)
+        assert example.tokens == [*trajectory.prompt, *trajectory.completion]
+        assert all(
+            written or not learned
+            for written, learned in zip([0] * len(trajectory.prompt) + trajectory.policy_mask, example.learned, strict=True)
+        )
+
+
+def test_loss_is_on_what_the_oracle_wrote_and_nothing_else(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+    dialogue = Dialogue(tokenizer, "bare", None)
+    assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
+    for demonstration in played:
+        example = cloning.to_example(demonstration, dialogue)
+        learned = [token for token, counts in zip(example.tokens, example.learned, strict=True) if counts]
+        assert learned == [
+            token for exchange in demonstration.exchanges if exchange.by_oracle for token in dialogue.message(exchange.action)
+        ]
+
+
+def test_gradient_ignores_tokens_that_are_not_learned_except_as_context(made: StarterReport) -> None:
+    model = AutoModelForCausalLM.from_pretrained(made.path)
+    example = cloning.Example([5, 6, 7, 8, 9], [False, False, True, True, False])
+    longer = cloning.Example([*example.tokens, 11, 12, 13], [*example.learned, False, False, False])
+    logits = model(torch.tensor([example.tokens])).logits[0].log_softmax(-1)
+    expected = -(logits[1, 7] + logits[2, 8]) / 2
+    for batch in ([example], [longer], [example, longer]):
+        torch.testing.assert_close(cloning.cloning_loss(model, batch), expected)
+
+
+def test_batches_hold_every_example_once_and_few_tokens() -> None:
+    random = Random(0)
+    examples = [cloning.Example([0] * random.randint(2, 900), []) for _ in range(100)]
+    found = list(cloning.batches(examples, 1))
+    assert sorted(id(example) for batch in found for example in batch) == sorted(id(example) for example in examples)
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * max(len(example.tokens) for example in batch) <= cloning.BATCH_TOKENS
+
+
+def test_heads_of_the_first_layer_begin_by_looking_back(tokenizer: Qwen2Tokenizer) -> None:
+    model = cloning.build_model(StarterPolicy(hidden_size=128, layers=1, heads=4), tokenizer, 0)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        tokens = torch.randint(len(tokenizer), (1, 40), generator=torch.Generator().manual_seed(0))
+        attention = model(tokens, output_attentions=True).attentions[0][0]
+    for head, distance in enumerate(cloning.PREVIOUS_TOKENS):
+        looked_at = attention[head, 10:].argmax(-1)
+        assert (looked_at == torch.arange(10, 40) - distance).all()
+
+
+def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
+    world = load_world("textcraft")
+    environment = world.create()
+    for task in list(world.tasks("wood-train"))[::9]:
+        straight = demonstrate(environment, task, Random(0))
+        assert all(exchange.by_oracle for exchange in straight.exchanges)
+        assert straight.exchanges[-1].observation.startswith("Crafted")
+        detoured = demonstrate(environment, task, Random(1), lambda right: f"not {right}", 0.5)
+        assert detoured.exchanges[-1].by_oracle
+        actions = [exchange.action for exchange in detoured.exchanges if exchange.by_oracle]
+        assert actions == [exchange.action for exchange in straight.exchanges]
