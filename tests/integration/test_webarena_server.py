@@ -15,6 +15,7 @@ import psutil
 import pytest
 from chromium import chromium_processes, eventually, needs_chromium
 from counting_servers import ROOT
+from webarena_soak import memory_over_episodes
 
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
@@ -184,7 +185,35 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
     made.end()
 
 
+def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path) -> None:
+    made = server(state_dir)
+    made.start()
+    try:
+        item(made.url, "close", session=item(made.url, "create", index=0)["session"])
+        root = psutil.Process(made.pid)
+
+        def renderers() -> int:
+            return sum("--type=renderer" in process.cmdline() for process in chromium_processes(root))
+
+        eventually(lambda: renderers() == 0)
+        for index in range(4):
+            assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
+        eventually(lambda: renderers() == 0)
+        with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
+            assert json.load(answer)["sessions"] == 0
+    finally:
+        made.end()
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_memory_stays_flat_over_episodes() -> None:
+    memory = memory_over_episodes(60, 3)
+    assert max(memory[1:]) < memory[0] * 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
     indices = WebArena({}).tasks("webarena-50")
     with ThreadPoolExecutor(4) as pool:

@@ -1,0 +1,41 @@
+"""Plays many episodes of WebArena on a server of its own and says how its memory goes: python tests/integration/webarena_soak.py 500."""
+
+from __future__ import annotations
+
+import sys
+from itertools import cycle
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from environments.webarena.world import WebArena  # noqa: E402
+from tasks.provision.local import LocalServer  # noqa: E402
+from tests.benchmarks.webarena import Client, memory_mb  # noqa: E402
+
+
+def memory_over_episodes(episodes: int, readings: int) -> list[float]:
+    """Megabytes of the server with its browsers, without sessions, after each of `readings` equal parts of the episodes."""
+    command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}"]
+    server = LocalServer("webarena", command, environment={"PYTHONPATH": str(ROOT)})
+    server.start()
+    try:
+        found = []
+        tasks = cycle(WebArena({}).tasks("train"))
+        for part in range(readings):
+            client = Client(server.url)
+            for _ in range(part * episodes // readings, (part + 1) * episodes // readings):
+                client.play(next(tasks))
+            client.close()
+            found.append(memory_mb(server.pid))
+            sys.stderr.write(f"{(part + 1) * episodes // readings} episodes: {found[-1]:.0f} MB\n")
+        return found
+    finally:
+        server.end()
+
+
+if __name__ == "__main__":
+    memory = memory_over_episodes(int(sys.argv[1]) if len(sys.argv) > 1 else 500, 10)
+    growth = max(memory[1:]) / memory[0] - 1
+    sys.stdout.write(f"growth after the first tenth: {growth:+.1%}\n")
+    sys.exit(growth > 0.05)
