@@ -161,7 +161,11 @@ def prepare_policy(run: Run) -> str:
         return experiment.policy.model
     with run.clock.part("starter policy"):
         return starter_policy(
-            experiment.policy.starter, experiment.environment.name, experiment.seeds.starter, str(run.infrastructure.runs)
+            experiment.policy.starter,
+            experiment.environment.name,
+            experiment.seeds.starter,
+            run.infrastructure.runs.absolute() / "starter",
+            run.bar.doing,
         )
 
 

@@ -7,7 +7,7 @@ it has never seen.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 
 # A word by itself or between underscores. Capitals begin our own sentences, never an item.
@@ -34,6 +34,7 @@ class Renaming:
         return _WORD.sub(lambda word: self._back.get(word[0], word[0]), text)
 
 
+@lru_cache(maxsize=4096)
 def renaming(variant: int, words: tuple[str, ...]) -> Renaming:
     """The renaming of a variant: a permutation of about half of `words` that depends on the variant and the words alone.
 

@@ -108,6 +108,12 @@ def needed_recipes(wanted: str) -> list[Recipe]:
     return found
 
 
+def _shown_goal(index: int) -> str:
+    """The goal under the name that the agent sees."""
+    wanted, variant = goal(index), index // len(goals())
+    return renaming(variant, words_of(_family_names(wanted))).apply(wanted)
+
+
 def _family_names(wanted: str) -> tuple[str, ...]:
     """The names among which those of a task are exchanged: the wood family's, with what else its commands mention, or all."""
     return _wood_names() if wanted in wood_goals() else tuple(recipe_book().recipes) + tuple(sorted(recipe_book().raw))
@@ -144,7 +150,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     - "train", "validation", "test": 70, 10 and 20 % of the goals of each depth, inside and outside the wood family alike;
     - "depth-1" to "depth-4": all goals of that depth;
     - "wood-train", "wood-validation", "wood-test": the wood family's part of each split;
-    - "wood-renamed": 48 renamed variants of each task of "wood-train";
+    - "wood-renamed": 48 renamed variants of each task of "wood-train", less those that look like a held-out task;
     - "textcraft-100": 100 tasks of the test split, its depths in proportion.
     """
     indices = range(len(goals()))
@@ -163,7 +169,10 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     lists |= {f"depth-{level}": some for level, some in by_depth.items()}
     lists |= {f"wood-{split}": set(wood).intersection(some) for split, some in parts.items()}
     variants = range(1, RENAMED_VARIANTS + 1)
-    lists["wood-renamed"] = [index + len(goals()) * variant for variant in variants for index in lists["wood-train"]]
+    renamed = [index + len(goals()) * variant for variant in variants for index in lists["wood-train"]]
+    # A renaming that makes a training goal look like a held-out one would give the held-out task away.
+    held_out = {goal(index) for index in (*parts["validation"], *parts["test"])}
+    lists["wood-renamed"] = [index for index in renamed if _shown_goal(index) not in held_out]
     lists[f"textcraft-{EVALUATION_SIZE}"] = _in_proportion(_shuffled("evaluation", parts["test"]), depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
