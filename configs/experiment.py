@@ -191,7 +191,7 @@ class Experiment(Part):
         parts = self.algorithm.mini_batches * self.algorithm.micro_batches
         if parts > batch:
             raise ValueError(
-                f"algorithm.mini_batches x algorithm.micro_batches ({parts}) is more than the {batch} episodes of a batch "
+                f"algorithm.mini_batches x micro_batches ({parts}) is more than the {batch} episodes of a batch "
                 "(rollout.tasks_per_step x group_size); lower one of the two"
             )
         return self

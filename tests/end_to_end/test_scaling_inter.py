@@ -1,0 +1,117 @@
+"""The main job from the command line, undisturbed, killed and interrupted: every part is the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import psutil
+import pytest
+from runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+from tiny_policy import build_tiny_policy
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("undisturbed")
+    shown = finish(start(runs, policy), runs)
+    assert "Orchestration" in shown
+    return runs
+
+
+def test_the_terminal_shows_the_table_the_time_and_where_to_look(undisturbed: Path) -> None:
+    shown = (undisturbed / "terminal.log").read_text()
+    for row in ("start", "phase 1, horizon 2", "phase 2, horizon 3", "phase 3, horizon 4"):
+        assert re.search(rf"^{row} .*%", shown, re.MULTILINE), row
+    assert "make up" in shown
+    assert "Warning" not in shown
+
+
+def test_every_phase_is_a_run_of_mlflow_below_one_parent_with_metrics_on_a_global_step(undisturbed: Path) -> None:
+    client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
+    (experiment,) = (e for e in client.search_experiments() if e.name == "small")
+    runs = client.search_runs([experiment.experiment_id])
+    parent = next(run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    phases = sorted((run for run in runs if run is not parent), key=lambda run: run.info.run_name)
+    assert [run.data.tags["mlflow.parentRunId"] for run in phases] == [parent.info.run_id] * 3
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert parent.data.params["rollout.group_size"] == "4"
+    history = client.get_metric_history(parent.info.run_id, "rollout/horizon")
+    assert [(point.step, point.value) for point in history] == [(1, 2), (2, 2), (3, 3), (4, 3), (5, 4), (6, 4)]
+    for name in ("rollout/success", "rollout/entropy", "rollout/tokens_per_second", "update/seconds", "sync/seconds", "evaluation/success"):
+        assert name in parent.data.metrics, name
+    assert [point.step for point in client.get_metric_history(phases[1].info.run_id, "rollout/reward")] == [3, 4]
+    assert {version.tags["step"] for version in client.search_model_versions("name='small'")} == {"2", "4", "6"}
+    assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+    traces = client.search_traces(locations=[experiment.experiment_id], max_results=50)
+    assert {trace.info.tags["phase"] for trace in traces} == {"1", "2", "3"}
+
+
+def test_a_finished_run_is_not_done_again(undisturbed: Path, policy: str) -> None:
+    before = final_weights(undisturbed)
+    written = os.stat(folder(undisturbed) / "checkpoints" / "step-000006" / "model.safetensors").st_mtime_ns
+    shown = finish(start(undisturbed, policy), undisturbed)
+    assert shown.count("phase 3, horizon 4 ") >= 2
+    assert final_weights(undisturbed) == before
+    assert os.stat(folder(undisturbed) / "checkpoints" / "step-000006" / "model.safetensors").st_mtime_ns == written
+    assert metrics(undisturbed) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, undisturbed: Path, tmp_path: Path, seed: int) -> None:
+    """The flow and the trainer are killed in turn; the environment server is killed in between and must not even end the run."""
+    chance = random.Random(seed)
+    for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", chance.randint(3, 5))):
+        run = start(tmp_path, policy)
+        try:
+            wait_for(lambda reached=reached: max(metrics(tmp_path), default=0) >= reached, run)
+            find(run, "environments", "serve").kill()
+            time.sleep(chance.uniform(0, 1.5))
+            if victim == "flow":
+                children = family(run.pid)[1:]
+                run.kill()
+                run.wait()
+                _, alive = psutil.wait_procs(children, timeout=15)
+                assert alive == []
+            else:
+                find(run, "tasks.training.worker").kill()
+                assert run.wait(60) != 0
+                assert "the same command" in (tmp_path / "terminal.log").read_text().lower()
+        finally:
+            end(run)
+    finish(start(tmp_path, policy), tmp_path)
+    assert final_weights(tmp_path) == final_weights(undisturbed)
+    evaluations = [json.loads((folder(r) / "evaluations" / "phase-3.json").read_text())["tallies"] for r in (tmp_path, undisturbed)]
+    assert evaluations[0] == evaluations[1]
+
+
+def test_ctrl_c_ends_everything_within_five_seconds(policy: str, tmp_path: Path) -> None:
+    run = start(tmp_path, policy, seeds__training=9)
+    try:
+        wait_for(lambda: metrics(tmp_path), run)
+        everyone = family(run.pid)
+        assert len(everyone) > 3
+        os.killpg(run.pid, signal.SIGINT)
+        # Not a measurement: five seconds is the promise, and a run that hangs would hang for minutes.
+        _, alive = psutil.wait_procs(everyone, timeout=5)
+        assert alive == []
+        assert run.wait(1) == 130
+    finally:
+        end(run)
+    assert "The same command continues" in (tmp_path / "terminal.log").read_text()
