@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
-from environments.environment import Split, Step
+from environments.environment import Step
 from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
 from environments.transport import (
     FIRST_PAUSE_S,
@@ -195,9 +196,13 @@ class EnvironmentClient:
                 )
         return worlds[0]
 
-    async def tasks(self, split: Split) -> list[int]:
-        """The task indices of a split, in their fixed order."""
-        return (await self._read(self._least_loaded(), f"/v1/tasks?split={split}", TaskList)).tasks
+    async def tasks(self, name: str) -> list[int]:
+        """The task indices of a split or of another named list, in their fixed order.
+
+        Raises:
+            EnvironmentFault: A server does not answer; Refused: the world has no such list.
+        """
+        return (await self._read(self._least_loaded(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
     async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
         asked: list[Replica] = []

@@ -81,8 +81,12 @@ class World(Protocol):
         """A new session, before its first reset."""
         ...
 
-    def tasks(self, split: Split) -> Sequence[int]:
-        """The task indices of a split, in a fixed order. Splits are disjoint by what matters in this world."""
+    def tasks(self, name: str) -> Sequence[int]:
+        """The task indices of a split or of another named list, in a fixed order. Splits are disjoint by what matters in this world.
+
+        Raises:
+            KeyError: No list has this name; the message names those that exist.
+        """
         ...
 
 

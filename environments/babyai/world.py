@@ -134,10 +134,10 @@ class BabyAI:
         """A new session, before its first reset."""
         return BabyAIEnvironment()
 
-    def tasks(self, split: str) -> tuple[int, ...]:
+    def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.
 
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return task_list(split)
+        return task_list(name)

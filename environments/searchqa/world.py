@@ -135,12 +135,12 @@ class SearchQA:
         """A new session, before its first reset."""
         return SearchQAEnvironment(self._library, self._retriever, self._settings)
 
-    def tasks(self, split: str) -> tuple[int, ...]:
+    def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.
 
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        if split not in self._library.lists:
-            raise KeyError(f"searchqa has no task list {split!r}; there are: {', '.join(self._library.lists)}")
-        return self._library.lists[split]
+        if name not in self._library.lists:
+            raise KeyError(f"searchqa has no task list {name!r}; there are: {', '.join(self._library.lists)}")
+        return self._library.lists[name]

@@ -65,7 +65,8 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
     sessions = Sessions(
         world,
         metrics,
-        limit=options.max_sessions,
+        # A world whose sessions are costly says itself how many a process can bear.
+        limit=min(options.max_sessions, getattr(world, "max_sessions", options.max_sessions)),
         default_lease_s=options.lease_s,
         worker=place.worker if place else 0,
         workers=place.workers if place else 1,

@@ -186,6 +186,8 @@ class WebArena:
 
     name = "webarena"
     blocking = True
+    max_sessions = 64
+    """Windows of one process: some 30 MB each."""
     instruction = (
         "You use web sites to do what the objective asks for. Every message shows the part of the page that is in view as a list of "
         "elements, each with its number in brackets, then the address, the objective and your last action. "
@@ -231,15 +233,15 @@ class WebArena:
         """A new session, before its first reset."""
         return WebArenaEnvironment(self)
 
-    def tasks(self, split: str) -> tuple[int, ...]:
+    def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending. Tasks that need a judge are left out without one.
 
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        if split not in self._lists:
-            raise KeyError(f"webarena has no task list {split!r}; there are: {', '.join(self._lists)}")
-        return self._lists[split]
+        if name not in self._lists:
+            raise KeyError(f"webarena has no task list {name!r}; there are: {', '.join(self._lists)}")
+        return self._lists[name]
 
     def task(self, index: int) -> TaskFile:
         """The task of that index.

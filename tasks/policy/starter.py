@@ -167,7 +167,7 @@ def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: C
 
 def _tasks(world: World, name: str) -> list[int]:
     try:
-        return list(world.tasks(name))  # type: ignore[arg-type]  # worlds name more lists than their splits
+        return list(world.tasks(name))
     except KeyError as error:
         raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
 

@@ -68,7 +68,7 @@ class VllmEngine:
             make_rows_invariant()
         arguments = EngineArgs(
             model=model,
-            dtype=dtype,  # type: ignore[arg-type]
+            dtype=dtype,
             skip_tokenizer_init=True,
             max_model_len=context_length,
             max_num_seqs=in_flight,
@@ -152,7 +152,7 @@ class VllmEngine:
         if not tokens or completion.logprobs is None:
             answer.set_exception(EngineFault(f"vLLM ended a request without a token ({completion.finish_reason})"))
             return
-        log_probabilities = [row[token].logprob for row, token in zip(completion.logprobs, tokens, strict=True)]  # type: ignore[index]
+        log_probabilities = [row[token].logprob for row, token in zip(completion.logprobs, tokens, strict=True)]
         self.generated_tokens += len(tokens)
         self.prompt_tokens += len(output.prompt_token_ids or ())
         self.cached_tokens += output.num_cached_tokens or 0
@@ -171,7 +171,7 @@ class VllmEngine:
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
-        engine, self._engine = getattr(self, "_engine", None), None  # type: ignore[assignment]
+        engine, self._engine = getattr(self, "_engine", None), None
         if engine is not None:
             with suppress(Exception):
                 engine.engine_core.shutdown()

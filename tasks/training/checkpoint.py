@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def _describe(path: Path) -> list[object]:
     return [path.stat().st_size, digest.hexdigest()]
 
 
-def _digest(files: dict[str, object]) -> str:
+def _digest(files: Mapping[str, object]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(files, sort_keys=True).encode())
 
 

@@ -142,7 +142,8 @@ class AgentTrainer(GRPOTrainer):
         ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1).to(device)
         mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1).to(device)
         logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, tensors["completion_ids"].size(1))
-        return logps.float().cpu()
+        scores: torch.Tensor = logps.float().cpu()
+        return scores
 
     def score_continuations(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of each continuation's tokens after its prompt, under the weights as they are."""

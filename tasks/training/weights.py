@@ -27,6 +27,6 @@ def full_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             with deepspeed.zero.GatheredParameters([parameter]):
                 yield name, parameter.detach()
         elif isinstance(parameter, DTensor):
-            yield name, parameter.detach().full_tensor()
+            yield name, parameter.full_tensor().detach()
         else:
             yield name, parameter.detach()
