@@ -75,8 +75,10 @@ def run_to_the_end(run: Callable[[], object]) -> None:
 
     try:
         run()
-    except (RecipeError, EnvironmentFault, ProvisionError, TrackingError, RunBusy, TrainerFailed) as problem:
+    except (RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
+    except (EnvironmentFault, ProvisionError, TrackingError, TrainerFailed) as problem:
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues from the last checkpoint.") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command continues from the last checkpoint.", file=sys.stderr)
         raise SystemExit(130) from None

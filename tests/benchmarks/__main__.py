@@ -1,0 +1,59 @@
+"""All benchmarks, side by side with what they are compared with: `make bench`.
+
+Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low, high, unit}; `low`, `high` bound the ratio.
+The rows are written to results/bench.json and printed as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER.parents[1] / "results" / "bench.json"
+
+
+def benchmarks() -> list[str]:
+    """Names of the modules that can be run."""
+    names = [module.name for module in pkgutil.iter_modules([str(FOLDER)]) if not module.name.startswith("__")]
+    return [name for name in sorted(names) if "def run(" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows in columns; what has nothing to be compared with has no ratio."""
+    header = ("benchmark", "ours", "other", "ratio", "unit")
+    cells = [header]
+    for row in rows:
+        bounds = f" [{row['low']:.2f}, {row['high']:.2f}]" if row.get("low") is not None and row.get("high") is not None else ""
+        ratio = f"{row['ratio']:.2f}{bounds}" if row.get("ratio") is not None else ""
+        other = f"{row['other']:.4g}" if row.get("other") is not None else ""
+        cells.append((str(row["name"]), f"{row['ours']:.4g}", other, ratio, str(row["unit"])))
+    widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def main() -> None:
+    """Runs the benchmarks that are named, or all."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description="Run benchmarks side by side.", epilog="example: python -m tests.benchmarks babyai"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks())} (default: all)")
+    names = parser.parse_args().names or benchmarks()
+    if unknown := set(names) - set(benchmarks()):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}")
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows += importlib.import_module(f"tests.benchmarks.{name}").run()
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
