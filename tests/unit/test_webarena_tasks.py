@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,10 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from environments.environment import TaskIndexError
 from environments.registry import load_world
+from environments.server.app import Options, build_app
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -55,6 +58,17 @@ def test_the_registry_finds_the_world() -> None:
         world.tasks("nothing")
     with pytest.raises(TaskIndexError, match="no task 99999"):
         world.create().reset(99999)
+
+
+def test_a_server_opens_no_more_sessions_than_the_world_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WebArena, "max_sessions", 1)
+
+    async def create_two() -> list[int]:
+        app = build_app(WebArena({}), Options())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            return [(await client.post("/v1/create", json={"items": [{}]})).status_code for _ in range(2)]
+
+    assert asyncio.run(create_two()) == [200, 503]
 
 
 def test_every_site_has_tasks_of_every_kind() -> None:
