@@ -74,7 +74,8 @@ if [ -n "$missing" ]; then
     echo "System packages are missing: $missing" >&2
     answer=n
     if ! command -v apt-get >/dev/null; then
-        echo "Install what your system calls Debian's packages of these names, then call this again." >&2
+        echo "These are Debian's names; install what your system calls them, then call this again." >&2
+        exit 1
     elif [ -t 0 ] && [ -t 2 ]; then
         read -r -p "Run '$command' now? [y/N] " answer
     elif [ -z "$sudo" ]; then
