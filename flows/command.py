@@ -6,9 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+
+if TYPE_CHECKING:
+    from tasks.provision.local import LocalServer
 
 EXAMPLES = """examples:
   python -m flows.scaling_inter configs/quickstart.yaml
@@ -40,31 +45,65 @@ def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     return arguments.recipe, overrides
 
 
-def use_local_services() -> None:
-    """Sends the records of a run started by hand to the services of `make up`, where they are up, else to files under runs/.
+class LocalRecords:
+    """Where the records of a run that is started by hand go: the services of `make up` if they are up, else files under runs/.
 
-    Must come before Prefect is imported, which reads its settings then. What the user has set stays.
+    Must be made before Prefect is imported, which reads its settings then. What the user has set stays. Without services a Prefect
+    server of the run's own is started meanwhile; unlike Prefect's temporary one it ends with the run even if the run is killed.
     """
-    from configs.infrastructure import InfraSettings
-    from tasks.provision.services import addresses
 
-    runs = InfraSettings().runs.absolute()
-    (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite does not make folders
-    defaults = {
-        "PREFECT_HOME": str(runs / "prefect"),
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
-        "DO_NOT_TRACK": "1",
-    }
-    services = addresses(runs)
-    if services is not None:
-        defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    def __init__(self) -> None:
+        from configs.infrastructure import InfraSettings
+        from tasks.provision.local import LocalServer, free_port
+        from tasks.provision.services import addresses
+
+        runs = InfraSettings().runs.absolute()
+        (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
+        services = addresses(runs)
+        self._server: LocalServer | None = None
+        self._started: Future[None] | None = None
+        defaults = {
+            "PREFECT_HOME": str(runs / "prefect"),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_LOGGING_LEVEL": "WARNING",
+            "DO_NOT_TRACK": "1",
+        }
+        if services is not None:
+            defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
+        elif "PREFECT_API_URL" not in os.environ:
+            port = free_port()
+            defaults["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+            # The command of Prefect's own temporary server.
+            command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", "{port}"]
+            self._server = LocalServer(
+                "prefect-server",
+                [*command, "--log-level", "error", "--lifespan", "on"],
+                health_path="/api/health",
+                port=port,
+                environment={"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"},
+                start_deadline_s=120.0,
+            )
+        for name, value in defaults.items():
+            os.environ.setdefault(name, value)
+        if self._server is not None:
+            self._started = ThreadPoolExecutor(1).submit(self._server.start)
+
+    def __enter__(self) -> Self:
+        """Waits until records can be made.
+
+        Raises:
+            ProvisionError: The server did not start.
+        """
+        if self._started is not None:
+            self._started.result()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        if self._server is not None:
+            self._server.end(grace_s=2.0)
 
 
-def run_to_the_end(run: Callable[[], object]) -> None:
+def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
     from configs.recipe import RecipeError
     from environments.client import EnvironmentFault
@@ -74,7 +113,8 @@ def run_to_the_end(run: Callable[[], object]) -> None:
     from tasks.training.process import TrainerFailed
 
     try:
-        run()
+        with records:
+            run()
     except (RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EnvironmentFault, ProvisionError, TrackingError, TrainerFailed) as problem:

@@ -9,10 +9,10 @@ done again: the same command, or the same deployment with the same parameters, c
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import recipe_arguments, use_local_services
+    from flows.command import LocalRecords, recipe_arguments
 
     RECIPE, OVERRIDES = recipe_arguments("python -m flows.scaling_inter", "Train an agent by ScalingInter-RL and measure it.")
-    use_local_services()
+    RECORDS = LocalRecords()
 
 import base64
 import time
@@ -183,7 +183,8 @@ def report(run: Run, schedule: list[Phase]) -> str:
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    print(f"\n{text_table(results)}\n\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
+    time_spent = f"Where the time went:\n{run.clock.table()}" if run.clock.worked else "It was finished before; nothing was done again."
+    print(f"\n{text_table(results)}\n\n{time_spent}\n\n{where_to_look(run, picture)}")
     return table
 
 
@@ -210,4 +211,4 @@ def _name(phase: Phase) -> str:
 if __name__ == "__main__":
     from flows.command import run_to_the_end
 
-    run_to_the_end(lambda: scaling_inter(RECIPE, OVERRIDES))
+    run_to_the_end(RECORDS, lambda: scaling_inter(RECIPE, OVERRIDES))

@@ -38,6 +38,11 @@ class Clock:
         finally:
             self.add(name, time.monotonic() - began)
 
+    @property
+    def worked(self) -> bool:
+        """Whether any time went into what a run is for."""
+        return any(part in self.parts for part in WORK)
+
     def table(self) -> str:
         """The parts with their shares, work first, and what orchestration took of the whole; parts not measured are in "other"."""
         total = time.time() - self.began
