@@ -138,7 +138,7 @@ with_progress() { # runs a command with its output in the log, and says how far 
     fi
 }
 
-echo "Setting up .venv for $device (about 5 GB for cpu, 12 GB for gpu; once)"
+echo "Setting up .venv for $device, once (5 GB for cpu, more for gpu)"
 started=$SECONDS
 pip=(.venv/bin/python -m pip --disable-pip-version-check install --no-deps --no-build-isolation --no-input)
 # What has no wheel, and this project itself, is built with the locked setuptools.
