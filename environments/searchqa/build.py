@@ -28,7 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="source", required=True)
     facts = commands.add_parser("facts", help="the embedded questions, from facts of installed packages; a server does this by itself")
     facts.add_argument("--output", type=Path, help="a folder that does not exist yet (default: where servers look)")
-    published = commands.add_parser("published", help="a Wikipedia dump and published question sets")
+    published = commands.add_parser(
+        "published",
+        help="a Wikipedia dump and published question sets",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     published.add_argument(
         "--output", type=Path, required=True, help="a folder that does not exist yet; name it to servers in SEARCHQA_DATA"
     )

@@ -75,6 +75,8 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
     Raises:
         SearchDataError: A file is missing or not what it should be.
     """
+    sets = tqdm(read_sets(files), "questions", disable=None)  # first, because vectors may take hours
+    questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
     with whole(output) as folder:
         _bring(corpus, folder / PASSAGES)
         count = _find_lines(folder / PASSAGES, corpus)
@@ -93,8 +95,6 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
             ranking = "float16"
             encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
             build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
-        sets = tqdm(read_sets(files), "questions", disable=None)
-        questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
         write_questions(folder, questions, _lists(questions))
         about = About("published", "", "dense" if vectors else "bm25", count, vectors.model if vectors else None)
         return finish(folder, about, ranking)
