@@ -46,6 +46,7 @@ def _is_invariant(inner: int, outer: int) -> bool:
 
 def make_rows_invariant() -> None:
     """Makes the linear layers of every vLLM model loaded afterwards use `invariant_linear` on plain weights."""
+    import torch._dynamo
     import vllm._custom_ops as custom_ops
     from vllm.model_executor.layers import utils as layer_utils
 
@@ -53,4 +54,6 @@ def make_rows_invariant() -> None:
         layer.cpu_linear = invariant_linear  # type: ignore[assignment]
 
     custom_ops._supports_onednn = False
+    # vLLM compiles its sampler at the first request even when it runs eagerly: 16 s, and a C++ compiler that may not be there.
+    torch._dynamo.config.disable = True
     layer_utils.dispatch_cpu_unquantized_gemm = dispatch

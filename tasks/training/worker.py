@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.provision.line import CommandLine, die_with_parent
-from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, TrainerJob
+from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
 
 if TYPE_CHECKING:
     from tasks.policy.probe import Gap
@@ -110,8 +110,10 @@ class Worker:
         while True:
             command = self._shared(self.line.receive() if self.line else None)
             match command:
-                case Train():
+                case Train() if command.until > step:
                     return command.until
+                case Train():  # a former life of this process got there; what came after was not finished
+                    self.tell(Trained(step))
                 case Evaluate():
                     self.evaluate(command, step)
                 case Close() | None:
