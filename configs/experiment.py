@@ -185,7 +185,8 @@ class Experiment(Part):
     def _fits(self) -> Experiment:
         if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
             raise ValueError(
-                f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
+                f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
+                f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
             )
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * self.algorithm.micro_batches
