@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,17 @@ from environments.environment import OracleError
 
 MAX_STEPS = 1500
 """Steps of a whole plan."""
-MAX_SUBGOALS = 200
-"""Subgoals that the bot may add before it names its next step."""
-MAX_BOTS = 4
-"""Bots that may give up before the oracle does."""
+MAX_SUBGOALS = 50
+"""Subgoals that the bot may add before it names its next step; where it finds one it adds 10 at most."""
 
 _WORDS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
 
 
-class _GivesUp(Exception):
+class _CirclingError(Exception):
     """The bot plans in circles."""
 
 
-_BOT_FAULTS = (_GivesUp, DisappearedBoxError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+_BOT_FAULTS = (_CirclingError, DisappearedBoxError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What the bot raises in states that it was not made for."""
 
 
@@ -50,7 +49,7 @@ class _BoundedStack(list[Any]):
     def append(self, subgoal: Any) -> None:
         self.added += 1
         if self.added > MAX_SUBGOALS:
-            raise _GivesUp
+            raise _CirclingError
         super().append(subgoal)
 
 
@@ -82,12 +81,14 @@ class Plan:
     Attributes:
         steps: minigrid's actions.
         done_at: For each state on the way but the end, the number of steps before its last visit.
-        poses: For each position and direction, the end's among them, the same.
+        poses: For each position and direction, the same.
+        end: Position and direction at the end.
     """
 
     steps: list[int]
     done_at: Mapping[Hashable, int]
     poses: Mapping[Hashable, int]
+    end: tuple[int, int, int]
 
 
 class Oracle:
@@ -108,15 +109,17 @@ class Oracle:
             self._plan = make_plan(self._level, played)
         plan = self._plan
         done = plan.done_at[state]
-        best, best_done = _words(plan.steps[done], view), done + 1
+        # At the end, an action that names the mission's thing is better than the last step towards it.
+        best, best_done = _words(plan.steps[done], view), min(done + 1, len(plan.steps) - 1)
         candidates = []
         for words, action in available.items():
             steps = low_level(action, view, int(played.agent_dir))
-            promised = plan.poses.get(_pose_after(played, steps), 0)
+            poses = _poses(played, steps)
+            promised = len(plan.steps) if plan.end in poses else plan.poses.get(poses[-1], 0)
             if promised > best_done:
-                candidates.append((promised, words, steps))
-        for promised, words, steps in sorted(candidates, reverse=True):
-            if promised <= best_done:
+                candidates.append((-promised, len(steps), words, steps))
+        for promised, _, words, steps in sorted(candidates):
+            if -promised <= best_done:
                 break
             reached = self._done_after(plan, played, view, steps)
             if reached > best_done:
@@ -143,24 +146,24 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
     done_at: dict[Hashable, int] = {_state(copied): 0}
     poses: dict[Hashable, int] = {}
     seen = np.zeros((copied.width, copied.height), dtype=bool)
-    faults: list[str] = []
-    for _ in range(MAX_BOTS):
+    begun_at, why = -1, ""
+    while len(steps) > begun_at:  # a new bot would give up where the one before did
+        begun_at = len(steps)
         try:
-            for step in _bot_steps(copied, seen):
+            # A bot that is done before the mission is may stand before its goal since the beginning: it turns, for the next to turn back.
+            for step in chain(_bot_steps(copied, seen), (LEFT,)):
                 _, reward, ended, _, _ = copied.step(step)
                 steps.append(step)
-                poses[_pose(copied)] = len(steps)
                 if ended and reward:
-                    return Plan(steps, done_at, poses)
+                    return Plan(steps, done_at, poses, _pose(copied))
                 if ended:
                     raise OracleError("minigrid's bot failed the mission")
                 if len(steps) >= MAX_STEPS:
                     raise OracleError(f"minigrid's bot did not end within {MAX_STEPS} steps")
-                done_at[_state(copied)] = len(steps)
-            faults.append("took the mission for done")
+                done_at[_state(copied)] = poses[_pose(copied)] = len(steps)
         except _BOT_FAULTS as fault:
-            faults.append(f"{type(fault).__name__} {fault}".strip())
-    raise OracleError(f"minigrid's bot found no way: {'; '.join(dict.fromkeys(faults))}"[:300])
+            why = f"{type(fault).__name__} {fault}".strip()
+    raise OracleError(f"minigrid's bot found no way: {why}")
 
 
 def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
@@ -239,16 +242,18 @@ def _pose(played: QuickLevel) -> tuple[int, int, int]:
     return int(x), int(y), int(played.agent_dir)
 
 
-def _pose_after(played: QuickLevel, steps: list[int]) -> tuple[int, int, int]:
-    """Where the agent would stand if nothing were in its way."""
+def _poses(played: QuickLevel, steps: list[int]) -> list[tuple[int, int, int]]:
+    """Where the agent would stand after each step, and before the first, if nothing were in its way."""
     x, y, direction = _pose(played)
+    poses = [(x, y, direction)]
     for step in steps:
         if step == FORWARD:
             x += (1, 0, -1, 0)[direction]
             y += (0, 1, 0, -1)[direction]
         elif step in (LEFT, RIGHT):
             direction = (direction + (1 if step == RIGHT else -1)) % 4
-    return x, y, direction
+        poses.append((x, y, direction))
+    return poses
 
 
 def _words(step: int, view: View) -> str:

@@ -39,6 +39,8 @@ _PLACES = sorted(
 _BITS = tuple(place(*at) for at in _PLACES)
 _ROWS = tuple(range(ROW, (SIZE + 1) * ROW, ROW))
 _ROW_BITS = (1 << SIZE) - 1
+_SHARED = tuple(range(32 * 32))
+"""Indices into a grid's list, each of which is one object however many readers hold it."""
 _STRAIGHT_AHEAD = sum(place(ahead, 0) for ahead in range(1, SIZE))
 
 
@@ -159,7 +161,7 @@ def _reader(width: int, height: int, x: int, y: int, direction: int) -> Callable
     cells = []
     for ahead, side in _PLACES:
         i, j = x + ahead * ahead_x - side * ahead_y, y + ahead * ahead_y + side * ahead_x
-        cells.append(j * width + i if 0 <= i < width and 0 <= j < height else 0)
+        cells.append(_SHARED[j * width + i] if 0 <= i < width and 0 <= j < height else 0)
     return itemgetter(*cells)
 
 

@@ -1,0 +1,291 @@
+"""BabyAI behind the real server: what comes over the wire is what the world says, in both dialects."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+from counting_servers import ROOT
+from PIL import Image
+
+from environments.agentgym_client import AgentGymClient
+from environments.babyai.levels import LEVELS
+from environments.babyai.world import BabyAI
+from environments.client import EnvironmentClient
+from tasks.provision.local import LocalServer
+
+Trace = list[tuple[str, float, bool]]
+Start = Callable[..., LocalServer]
+
+PUBLISHED = Path(__file__).with_name("babyai_published.json")
+"""Episodes recorded from AgentGym's own wrapper on minigrid 3.2.0 with random actions: a digest of every observation, taken without
+"toggle" in the list of actions, which ours offers in more places. Views in which its numbers of things do not agree with its own
+description are left out."""
+
+SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "5000"))
+"""The full run: SOAK_EPISODES=20000 python -m pytest tests/integration/test_babyai_over_http.py -m slow -k memory"""
+
+
+@pytest.fixture(scope="module")
+def start(state_dir: Path) -> Iterator[Start]:
+    """Starts a server: start(*options, **environment)."""
+    servers: list[LocalServer] = []
+
+    def begin(*options: str, **environment: str) -> LocalServer:
+        command = [sys.executable, "-m", "environments", "serve", "babyai", "--port", "{port}", *options]
+        variables = {"PYTHONPATH": str(ROOT), **environment}
+        servers.append(LocalServer("babyai", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
+        servers[-1].start()
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def url(start: Start) -> str:
+    return start(PYTHONHASHSEED="12345").url
+
+
+def play(index: int, random_actions: int = 0) -> tuple[str, list[str], Trace]:
+    """The first observation, the actions of chance and of the expert, and what they are answered, without a server."""
+    session, rng = BabyAI().create(), random.Random(index)
+    first, actions, trace = session.reset(index), [], []
+    while not session.done and len(actions) < 150:
+        if len(actions) < random_actions:
+            offered = ["dance", *re.findall('"([^"]+)"', trace[-1][0] if trace else first)]
+            actions.append(rng.choice([action for action in offered if "toggle" not in action]))
+        elif random_actions:
+            break
+        else:
+            actions.append(session.oracle_action())
+        step = session.step(actions[-1])
+        trace.append((step.observation, step.reward, step.done))
+    return first, actions, trace
+
+
+async def play_over_http(client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+    session, first = await client.start(index)
+    steps = [await client.step(session, action) for action in actions]  # type: ignore[arg-type]
+    await client.close(session)  # type: ignore[arg-type]
+    return first, [(step.observation, step.reward, step.done) for step in steps]
+
+
+def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(url: str) -> None:
+    tasks = BabyAI().tasks("babyai-90")
+    expected = [play(index) for index in tasks]
+    assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
+    assert {sum(reward for _, reward, _ in trace) for _, _, trace in expected} == {1.0}
+
+    async def run() -> list[tuple[str, Trace]]:
+        turns = asyncio.Semaphore(64)
+        async with EnvironmentClient([url]) as client:
+
+            async def one(index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+                async with turns:
+                    return await play_over_http(client, index, actions)
+
+            return await asyncio.gather(*(one(index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True)))
+
+    assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
+
+
+def test_workers_answer_alike_in_both_dialects_whatever_their_hash_seed(start: Start) -> None:
+    server = start("--workers", "2", PYTHONHASHSEED="1")
+    tasks = range(0, 64 * 13, 13)
+    expected = [play(index, random_actions=10) for index in tasks]
+
+    async def run() -> list[tuple[str, Trace]]:
+        async with EnvironmentClient([server.url]) as client, AgentGymClient(server.url, "babyai") as theirs:
+            assert (await client.world()).version == BabyAI.version
+            return await asyncio.gather(
+                *(
+                    play_over_http(one, index, actions)
+                    for one in (client, theirs)
+                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
+                )
+            )
+
+    played = asyncio.run(run())
+    assert played[: len(tasks)] == [(first, trace) for first, _, trace in expected]
+    assert [trace for _, trace in played[len(tasks) :]] == [trace for _, _, trace in expected]
+
+
+class TheirClient:
+    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self.id = self.send("POST", "/create")["id"]
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status == 200, content
+        return json.loads(content)
+
+    def reset(self, index: int) -> Any:
+        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
+
+    def step(self, action: str) -> Any:
+        return self.send("POST", "/step", {"action": action, "id": self.id})
+
+    def observe(self) -> Any:
+        return self.send("GET", f"/observation?id={self.id}")
+
+    def close(self) -> Any:
+        return self.send("POST", "/close", {"id": self.id})
+
+
+def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
+    def digest(observation: str) -> str:
+        return sha256(re.sub(r', "?toggle"?(?=[,\]\n])', "", observation).encode()).hexdigest()[:12]
+
+    client = TheirClient(url)
+    episodes = json.loads(PUBLISHED.read_text())
+    for episode in episodes:
+        first = client.reset(episode["index"])
+        assert episode["first"] in (None, digest(first["observation"])), (episode["index"], first)
+        for turn, (action, expected) in enumerate(zip(episode["actions"], episode["observations"], strict=True)):
+            answered = client.step(action)
+            assert digest(answered["observation"]) == expected, (episode["index"], turn, action, answered)
+            assert (answered["reward"], answered["score"], answered["done"]) == (0, 0, False)
+    assert {episode["index"] % 40 for episode in episodes} == set(range(40))
+
+
+def test_a_client_of_agentgyms_plays_unchanged(url: str) -> None:
+    assert requests.get(url, timeout=60).json() == "This is environment BabyAI."
+    clients = [TheirClient(url) for _ in range(4)]
+    for client, level in zip(clients, ("GoToObjS6", "OpenRedDoor", "KeyInBox", "SynthSeq"), strict=True):
+        assert type(client.id) is int
+        index = 8 * 40 + LEVELS.index(level)
+        first, actions, trace = play(index)
+        begun = client.reset(index)
+        assert {key: begun[key] for key in ("reward", "score", "done", "deleted")} == {
+            "reward": 0,
+            "score": 0,
+            "done": False,
+            "deleted": False,
+        }
+        assert begun["observation"].splitlines()[1:] == first.splitlines()[1:]
+        for action, (observation, reward, done) in zip(actions, trace, strict=True):
+            answered = client.step(action)
+            assert answered == {"observation": observation, "reward": reward, "score": reward, "done": done}
+            assert client.observe() == answered
+        assert (answered["score"], answered["done"]) == (1.0, True)
+        assert 0 < float(client.send("GET", f"/discounted_reward?id={client.id}")) < 1
+        with pytest.raises(AssertionError, match="reset first"):  # the score does not grow after the end
+            client.step("turn left")
+        assert client.close() is True
+        with pytest.raises(AssertionError, match="the session has ended"):
+            client.reset(index)
+
+
+def test_agentgyms_goals_hide_their_order_and_ours_tell_it(url: str) -> None:
+    client = TheirClient(url)
+    index = next(index for index in BabyAI().tasks("test") if " after you " in BabyAI().create().reset(index))
+    ours = BabyAI().create().reset(index)
+    theirs = client.reset(index)["observation"]
+    assert theirs == ours.replace(" after you ", " and ").replace(", then ", ", and ")
+    client.close()
+
+
+def test_a_session_is_drawn(url: str) -> None:
+    client = TheirClient(url)
+    with pytest.raises(AssertionError, match="reset"):
+        client.send("POST", "/render", {"id": client.id})
+    client.reset(0)
+    kind, _, content = client.send("POST", "/render", {"id": client.id})["image"].partition(",")
+    assert kind == "data:image/png;base64"
+    assert Image.open(BytesIO(base64.b64decode(content))).size == (8 * 32, 8 * 32)
+    client.close()
+
+
+@pytest.mark.parametrize("index", [-1, 40_000_000])
+def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str, index: int) -> None:
+    client = TheirClient(url)
+    with pytest.raises(AssertionError, match=f"no task {index}"):
+        client.reset(index)
+    client.close()
+
+
+def test_any_bytes_as_action_get_an_observation(url: str) -> None:
+    client, rng = TheirClient(url), random.Random(0)
+    client.reset(35)
+    for _ in range(200):
+        text = rng.choice([rng.randbytes(rng.randrange(60)).decode("latin1"), chr(rng.randrange(0x110000)), "go to " * rng.randrange(50)])
+        if not any("\ud800" <= letter <= "\udfff" for letter in text):
+            assert "\nAvailable actions: [" in client.step(text)["observation"]
+    client.close()
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_and_clients_that_vanish_leave_nothing(start: Start) -> None:
+    server = start()
+    port = urlsplit(server.url).port
+    [process] = [
+        some
+        for some in psutil.Process().children(recursive=True)
+        if any(place.status == psutil.CONN_LISTEN and place.laddr.port == port for place in some.net_connections())
+    ]
+    rng, indices, resident = random.Random(0), itertools.count(), []
+    with requests.Session() as connection:
+
+        def post(operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            answer = connection.post(f"{server.url}/v1/{operation}", json={"items": items}, timeout=240)
+            assert answer.status_code == 200
+            return answer.json()["items"]
+
+        def begin(count: int, lease_s: float) -> list[dict[str, Any]]:
+            return post("create", [{"index": next(indices), "lease_s": lease_s} for _ in range(count)])
+
+        def vanish() -> None:
+            """A thousand clients begin and are never heard of again."""
+            begin(1000, 10)
+            deadline = time.monotonic() + 120
+            while requests.get(f"{server.url}/health", timeout=60).json()["sessions"] and time.monotonic() < deadline:
+                time.sleep(0.5)
+            assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
+
+        vanish()
+        for _ in range(10):
+            for _ in range(SOAK_EPISODES // 1000):
+                begun = begin(100, 600)
+                going = {reply["session"]: reply["observation"] for reply in begun}
+                for turn in range(3):
+                    items = [
+                        {"session": session, "turn": turn, "action": rng.choice(re.findall('"([^"]+)"', said))}
+                        for session, said in going.items()
+                    ]
+                    answers = zip(items, post("step", items), strict=True)
+                    going = {item["session"]: reply["observation"] for item, reply in answers if not reply["done"]}
+                post("close", [{"session": reply["session"]} for reply in begun])
+            resident.append(process.memory_info().rss)
+        assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
+        vanish()
+    resident.append(process.memory_info().rss)
+    assert max(resident[1:]) <= 1.05 * resident[0], resident

@@ -1,0 +1,264 @@
+"""Playing BabyAI: observations, endings, rewards, and sessions that keep apart."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from itertools import zip_longest
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from environments.babyai.actions import CHECK, UNKNOWN
+from environments.babyai.levels import LEVELS
+from environments.babyai.tasks import task_list
+from environments.babyai.world import BabyAI, BabyAIEnvironment
+from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.registry import load_world
+
+LISTED = "\nAvailable actions: ["
+
+
+def begin(level: str, seed: int = 0) -> BabyAIEnvironment:
+    session = BabyAI().create()
+    session.reset(seed * len(LEVELS) + LEVELS.index(level))
+    return session
+
+
+def offered(observation: str) -> list[str]:
+    _, _, listed = observation.rpartition(LISTED)
+    return [action.strip('"') for action in listed.removesuffix("]").split(", ")]
+
+
+def test_the_registry_finds_the_world() -> None:
+    world = load_world("babyai")
+    assert isinstance(world, BabyAI)
+    assert world.tasks("test") == task_list("test")
+    assert len(world.tasks("babyai-90")) == 90
+
+
+def test_an_episode_from_the_first_observation_to_the_reward() -> None:
+    session = BabyAI().create()
+    assert session.reset(42) == (
+        "Your goal: go to the red ball\n"
+        "In front of you in this room, you can see several objects: The room has walls around you. You are facing a wall 4 steps away. "
+        "You are not carrying anything.\n"
+        'Available actions: ["turn left", "turn right", "move forward", "check available actions"]'
+    )
+    session.step("turn right")
+    assert session.step("turn right") == Step(
+        "In front of you in this room, you can see several objects: "
+        "There is a red ball 1 2 steps in front of you and 2 steps to your right.  "
+        "The room has walls around you. You are facing a wall 3 steps away. You are not carrying anything.\n"
+        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go to red ball 1", '
+        '"check available actions"]',
+        0.0,
+        False,
+    )
+    assert session.step("go to red ball 1") == Step(
+        "In front of you in this room, you can see several objects: There is a red ball 1 right in front of you 1 steps away.  "
+        "The room has walls around you. You are facing a wall 2 steps away. You are not carrying anything.\n"
+        " The task is completed.\n"
+        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go to red ball 1", '
+        '"check available actions"]',
+        1.0,
+        True,
+    )
+
+
+@pytest.mark.parametrize("level", ["GoToRedBall", "OpenRedDoor", "PickupLoc", "PutNextLocalS6N4", "KeyInBox", "UnlockToUnlock"])
+def test_reward_is_one_at_the_end_and_nothing_before(level: str) -> None:
+    session = begin(level, 2)
+    steps = [session.step(session.oracle_action())]
+    while not steps[-1].done:
+        steps.append(session.step(session.oracle_action()))
+    assert [step.reward for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
+    assert "\n The task is completed.\nAvailable actions: [" in steps[-1].observation
+    assert 0 < session.discounted_reward < 1
+
+
+def test_reward_is_one_even_past_the_levels_own_limit_of_steps() -> None:
+    session = begin("GoToRedBall", 3)
+    assert session.played is not None
+    limit = session.played.max_steps
+    while session.played.step_count <= 2 * limit:
+        assert not session.step("turn left").done
+    step = session.step(session.oracle_action())
+    while not step.done:
+        step = session.step(session.oracle_action())
+    assert step.reward == 1.0
+    assert session.discounted_reward == 0.0  # by minigrid's own measure it came too late
+
+
+def test_a_mission_done_on_the_way_ends_the_episode_there() -> None:
+    """Opening the door is the mission; walking through it, as the action would, comes after."""
+    session = begin("OpenRedDoor", 1)
+    session.step("go to red closed door 1")
+    step = session.step("toggle and go through red closed door 1")
+    assert (step.reward, step.done) == (1.0, True)
+    assert "There is a red open door 1 right in front of you 1 steps away." in step.observation
+
+
+def test_a_failed_mission_ends_without_a_reward_and_says_so() -> None:
+    session = begin("PickupDistDebug", 0)
+    assert session.played is not None
+    wanted = {(thing.type, thing.color) for thing in session.played.instrs.desc.obj_set}
+    while True:
+        for action in session.step(CHECK).observation.split(LISTED)[0].removeprefix("You can take the following actions: ").split(", "):
+            verb, _, name = action.partition(" ")
+            colour, kind = [*name.split(" "), "", ""][:2]
+            if verb == "pickup" and (kind, colour) not in wanted:
+                step = session.step(action)
+                if step.done:
+                    assert (step.reward, session.discounted_reward) == (0.0, 0.0)
+                    assert "\n The task has failed.\nAvailable actions: [" in step.observation
+                    with pytest.raises(EpisodeOverError):
+                        session.step("turn left")
+                    return
+                break
+        else:
+            session.step("turn left")
+
+
+def test_a_box_is_opened_by_toggling_it_and_leaves_its_key() -> None:
+    session = begin("KeyInBox", 4)
+    while "toggle" not in offered(step := session.step(session.oracle_action()).observation):
+        pass
+    assert "You are facing a box 1 steps away." in step
+    opened = session.step("toggle").observation
+    assert "key 1 right in front of you 1 steps away." in opened
+    assert " box" not in opened
+
+
+def test_an_opened_door_can_be_closed_again() -> None:
+    session = begin("UnlockToUnlock", 0)
+    while "toggle" not in offered(said := session.step(session.oracle_action()).observation):
+        pass
+    assert " locked door" in said
+    assert " open door 1 right in front of you 1 steps away." in session.step("toggle").observation
+    assert " closed door 1 right in front of you 1 steps away." in session.step("toggle").observation
+
+
+def test_the_goal_tells_the_order_of_its_parts() -> None:
+    firsts = [BabyAI().create().reset(index).partition("\n")[0] for index in task_list("test")[:400]]
+    assert any(", then " in first for first in firsts)
+    assert any(" after you " in first for first in firsts)
+
+
+@pytest.mark.parametrize(("said", "meant"), [("  Turn   LEFT \n", "turn left"), ("TURN\tright", "turn right")])
+def test_case_and_space_make_no_difference(said: str, meant: str) -> None:
+    one, other = begin("OneRoomS20"), begin("OneRoomS20")
+    assert one.step(said) == other.step(meant)
+
+
+def test_pick_up_may_be_two_words() -> None:
+    one, other = begin("PickupDistDebug", 1), begin("PickupDistDebug", 1)
+    action = next(action for action in offered(other.step(CHECK).observation) if action.startswith("pickup"))
+    assert one.step(action.replace("pickup", "pick up")) == other.step(action)
+
+
+def test_what_changes_nothing_is_answered_and_costs_nothing() -> None:
+    session = begin("GoToObjMazeS7", 1)
+    listed = session.step("dance").observation.removeprefix(UNKNOWN)
+    assert listed.startswith(LISTED)
+    assert session.step("").observation == "No change in state." + listed
+    assert session.step(CHECK).observation == f"You can take the following actions: {', '.join(offered(listed))}{listed}"
+    assert session.played is not None
+    assert session.played.step_count == 0
+
+
+def test_going_to_what_is_already_faced_changes_nothing() -> None:
+    session = begin("KeyInBox", 4)
+    while "toggle" not in offered(step := session.step(session.oracle_action()).observation):
+        pass
+    action = next(action for action in offered(step) if action.startswith("go to") and " box " in action)
+    assert session.step(action).observation.startswith("No change in state.\nAvailable actions: [")
+
+
+def test_steps_before_the_first_reset_after_the_end_and_after_close_are_refused() -> None:
+    session = BabyAI().create()
+    for _ in range(2):
+        with pytest.raises(EpisodeOverError):
+            session.step("turn left")
+        with pytest.raises(OracleError):
+            session.oracle_action()
+        with pytest.raises(EpisodeOverError):
+            session.picture()
+        session.reset(1)
+        session.close()
+        session.close()
+
+
+def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone() -> None:
+    session, twin = begin("BossLevel"), begin("BossLevel")
+    with pytest.raises(TaskIndexError):
+        session.reset(-1)
+    assert session.step("turn left") == twin.step("turn left")
+
+
+def test_reset_forgets_the_episode_before() -> None:
+    session = begin("GoToRedBall", 3)
+    session.step("turn left")
+    assert session.reset(22) == BabyAI().create().reset(22)
+    assert not session.done
+
+
+WORDS = st.sampled_from(
+    ["go to", "pickup", "pick up", "toggle", "and go through", "drop", "red", "grey", "ball", "door", "1", "2", "check"]
+)
+
+
+@settings(max_examples=200)
+@given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")), st.lists(WORDS).map(" ".join)))
+@example("x" * 1_000_000)
+@example(" " * 1_000_000 + "turn left")
+@example("go to red ball " + "9" * 400)
+@example("go to red ball 1\ud800")
+def test_any_text_is_answered_briefly_in_ascii(action: str) -> None:
+    step = begin("SynthLoc", 5).step(action)
+    assert isinstance(step, Step)
+    assert step.observation.isascii()
+    assert LISTED in step.observation
+    assert len(step.observation) < 5000
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.integers(0, 400), st.lists(st.integers(0, 30), max_size=8)), min_size=1, max_size=64))
+def test_interleaved_sessions_play_as_each_would_alone(episodes: list[tuple[int, list[int]]]) -> None:
+    def advance(session: BabyAIEnvironment, before: str, choice: int | None) -> list[str]:
+        if choice is None or session.done:
+            return []
+        actions = offered(before)
+        return [session.step(actions[choice % len(actions)]).observation]
+
+    alone = []
+    for index, choices in episodes:
+        session = BabyAI().create()
+        said = [session.reset(index)]
+        for choice in choices:
+            said += advance(session, said[-1], choice)
+        alone.append(said)
+
+    sessions = [BabyAI().create() for _ in episodes]
+    together = [[session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)]
+    for turn in zip_longest(*(choices for _, choices in episodes)):
+        for session, choice, said in zip(sessions, turn, together, strict=True):
+            said += advance(session, said[-1], choice)
+    assert together == alone
+
+
+def test_the_picture_shows_the_whole_grid_and_changes_with_it() -> None:
+    session = begin("KeyCorridorS6R3", 1)
+    before = Image.open(BytesIO(session.picture()))
+    assert before.format == "PNG"
+    assert before.size == (16 * 32, 16 * 32)
+    assert session.picture() == begin("KeyCorridorS6R3", 1).picture()
+    session.step("turn left")
+    assert Image.open(BytesIO(session.picture())).tobytes() != before.tobytes()
+    assert session.picture_url().startswith("data:image/png;base64,iVBORw0KGgo")
+
+
+def test_the_instruction_names_every_form_of_action() -> None:
+    for form in ("turn left", "turn right", "move forward", "go to <", "pickup <", "drop", "toggle", "go through <", CHECK):
+        assert form in BabyAI.instruction
