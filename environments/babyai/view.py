@@ -8,10 +8,9 @@ empty, so that shifting a set by 1 or 9 moves it by one place and never from one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from minigrid.core.world_object import WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
@@ -53,8 +52,7 @@ def _told(ahead: int, side: int) -> str:
 _TOLD = {place(*at): _told(*at) for at in _PLACES}
 
 
-@dataclass(frozen=True, slots=True)
-class Thing:
+class Thing(NamedTuple):
     """A door, key, ball or box in view.
 
     Attributes:
@@ -70,8 +68,7 @@ class Thing:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """What is seen from one position. Two views are equal when the agent cannot tell them apart.
 
     Attributes:

@@ -1,0 +1,169 @@
+"""BabyAI behind the server: steps and resets per second with 64 clients, in batches, and on two workers; CPU of a step and of a reset.
+
+AgentGym's server is not on any package index, so it cannot be run beside ours and there are no figures of the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from environments.babyai.world import BabyAI
+from tasks.provision.local import LocalServer
+
+CLIENTS = 64
+ROUNDS = 5
+WAVES = 4
+"""Episodes of each client in a round."""
+STEPS = 10
+"""Of an episode, unless it ends before."""
+
+
+class Client:
+    """Plays with random actions over one connection that is kept alive, in AgentGym's dialect."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._address = urlsplit(url)
+        self._rng = random.Random(seed)
+        self.session = 0
+        self.observation = ""
+        self.done = True
+
+    async def open(self) -> None:
+        """Connects and opens a session."""
+        self._streams = await asyncio.open_connection(self._address.hostname, self._address.port, limit=2**24)
+        self.session = (await self.post("/create", {}))["id"]
+
+    async def reset(self, index: int) -> None:
+        """Begins a task."""
+        self._seen(await self.post("/reset", {"data_idx": index, "id": self.session}))
+
+    async def step(self) -> int:
+        """Performs one of the offered actions; returns how many were performed, 0 after the end."""
+        if self.done:
+            return 0
+        self._seen(await self.post("/step", {"action": self.choose(self.observation), "id": self.session}))
+        return 1
+
+    def choose(self, observation: str) -> str:
+        """One of the offered actions."""
+        return self._rng.choice(re.findall('"([^"]+)"', observation))
+
+    async def play(self) -> int:
+        """Plays an episode's steps; returns their number."""
+        return sum([await self.step() for _ in range(STEPS)])
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The reply to one request."""
+        reader, writer = self._streams
+        content = json.dumps(body).encode()
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        )
+        writer.write(content)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        if length is None or b" 200 " not in head.split(b"\r\n", 1)[0]:
+            raise RuntimeError(f"{path}: {head.decode()}")
+        return json.loads(await reader.readexactly(int(length[1])))
+
+    def close(self) -> None:
+        """Drops the connection."""
+        self._streams[1].close()
+
+    def _seen(self, reply: Any) -> None:
+        self.observation, self.done = reply["observation"], reply["done"]
+
+
+def run() -> list[dict[str, Any]]:
+    """The rows of the benchmark, about a minute."""
+    return [*_measure(1), *_measure(2)]
+
+
+def _measure(workers: int) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "environments", "serve", "babyai", "--port", "{port}", "--workers", str(workers)]
+    server = LocalServer("babyai", command, environment={"PYTHONPATH": str(Path(__file__).parents[2])}, start_deadline_s=240)
+    server.start()
+    try:
+        return asyncio.run(_rows(server, workers))
+    finally:
+        server.end()
+
+
+async def _rows(server: LocalServer, workers: int) -> list[dict[str, Any]]:
+    clients = [Client(server.url, seed) for seed in range(CLIENTS)]
+    await asyncio.gather(*(client.open() for client in clients))
+    tasks = itertools.cycle(BabyAI().tasks("train"))
+    reset_rates, step_rates, batch_rates, reset_ms, step_ms = [], [], [], [], []
+    for number in range(ROUNDS + 1):
+        resets_s = steps_s = resets_cpu_s = steps_cpu_s = 0.0
+        steps = 0
+        for _ in range(WAVES):
+            _, wall_s, cpu_s = await _timed(server.pid, (client.reset(next(tasks)) for client in clients))
+            resets_s, resets_cpu_s = resets_s + wall_s, resets_cpu_s + cpu_s
+            done, wall_s, cpu_s = await _timed(server.pid, (client.play() for client in clients))
+            steps, steps_s, steps_cpu_s = steps + sum(done), steps_s + wall_s, steps_cpu_s + cpu_s
+        if number == 0:
+            continue  # the first round warms up
+        reset_rates.append(CLIENTS * WAVES / resets_s)
+        reset_ms.append(resets_cpu_s / (CLIENTS * WAVES) * 1000)
+        step_rates.append(steps / steps_s)
+        step_ms.append(steps_cpu_s / steps * 1000)
+        batch_rates.append(await _batch_rate(clients[0], tasks))
+    for client in clients:
+        client.close()
+    on = "" if workers == 1 else f", {workers} workers"
+    rows = [
+        _row(f"babyai: steps, {CLIENTS} clients, keep-alive{on}", step_rates, "1/s"),
+        _row(f"babyai: resets, {CLIENTS} clients, keep-alive{on}", reset_rates, "1/s"),
+        _row(f"babyai: steps, batches of {CLIENTS}{on}", batch_rates, "1/s"),
+    ]
+    if workers == 1:
+        rows += [_row("babyai: server's CPU of a step", step_ms, "ms"), _row("babyai: server's CPU of a reset", reset_ms, "ms")]
+    return rows
+
+
+async def _timed(pid: int, work: Iterable[Awaitable[Any]]) -> tuple[list[Any], float, float]:
+    """The results of all, the wall's seconds, and the server's seconds of CPU."""
+    cpu_s, began = _cpu_s(pid), time.perf_counter()
+    results = await asyncio.gather(*work)
+    return results, time.perf_counter() - began, _cpu_s(pid) - cpu_s
+
+
+async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
+    """Steps per second when one request of our dialect steps every session."""
+    begun = (await client.post("/v1/create", {"items": [{"index": index} for index in itertools.islice(tasks, CLIENTS)]}))["items"]
+    going = {reply["session"]: reply["observation"] for reply in begun}
+    steps, began = 0, time.perf_counter()
+    for turn in range(STEPS):
+        items = [{"session": session, "turn": turn, "action": client.choose(said)} for session, said in going.items()]
+        if not items:
+            break
+        replies = (await client.post("/v1/step", {"items": items}))["items"]
+        going = {item["session"]: reply["observation"] for item, reply in zip(items, replies, strict=True) if not reply["done"]}
+        steps += len(items)
+    seconds = time.perf_counter() - began
+    await client.post("/v1/close", {"items": [{"session": reply["session"]} for reply in begun]})
+    return steps / seconds
+
+
+def _cpu_s(pid: int) -> float:
+    root = psutil.Process(pid)
+    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
+
+
+def _row(name: str, values: list[float], unit: str) -> dict[str, Any]:
+    figures = {"ours": statistics.median(values), "low": min(values), "high": max(values)}
+    return {"name": name, "other": None, "ratio": None, "unit": unit} | {key: round(value, 3) for key, value in figures.items()}
