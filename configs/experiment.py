@@ -14,7 +14,7 @@ from configs.curriculum import Curriculum
 from configs.part import Part
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-EnvironmentName = Literal["textcraft", "babyai", "searchqa", "webarena"]
+EnvironmentName = Literal["textcraft", "babyai", "sciworld", "searchqa", "webarena"]
 
 
 class StarterPolicy(Part):

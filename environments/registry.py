@@ -8,6 +8,7 @@ from environments.environment import World
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
+    "sciworld": "environments.sciworld.world:SciWorld",
     "searchqa": "environments.searchqa.world:SearchQA",
     "textcraft": "environments.textcraft.world:TextCraft",
     "webarena": "environments.webarena.world:WebArena",

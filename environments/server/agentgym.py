@@ -7,6 +7,7 @@ status 200, so they raise at the fault and not one line later at a missing field
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,9 +98,10 @@ class Dialect:
         session_field: The query parameter that names the session in GET requests.
         begins_on_create: Whether create begins an episode (of the first task) at once.
         wraps: Whether any index is taken modulo the number of tasks; else an unknown one is an error.
-        views: Further GET paths and the environment's attribute or method that each shows.
+        views: Further GET paths, the environment's attribute or method that each shows, and the reply made of its text.
         observed: GET /observation's reply.
         besides: Further fields of reset's reply: the environment's attribute or method that each shows, and the value made of its text.
+        running: Further fields of step's reply, likewise.
         asked: Further POST paths with close's body: the environment's attribute or method that each shows, and the reply made of it.
     """
 
@@ -115,9 +117,10 @@ class Dialect:
     session_field: str = "id"
     begins_on_create: bool = False
     wraps: bool = True
-    views: Mapping[str, str] = field(default_factory=dict)
+    views: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
     observed: Callable[[Reply], Any] = lambda reply: reply.observation
     besides: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    running: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
     asked: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
 
 
@@ -136,6 +139,12 @@ def _goal_without_order(observation: str) -> str:
     return goal.replace("then", "and").replace("after you", "and") + newline + rest
 
 
+def _without_description(reply: Reply) -> str:
+    """An observation of SciWorld's. The first one begins with the task's description, which is a field of its own there."""
+    observation = reply.observation or ""
+    return observation if reply.reward is not None else observation.partition("\n")[2]
+
+
 DIALECTS: dict[str, Dialect] = {
     "babyai": Dialect(
         greeting="This is environment BabyAI.",
@@ -147,9 +156,31 @@ DIALECTS: dict[str, Dialect] = {
             "deleted": False,
         },
         stepped=_scored,
-        views={"/discounted_reward": "discounted_reward"},
+        views={"/discounted_reward": ("discounted_reward", str)},
         observed=_scored,
         asked={"/render": ("picture_url", lambda url: {"image": url})},
+    ),
+    "sciworld": Dialect(
+        greeting="This is environment ScienceWorld.",
+        wraps=False,
+        created=lambda number, observation: {"id": number},
+        begun=lambda number, body, reply: {
+            "observation": _without_description(reply),
+            "reward": 0,
+            "score": 0,
+            "done": False,
+            "deleted": False,
+        },
+        besides={"task_name": ("task_name", str), "var_num": ("variation", int), "task_description": ("task_description", str)},
+        observed=_without_description,
+        # Their points, 0 to 100, but none below 0: a failed task keeps what it had earned.
+        stepped=lambda reply: {"observation": reply.observation, "reward": round(100 * (reply.reward or 0)), "done": reply.done},
+        running={"score": ("score", lambda score: round(100 * float(score)))},
+        views={
+            "/task_description": ("task_description", str),
+            "/goals": ("hints", lambda hints: {"goals": json.loads(hints)["goals"]}),
+            "/action_hint": ("hints", lambda hints: {key: value for key, value in json.loads(hints).items() if key != "goals"}),
+        },
     ),
     "searchqa": Dialect(
         greeting="ok",
@@ -170,7 +201,7 @@ DIALECTS: dict[str, Dialect] = {
         created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
         begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
         stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
-        views={"/goal": "goal"},
+        views={"/goal": ("goal", str)},
     ),
     "webarena": Dialect(
         greeting="ok",
@@ -229,7 +260,10 @@ class AgentGym:
             Route("/", greet),
             self._view(dialect, "/observation", "observe", (), dialect.observed),
             self._view(dialect, "/detail", "observe", (), _detail),
-            *(self._view(dialect, path, "look", (attribute,)) for path, attribute in dialect.views.items()),
+            *(
+                self._view(dialect, path, "look", (attribute,), lambda reply, show=show: show(reply.observation or ""))
+                for path, (attribute, show) in dialect.views.items()
+            ),
         ]
 
     async def _create(self, dialect: Dialect, _: Any) -> Any:
@@ -242,12 +276,16 @@ class AgentGym:
         if dialect.wraps:
             index = self._tasks[index % len(self._tasks)]
         begun = dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
-        for name, (attribute, show) in dialect.besides.items():
-            begun[name] = show((await self._perform("look", (body.session, attribute))).observation or "")
-        return begun
+        return await self._with(begun, dialect.besides, body.session)
 
     async def _step(self, dialect: Dialect, body: Any) -> Any:
-        return dialect.stepped(await self._perform("step", (body.session, None, body.action)))
+        stepped = dialect.stepped(await self._perform("step", (body.session, None, body.action)))
+        return await self._with(stepped, dialect.running, body.session)
+
+    async def _with(self, reply: Any, fields: Mapping[str, tuple[str, Callable[[str], Any]]], session: int) -> Any:
+        for name, (attribute, show) in fields.items():
+            reply[name] = show((await self._perform("look", (session, attribute))).observation or "")
+        return reply
 
     async def _close(self, dialect: Dialect, body: Any) -> Any:
         await self._perform("close", (body.session,))

@@ -1,0 +1,1 @@
+"""SciWorld: elementary science experiments in a simulated house, by the scienceworld package."""

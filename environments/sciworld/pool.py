@@ -1,0 +1,94 @@
+"""The simulator processes of one world, shared by all its sessions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from environments.sciworld.simulator import Simulator
+
+log = logging.getLogger(__name__)
+
+EPISODES_PER_PROCESS = 5000
+SESSIONS_PER_PROCESS = 250
+
+
+class SimulatorPool:
+    """Simulators, at most one for each processor, started as sessions need them. Methods may be called from any thread.
+
+    A simulator that has served its share of episodes is worn: when a fresh one is ready in its place no episode begins in it any more, and
+    it ends with its last session. So nothing that the virtual machine or the package keeps can add up.
+    """
+
+    def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS) -> None:
+        """
+        Args:
+            processes: Simulators that serve at once; None means the number of processors.
+            episodes: Episodes after which a simulator is replaced.
+        """
+        self.processes = processes or len(os.sched_getaffinity(0))
+        self._episodes = episodes
+        self._lock = threading.Lock()
+        self._serving: list[Simulator] = []
+        self._successors: dict[Simulator, Simulator] = {}
+
+    def place(self, held: Simulator | None) -> Simulator:
+        """The simulator for an episode that begins now, in a session that so far held on to `held`; it counts as held from now on.
+
+        Raises:
+            JavaMissingError, SimulatorError: None can be started.
+        """
+        with self._lock:
+            self._tend()
+            chosen = held if held in self._serving else self._choose()
+            if chosen is not held:
+                chosen.sessions += 1
+            chosen.episodes += 1
+        if held is not None and chosen is not held:
+            self.leave(held)
+        return chosen
+
+    def leave(self, held: Simulator) -> None:
+        """Says that a session holds on to `held` no more."""
+        with self._lock:
+            held.sessions -= 1
+            over = not held.sessions and held not in self._serving
+        if over:
+            held.end()
+
+    def end(self) -> None:
+        """Ends all simulators."""
+        with self._lock:
+            ending = [*self._serving, *self._successors.values()]
+            self._serving.clear()
+            self._successors.clear()
+        for each in ending:
+            each.end()
+
+    def _choose(self) -> Simulator:
+        least = min(self._serving, key=lambda each: each.sessions, default=None)
+        if least is None or (least.sessions and len(self._serving) < self.processes):
+            least = Simulator()
+            self._serving.append(least)
+            log.info("a simulator starts", extra={"simulator": least.pid})
+        return least
+
+    def _tend(self) -> None:
+        """Puts fresh simulators in the place of those that are worn or gone."""
+        self._serving = [each for each in self._serving if not each.gone]
+        for worn, fresh in list(self._successors.items()):
+            if worn not in self._serving or fresh.gone:
+                del self._successors[worn]
+                if not fresh.gone:
+                    self._serving.append(fresh)
+        for place, worn in enumerate(self._serving):
+            if worn.episodes < self._episodes:
+                continue
+            if worn not in self._successors:
+                self._successors[worn] = Simulator()
+            elif self._successors[worn].ready():
+                self._serving[place] = self._successors.pop(worn)
+                log.info("a simulator is replaced", extra={"worn": worn.pid, "simulator": self._serving[place].pid})
+                if not worn.sessions:
+                    worn.end()

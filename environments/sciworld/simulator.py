@@ -1,0 +1,241 @@
+"""One simulator process: a Java virtual machine that runs Simulator.java, asked through its standard input and output.
+
+It ends by itself when its standard input closes, which the system does when this process ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import select
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from environments.environment import WorldError
+from environments.sciworld.tasks import PACKAGE_VERSION
+
+INSTALL = "sudo apt-get install default-jre-headless"
+SOURCE = Path(__file__).with_name("Simulator.java")
+HEAP_MB = 256
+FLAGS = (
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",  # the simulator's sets of objects are then in the order in which the objects came, not in a random one
+    "--add-opens=java.base/java.util=ALL-UNNAMED",  # lets Simulator.java take out the state of the random generator
+    "-Duser.language=en",  # the simulator changes case and writes numbers by the locale
+    "-Duser.country=US",
+    "-Dfile.encoding=UTF-8",
+    "-XX:+UseSerialGC",
+    f"-Xms{HEAP_MB}m",
+    f"-Xmx{HEAP_MB}m",
+    "-XX:ReservedCodeCacheSize=64m",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",
+)
+START_S = 180.0
+ANSWER_S = 60.0
+EXPERT_S = 600.0
+END_S = 5.0
+
+
+class SimulatorError(WorldError):
+    """The simulator failed, which says nothing about the agent."""
+
+
+class JavaMissingError(SimulatorError):
+    """There is no Java on this machine, or none that can run the simulator."""
+
+
+class SimulatorGoneError(SimulatorError):
+    """The process ended, or gave no answer in time and was ended; its sessions can be built again in another."""
+
+
+class RefusedRequestError(SimulatorError):
+    """The simulator broke over a request; the process goes on. The same request would break it again."""
+
+
+class Answer:
+    """What the simulator answered; the results are taken out one after another."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    def flag(self) -> bool:
+        """A truth value."""
+        return bool(self._take(">?"))
+
+    def integer(self) -> int:
+        """A 32-bit integer."""
+        return int(self._take(">i"))
+
+    def real(self) -> float:
+        """A double."""
+        return float(self._take(">d"))
+
+    def text(self) -> str:
+        """A string."""
+        start = self._at + 4
+        self._at = start + self.integer()
+        return self._content[start : self._at].decode()
+
+    def _take(self, form: str) -> float:
+        value: float = struct.unpack_from(form, self._content, self._at)[0]
+        self._at += struct.calcsize(form)
+        return value
+
+
+class Simulator:
+    """A process that holds many sessions and performs one request at a time; requests may come from any thread.
+
+    Attributes:
+        gone: Whether it has ended.
+        sessions: Sessions that hold on to it; kept by whoever shares it out.
+        episodes: Episodes begun in it; kept likewise.
+    """
+
+    def __init__(self) -> None:
+        """Starts the process and does not wait until it is ready.
+
+        Raises:
+            JavaMissingError: There is no Java; the message says how to install it.
+            SimulatorError: There is no scienceworld package, or not the version that the task indices are written for.
+        """
+        java = shutil.which("java")
+        if java is None:
+            raise JavaMissingError(f"SciWorld's simulator needs Java, and there is none; run: {INSTALL}")
+        package = _package()
+        self.gone = False
+        self.sessions = 0
+        self.episodes = 0
+        self._lock = threading.Lock()
+        self._ready = False
+        self._buffer = bytearray()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [java, *FLAGS, "-cp", str(package / "scienceworld.jar"), str(SOURCE)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            cwd=package,  # the simulator reads a table there
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in = self._process.stdin.fileno()
+        self._out = self._process.stdout.fileno()
+        self._arrival = select.poll()
+        self._arrival.register(self._out, select.POLLIN)
+        self._finish = weakref.finalize(self, _end, self._process)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def ready(self) -> bool:
+        """Whether it can answer at once."""
+        return self._ready or bool(self._arrival.poll(0))
+
+    def ask(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+        """What the simulator answers; `Simulator.java` says which operations there are.
+
+        Raises:
+            SimulatorGoneError: It ended before it answered, or did not answer within `deadline_s`.
+            RefusedRequestError: It failed over this request; the message is Java's.
+            JavaMissingError: This Java cannot run it.
+        """
+        parts = [operation.encode("utf-16-be")]
+        for argument in arguments:
+            if isinstance(argument, str):
+                text = argument.encode(errors="replace")  # a lone surrogate cannot travel; it becomes "?"
+                parts += (struct.pack(">i", len(text)), text)
+            else:
+                parts.append(struct.pack(">i", argument))
+        content = b"".join(parts)
+        with self._lock:
+            if self.gone:
+                raise SimulatorGoneError("the simulator's process has ended")
+            try:
+                if not self._ready:
+                    self._receive(START_S)
+                    self._ready = True
+                self._send(struct.pack(">i", len(content)) + content)
+                answer = Answer(self._receive(deadline_s))
+            except BaseException:  # what was interrupted half-way cannot be gone on with
+                self._close()
+                raise
+        if not answer.flag():
+            raise RefusedRequestError(answer.text())
+        return answer
+
+    def end(self) -> None:
+        """Ends the process. A second call does nothing."""
+        with self._lock:
+            self._close()
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            while frame:
+                frame = frame[os.write(self._in, frame) :]
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _receive(self, deadline_s: float) -> bytes:
+        deadline = time.monotonic() + deadline_s
+        size = 4
+        while True:
+            while len(self._buffer) < size:
+                if not self._arrival.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise SimulatorGoneError(f"the simulator gave no answer in {deadline_s:g} s and was ended")
+                part = os.read(self._out, 65536)
+                if not part:
+                    raise self._ended()
+                self._buffer += part
+            if size > 4:
+                content = bytes(self._buffer[4:size])
+                del self._buffer[:size]
+                return content
+            size = 4 + struct.unpack_from(">i", self._buffer)[0]
+
+    def _ended(self) -> SimulatorError:
+        """The error that says how the process ended."""
+        self._process.kill()
+        status = self._process.wait()
+        self._complaints.seek(0)
+        said = self._complaints.read(4096).decode(errors="replace").strip()
+        if self._ready:
+            return SimulatorGoneError(f"the simulator's process ended with status {status}: {said}")
+        return JavaMissingError(
+            f"the simulator did not start (status {status}: {said}); it needs Java 11 or later with its compiler: {INSTALL}"
+        )
+
+    def _close(self) -> None:
+        self.gone = True
+        self._finish()
+        self._complaints.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(END_S)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+def _package() -> Path:
+    """The folder of the scienceworld package."""
+    found = importlib.util.find_spec("scienceworld")
+    if found is None or found.origin is None:
+        raise SimulatorError(f"SciWorld needs the scienceworld package; run: pip install scienceworld=={PACKAGE_VERSION}")
+    version = importlib.metadata.version("scienceworld")
+    if version != PACKAGE_VERSION:
+        raise SimulatorError(f"the scienceworld package is {version}; run: pip install scienceworld=={PACKAGE_VERSION}")
+    return Path(found.origin).parent

@@ -1,0 +1,133 @@
+"""The tasks of SciWorld: what an index means, and the named lists of tasks.
+
+A task is one variation of one of the package's 30 kinds. Indices 0 to 4638 are AgentGym's: the kinds in the package's order without those
+that AgentGym leaves out, each with all its variations. The kinds that it leaves out follow from 4639 on, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+
+from environments.environment import TaskIndexError
+
+PACKAGE_VERSION = "1.2.3"
+VERSION = f"scienceworld-{PACKAGE_VERSION}-1"
+EVALUATION_SIZE = 200
+
+KINDS = (
+    ("1-1", "boil", 30),
+    ("1-2", "melt", 30),
+    ("1-3", "freeze", 30),
+    ("1-4", "change-the-state-of-matter-of", 30),
+    ("2-1", "use-thermometer", 540),
+    ("2-2", "measure-melting-point-known-substance", 436),
+    ("2-3", "measure-melting-point-unknown-substance", 300),
+    ("3-1", "power-component", 20),
+    ("3-2", "power-component-renewable-vs-nonrenewable-energy", 20),
+    ("3-3", "test-conductivity", 900),
+    ("3-4", "test-conductivity-of-unknown-substances", 600),
+    ("4-1", "find-living-thing", 300),
+    ("4-2", "find-non-living-thing", 300),
+    ("4-3", "find-plant", 300),
+    ("4-4", "find-animal", 300),
+    ("5-1", "grow-plant", 126),
+    ("5-2", "grow-fruit", 126),
+    ("6-1", "chemistry-mix", 32),
+    ("6-2", "chemistry-mix-paint-secondary-color", 36),
+    ("6-3", "chemistry-mix-paint-tertiary-color", 36),
+    ("7-1", "lifespan-longest-lived", 125),
+    ("7-2", "lifespan-shortest-lived", 125),
+    ("7-3", "lifespan-longest-lived-then-shortest-lived", 125),
+    ("8-1", "identify-life-stages-1", 14),
+    ("8-2", "identify-life-stages-2", 10),
+    ("9-1", "inclined-plane-determine-angle", 168),
+    ("9-2", "inclined-plane-friction-named-surfaces", 1386),
+    ("9-3", "inclined-plane-friction-unnamed-surfaces", 162),
+    ("10-1", "mendelian-genetics-known-plant", 120),
+    ("10-2", "mendelian-genetics-unknown-plant", 480),
+)
+"""The package's number and name of each kind of task, and how many variations it has."""
+
+NOT_IN_AGENTGYM = frozenset({"5-1", "5-2", "9-1", "9-2", "9-3", "10-1", "10-2"})
+N_AGENTGYM = sum(variations for number, _, variations in KINDS if number not in NOT_IN_AGENTGYM)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task index means.
+
+    Attributes:
+        number: The package's number of the kind of task, e.g. "4-2".
+        name: The package's name of the kind, e.g. "find-non-living-thing".
+        variation: Which variation of it, from 0.
+    """
+
+    number: str
+    name: str
+    variation: int
+
+
+@cache
+def all_tasks() -> tuple[Task, ...]:
+    """The task of every index."""
+    left_out = [kind for kind in KINDS if kind[0] in NOT_IN_AGENTGYM]
+    order = [kind for kind in KINDS if kind not in left_out] + left_out
+    return tuple(Task(number, name, variation) for number, name, variations in order for variation in range(variations))
+
+
+def task(index: int) -> Task:
+    """The task of that index.
+
+    Raises:
+        TaskIndexError: There is no such task.
+    """
+    if not 0 <= index < len(all_tasks()):
+        raise TaskIndexError(f"sciworld has no task {index}; its tasks are 0 to {len(all_tasks()) - 1}")
+    return all_tasks()[index]
+
+
+def split_of(variation: int, variations: int) -> str:
+    """The split that the package puts a variation in: the first half "train", the next quarter "validation", the rest "test"."""
+    quarter = variations // 4
+    return "train" if variation < 2 * quarter else "validation" if variation < 3 * quarter else "test"
+
+
+@cache
+def task_lists() -> dict[str, tuple[int, ...]]:
+    """Every named list of task indices, each in ascending order.
+
+    - "train", "validation", "test": the package's own splits of the variations of all 30 kinds;
+    - "agentgym-train", "agentgym-validation", "agentgym-test": what of these has an index of AgentGym's;
+    - "sciworld-200": 200 tasks of "agentgym-test", of every kind as evenly as the few variations of some allow.
+    """
+    variations = {number: count for number, _, count in KINDS}
+    lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
+    for index, each in enumerate(all_tasks()):
+        lists[split_of(each.variation, variations[each.number])].append(index)
+    lists |= {f"agentgym-{split}": [index for index in some if index < N_AGENTGYM] for split, some in lists.items()}
+    lists[f"sciworld-{EVALUATION_SIZE}"] = _evenly(lists["agentgym-test"], lambda index: task(index).number, EVALUATION_SIZE)
+    return {name: tuple(sorted(some)) for name, some in lists.items()}
+
+
+def task_list(name: str) -> tuple[int, ...]:
+    """The task indices of the list called `name`; `task_lists` says which there are.
+
+    Raises:
+        KeyError: No list has this name; the message names those that exist.
+    """
+    lists = task_lists()
+    if name not in lists:
+        raise KeyError(f"sciworld has no task list {name!r}; there are: {', '.join(lists)}")
+    return lists[name]
+
+
+def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:
+    """`size` of the indices, one of each group in turn, in an order that looks random but depends on the index alone."""
+    members: dict[str, list[int]] = {}
+    for index in sorted(indices, key=lambda index: sha256(f"evaluation: {index}".encode()).digest()):
+        members.setdefault(group(index), []).append(index)
+    turns = sorted((turn, members[key][turn]) for key in members for turn in range(len(members[key])))
+    return [index for _, index in turns[:size]]

@@ -1,0 +1,205 @@
+"""SciWorld: an agent does elementary science experiments in a house of ten places, in text."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+from collections.abc import Callable
+
+from environments.environment import EpisodeOverError, OracleError, Step
+from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
+from environments.sciworld.simulator import EXPERT_S, Answer, RefusedRequestError, Simulator, SimulatorGoneError
+from environments.sciworld.tasks import VERSION, Task, task, task_list
+
+log = logging.getLogger(__name__)
+
+MAX_CHARACTERS = 500
+ATTEMPTS = 3
+"""Simulators that a request is tried in, should one after another end under it."""
+BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
+
+_numbers = itertools.count()
+
+
+class SciWorldEnvironment:
+    """One session. It keeps the actions of its episode, so that the episode can be built again should its simulator end.
+
+    Attributes:
+        task: What the episode is about; None before the first reset and after the end.
+        task_description: What the agent has to do, in the package's words.
+        score: What the episode has earned, from 0 to 1: the most progress that there was. A failed task keeps what it had earned.
+    """
+
+    def __init__(self, pool: SimulatorPool, ways: dict[Task, tuple[str, ...]]) -> None:
+        """
+        Args:
+            pool: Where simulators come from.
+            ways: What the expert does in each task, as far as it was asked; shared by the sessions of a world.
+        """
+        self.task: Task | None = None
+        self.task_description = ""
+        self.score = 0.0
+        self._pool = pool
+        self._ways = ways
+        self._number = next(_numbers)
+        self._simulator: Simulator | None = None
+        self._actions: list[str] = []
+        self._over = True
+
+    def reset(self, index: int) -> str:
+        """Begins task `index`: its description, and what "look around" shows; see `Environment.reset`."""
+        self.task = task(index)
+        self.score = 0.0
+        self._actions = []
+        observation = self._rebuild()
+        self._over = False
+        return f"{self.task_description}\n{observation}"
+
+    def step(self, action: str) -> Step:
+        """Performs one action; see `Environment.step`. What the action adds to the progress is its reward, which is never negative.
+
+        The episode ends when the simulator says so: the task is done, or has failed and cannot be done any more.
+
+        Raises:
+            SimulatorGoneError: One simulator after another ended under this action.
+        """
+        if self._over:
+            raise EpisodeOverError("no SciWorld episode is in progress; reset first")
+        if len(action) > MAX_CHARACTERS:
+            return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False)
+        try:
+            answer = self._ask(lambda simulator: simulator.ask("s", self._number, action))
+        except RefusedRequestError as refused:
+            log.warning("the simulation broke down over an action", extra={"task": str(self.task), "fault": str(refused)})
+            self._rebuild()
+            return Step(BROKEN, 0.0, False)
+        self._actions.append(action)
+        observation, progress, completed = answer.text(), answer.real(), answer.flag()
+        reward = max(0.0, progress - self.score)
+        self.score += reward
+        self._over = completed or progress < 0
+        return Step(observation, reward, self._over)
+
+    def oracle_action(self) -> str:
+        """What the package's expert does next; see `Environment.oracle_action`. It knows one way from the start and cannot leave it."""
+        if self._over or self.task is None:
+            raise OracleError("no SciWorld episode is in progress")
+        if self.task not in self._ways:
+            name, variation = self.task.name, self.task.variation
+            answer = self._ask(lambda simulator: simulator.ask("g", name, variation, deadline_s=EXPERT_S))
+            self._ways[self.task] = tuple(answer.text() for _ in range(answer.integer()))
+        way, done = self._ways[self.task], len(self._actions)
+        if list(way[:done]) != self._actions:
+            raise OracleError("the expert knows the way only from the start of the task, and this episode has left it")
+        if done == len(way):
+            raise OracleError("the expert knows no further action")
+        return way[done]
+
+    @property
+    def task_name(self) -> str:
+        """The package's name of the kind of task."""
+        return self.task.name if self.task else ""
+
+    @property
+    def variation(self) -> int:
+        """Which variation of the kind of task."""
+        return self.task.variation if self.task else -1
+
+    def hints(self) -> str:
+        """The forms of the actions, the objects in sight and the progress by the package's goals, as JSON."""
+        if self._over:
+            raise EpisodeOverError("no SciWorld episode is in progress; reset first")
+        answer = self._ask(lambda simulator: simulator.ask("h", self._number))
+        return json.dumps(
+            {"possible_actions": answer.text().split("\n"), "possible_objects": answer.text().split("\n"), "goals": answer.text()}
+        )
+
+    def close(self) -> None:
+        """Ends the episode."""
+        self.task = None
+        self._over = True
+        self._actions = []
+        simulator, self._simulator = self._simulator, None
+        if simulator is not None:
+            with contextlib.suppress(SimulatorGoneError):
+                simulator.ask("e", self._number)
+            self._pool.leave(simulator)
+
+    def _rebuild(self) -> str:
+        """Begins the task and performs the actions so far; returns the first observation."""
+        assert self.task is not None
+        for attempt in itertools.count(1):
+            self._simulator = self._pool.place(self._simulator)
+            try:
+                begun = self._simulator.ask("b", self._number, self.task.name, self.task.variation)
+                for action in self._actions:
+                    self._simulator.ask("s", self._number, action)
+            except SimulatorGoneError:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                self.task_description = begun.text()
+                return begun.text()
+        raise AssertionError
+
+    def _ask(self, request: Callable[[Simulator], Answer]) -> Answer:
+        """What the session's simulator answers; should it end, the session is built again in another, which is asked then."""
+        assert self._simulator is not None
+        for attempt in itertools.count(1):
+            try:
+                return request(self._simulator)
+            except SimulatorGoneError as gone:
+                log.warning("a session is built again", extra={"task": str(self.task), "turn": len(self._actions), "fault": str(gone)})
+                if attempt == ATTEMPTS:
+                    raise
+                self._rebuild()
+        raise AssertionError
+
+
+class SciWorld:
+    """The world; see `World`. `tasks` also knows the lists of `environments.sciworld.tasks.task_lists`."""
+
+    name = "sciworld"
+    version = VERSION
+    blocking = True
+    instruction = (
+        "You work on an elementary science task in a simulated house: a kitchen, a bathroom, a living room, a bedroom, a workshop, an art "
+        "studio, a greenhouse, a foundry and a hallway, with an outside. The first message names the task and shows where you are. "
+        "Answer every message with one action, where OBJ is an object as the messages call it:\n"
+        "look around | look at OBJ | look in OBJ | inventory | task\n"
+        "open OBJ | close OBJ | go to PLACE (the door to it must be open)\n"
+        "pick up OBJ | put down OBJ | move OBJ to OBJ | pour OBJ into OBJ | dunk OBJ into OBJ | mix OBJ (what is in a container)\n"
+        "activate OBJ | deactivate OBJ | use OBJ | use OBJ on OBJ | connect OBJ to OBJ | disconnect OBJ | read OBJ | eat OBJ | flush OBJ\n"
+        "focus on OBJ: only what the task asks you to focus on, when it asks for it; the wrong object fails the task\n"
+        "wait (ten moments) | wait1 (one moment)\n"
+        "If an action could mean several things, they are listed with numbers: answer with the number. "
+        "Steps towards the goal earn a part of the reward; the task is done when the whole goal is reached."
+    )
+
+    def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS) -> None:
+        """
+        Args:
+            processes: Simulators at once; None means the number of processors.
+            episodes: Episodes after which a simulator is replaced by a fresh one.
+        """
+        self._pool = SimulatorPool(processes, episodes)
+        self._ways: dict[Task, tuple[str, ...]] = {}
+        self.max_sessions = self._pool.processes * SESSIONS_PER_PROCESS
+
+    def create(self) -> SciWorldEnvironment:
+        """A new session, before its first reset."""
+        return SciWorldEnvironment(self._pool, self._ways)
+
+    def tasks(self, name: str) -> tuple[int, ...]:
+        """The task indices of a split or of another named list, ascending.
+
+        Raises:
+            KeyError: No list has this name; the message names those that exist.
+        """
+        return task_list(name)
+
+    def close(self) -> None:
+        """Ends the simulators. They also end by themselves when this process does."""
+        self._pool.end()
