@@ -100,7 +100,7 @@ class LocalRecords:
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         if self._server is not None:
-            self._server.end(grace_s=2.0)
+            self._server.end()
 
 
 def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import mlflow
 import psutil
 import pytest
-from runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
+from small_runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from tiny_policy import build_tiny_policy
@@ -73,7 +73,7 @@ def test_a_finished_run_is_not_done_again(undisturbed: Path, policy: str) -> Non
     assert metrics(undisturbed) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, undisturbed: Path, tmp_path: Path, seed: int) -> None:
     """The flow and the trainer are killed in turn; the environment server is killed in between and must not even end the run."""
     chance = random.Random(seed)
@@ -109,9 +109,9 @@ def test_ctrl_c_ends_everything_within_five_seconds(policy: str, tmp_path: Path)
         assert len(everyone) > 3
         os.killpg(run.pid, signal.SIGINT)
         # Not a measurement: five seconds is the promise, and a run that hangs would hang for minutes.
-        _, alive = psutil.wait_procs(everyone, timeout=5)
+        gone, alive = psutil.wait_procs(everyone, timeout=5)
         assert alive == []
-        assert run.wait(1) == 130
+        assert next(process for process in gone if process.pid == run.pid).returncode == 130
     finally:
         end(run)
     assert "The same command continues" in (tmp_path / "terminal.log").read_text()
