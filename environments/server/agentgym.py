@@ -25,6 +25,11 @@ from environments.server.sessions import Refusal
 from environments.server.web import Operation, answer, decode, encode
 
 
+def _showing(show: Callable[[str], Any]) -> Callable[[Reply], Any]:
+    """What a view answers, made of the text of the environment's attribute or method."""
+    return lambda reply: show(reply.observation or "")
+
+
 class Create(msgspec.Struct):
     """A create body of which nothing is needed."""
 
@@ -260,10 +265,7 @@ class AgentGym:
             Route("/", greet),
             self._view(dialect, "/observation", "observe", (), dialect.observed),
             self._view(dialect, "/detail", "observe", (), _detail),
-            *(
-                self._view(dialect, path, "look", (attribute,), lambda reply, show=show: show(reply.observation or ""))
-                for path, (attribute, show) in dialect.views.items()
-            ),
+            *(self._view(dialect, path, "look", (attribute,), _showing(show)) for path, (attribute, show) in dialect.views.items()),
         ]
 
     async def _create(self, dialect: Dialect, _: Any) -> Any:

@@ -91,7 +91,7 @@ class SlowCounting(Counting):
 def register() -> None:
     WORLDS["counting"] = "counting_world:Counting"
     WORLDS["slow_counting"] = "counting_world:SlowCounting"
-    DIALECTS["counting"] = DIALECTS["slow_counting"] = replace(DIALECTS["textcraft"], views={"/goal": "goal"})
+    DIALECTS["counting"] = DIALECTS["slow_counting"] = replace(DIALECTS["textcraft"], views={"/goal": ("goal", str)})
 
 
 if __name__ == "__main__":
