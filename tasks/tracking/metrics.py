@@ -16,7 +16,8 @@ def metric_name(name: str) -> str:
     A slash makes a section in the MLflow page and is kept.
     """
     clean = _REFUSED.sub("_", name.replace("@", "_at_")).strip()
-    return posixpath.normpath("/" + clean).lstrip("/") or "_"
+    clean = posixpath.normpath("/" + clean).lstrip("/")
+    return re.sub(r"^\.{2,}", "_", clean) or "_"  # a name must not look like a way out of a folder
 
 
 def usable_metrics(metrics: Mapping[str, float | None]) -> tuple[dict[str, float], int]:
