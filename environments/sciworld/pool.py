@@ -11,7 +11,7 @@ from environments.sciworld.simulator import Simulator
 log = logging.getLogger(__name__)
 
 EPISODES_PER_PROCESS = 5000
-SESSIONS_PER_PROCESS = 250
+SESSIONS_PER_PROCESS = 1000
 
 
 class SimulatorPool:

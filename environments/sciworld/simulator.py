@@ -23,7 +23,8 @@ from environments.sciworld.tasks import PACKAGE_VERSION
 
 INSTALL = "sudo apt-get install default-jre-headless"
 SOURCE = Path(__file__).with_name("Simulator.java")
-HEAP_MB = 256
+HEAP_MB = 768
+"""The most that the sessions of one process may take: about 0.3 MB each. What 64 of them need is a small part of it."""
 FLAGS = (
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",  # the simulator's sets of objects are then in the order in which the objects came, not in a random one
@@ -32,7 +33,7 @@ FLAGS = (
     "-Duser.country=US",
     "-Dfile.encoding=UTF-8",
     "-XX:+UseSerialGC",
-    f"-Xms{HEAP_MB}m",
+    "-Xms128m",
     f"-Xmx{HEAP_MB}m",
     "-XX:ReservedCodeCacheSize=64m",
     "-XX:+ExitOnOutOfMemoryError",

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import get_args
@@ -108,6 +109,9 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         listener = await listen(place.address, place.worker, serve_peer) if place else None
         sweeping = asyncio.create_task(host.sweep())
+        # What a world can do before the first session asks for it. Requests need not wait until it is done.
+        if hasattr(world, "prepare"):
+            threading.Thread(target=world.prepare, name="prepare", daemon=True).start()
         yield
         sweeping.cancel()
         if listener is not None:
