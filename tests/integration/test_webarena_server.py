@@ -208,8 +208,9 @@ def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_memory_stays_flat_over_episodes() -> None:
-    memory = memory_over_episodes(60, 3)
-    assert max(memory[1:]) < memory[0] * 1.1
+    # One reading swings by a fifth with what Chromium happens to hold; what leaks is in every later one.
+    memory = memory_over_episodes(100, 5)
+    assert min(memory[-3:]) < memory[0] * 1.1
 
 
 @pytest.mark.slow
