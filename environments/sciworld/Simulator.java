@@ -343,7 +343,7 @@ public final class Simulator {
      * The package's EnvObject says that objects with the same uuid are equal, but leaves hashCode as it is. With a constant identity
      * hash its sets would then be long chains, which cost half of a step. So the class is loaded with `return (int) uuid()` in it.
      */
-    private static void giveEnvObjectItsHashCode() throws IOException, ReflectiveOperationException {
+    public static void giveEnvObjectItsHashCode() throws IOException, ReflectiveOperationException {
         byte[] original;
         try (InputStream file = Simulator.class.getResourceAsStream("/scienceworld/struct/EnvObject.class")) {
             original = file.readAllBytes();

@@ -21,7 +21,7 @@ ATTEMPTS = 3
 """Simulators that a request is tried in, should one after another end under it."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
 
-WARM_UP_EPISODES = 60
+WARM_UP_EPISODES = 40
 WARM_UP_ACTIONS = (
     "look around",
     "inventory",

@@ -1,0 +1,185 @@
+"""The simulator processes: shared, replaced when they are worn, missed by nobody when they die, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from environments.sciworld.simulator import INSTALL, JavaMissingError, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
+from environments.sciworld.turnstile import Turnstile
+from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
+
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+PATIENCE_S = 120.0
+FIND_PLANT = 3000
+WAY = ("look around", "open door to hallway", "go to hallway", "inventory", "wait1", "look at agent", "close door", "0", "look around")
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
+def play(session: SciWorldEnvironment, *actions: str) -> list[tuple[str, float, bool]]:
+    steps = [session.step(action) for action in actions]
+    return [(step.observation, step.reward, step.done) for step in steps]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SciWorld]:
+    made = SciWorld(processes=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def alone(world: SciWorld) -> list[tuple[str, float, bool]]:
+    """What an episode shows that nothing disturbs."""
+    session = world.create()
+    first = session.reset(FIND_PLANT)
+    return [(first, 0.0, False), *play(session, *WAY)]
+
+
+@needs_java
+@pytest.mark.parametrize("turn", [0, 4, 8])
+def test_a_simulator_that_is_killed_is_missed_by_no_session(world: SciWorld, alone: list[tuple[str, float, bool]], turn: int) -> None:
+    one, other = world.create(), world.create()
+    seen = [(one.reset(FIND_PLANT), 0.0, False)]
+    other.reset(7)
+    watched = play(other, "look around")
+    seen += play(one, *WAY[:turn])
+    assert one._simulator is not None
+    os.kill(one._simulator.pid, signal.SIGKILL)
+    seen += play(one, *WAY[turn:])
+    assert seen == alone
+    assert play(other, "look around") == watched
+    one.close()
+    other.close()
+
+
+@needs_java
+def test_a_worn_simulator_is_replaced_when_a_fresh_one_is_ready_and_ends_with_its_last_session() -> None:
+    world = SciWorld(processes=1, episodes=3)
+    one, other = world.create(), world.create()
+    for session in (one, other, one):
+        session.reset(FIND_PLANT)
+    worn = one._simulator
+    assert worn is not None
+    assert other._simulator is worn
+
+    def moved() -> bool:
+        one.reset(FIND_PLANT)
+        return one._simulator is not worn
+
+    eventually(moved)
+    assert play(other, "look around") == play(one, "look around")
+    assert other._simulator is worn
+    other.close()
+    eventually(lambda: worn.gone)
+    world.close()
+    assert one._simulator is not None
+    assert one._simulator.gone
+
+
+@needs_java
+def test_an_action_that_breaks_the_simulation_is_undone_and_answered(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
+    session = world.create()
+    seen = [(session.reset(FIND_PLANT), 0.0, False), *play(session, *WAY[:4])]
+    session._number = -1  # the simulator refuses what it does not know, as it refuses what breaks it
+    assert play(session, "wait1") == [(BROKEN, 0.0, False)]
+    assert seen + play(session, *WAY[4:]) == alone
+    session.close()
+
+
+@needs_java
+def test_a_simulator_that_gives_no_answer_in_time_is_ended(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(FIND_PLANT)
+    hung = session._simulator
+    assert hung is not None
+    os.kill(hung.pid, signal.SIGSTOP)
+    with pytest.raises(SimulatorGoneError, match=r"no answer in 0\.1 s"):
+        hung.ask("e", 0, deadline_s=0.1)
+    assert not psutil.pid_exists(hung.pid)
+    assert play(session, "look around")
+    session.close()
+
+
+@needs_java
+def test_a_request_that_fails_says_why_and_the_process_goes_on(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(FIND_PLANT)
+    assert session._simulator is not None
+    with pytest.raises(RefusedRequestError, match="there is no task fly-to-the-moon"):
+        session._simulator.ask("b", 0, "fly-to-the-moon", 0)
+    assert play(session, "look around")
+    session.close()
+
+
+@needs_java
+def test_no_simulator_outlives_a_process_that_is_killed() -> None:
+    script = (
+        "from environments.sciworld.world import SciWorld\nworld = SciWorld(processes=1)\nsession = world.create()\n"
+        "session.reset(0)\nprint(session._simulator.pid, flush=True)\ninput()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        java = psutil.Process(int(owner.stdout.readline()))
+        owner.kill()
+    java.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("java", [None, "#!/bin/sh\necho 'Error: no such module' >&2\nexit 1\n"])
+def test_missing_or_unfit_java_is_named_with_the_command_that_installs_it(
+    java: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if java is not None:
+        (tmp_path / "java").write_text(java)
+        (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/nowhere")
+    session = SciWorld(processes=1).create()
+    with pytest.raises(JavaMissingError, match="sudo apt-get install default-jre-headless"):
+        session.reset(0)
+    session.close()
+
+
+def test_a_version_of_the_package_that_the_indices_are_not_written_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.sciworld.simulator.PACKAGE_VERSION", "9.9.9")
+    monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
+    with pytest.raises(SimulatorError, match=r"run: pip install scienceworld==9\.9\.9"):
+        Simulator()
+
+
+def test_the_turnstile_lets_threads_in_as_they_came() -> None:
+    turnstile = Turnstile()
+    came: list[int] = []
+    entered: list[int] = []
+
+    def enter(number: int) -> None:
+        came.append(number)
+        with turnstile:
+            entered.append(number)
+
+    threads = [threading.Thread(target=enter, args=(number,)) for number in range(20)]
+    with turnstile:
+        for number, thread in enumerate(threads):
+            thread.start()
+            eventually(lambda number=number: len(turnstile._waiting) == number + 1)
+        assert entered == []
+    for thread in threads:
+        thread.join()
+    assert entered == came == list(range(20))
+    with turnstile:
+        pass

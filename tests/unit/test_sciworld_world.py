@@ -1,0 +1,258 @@
+"""Playing SciWorld: what is earned, what is said, how sessions keep apart, and that they play as the package does."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.sciworld.simulator import FLAGS, INSTALL, SOURCE, _package
+from environments.sciworld.tasks import all_tasks, task, task_list
+from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
+
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+
+WANDERING = (
+    "look around", "inventory", "open door to kitchen", "go to kitchen", "open cupboard", "look at stove", "pick up thermometer",
+    "open door to hallway", "go to hallway", "wait1", "wait", "focus on agent", "task", "help", "objects", "0", "nonsense", "",
+    "open door to outside", "go to outside", "open door to greenhouse", "go to greenhouse", "look in bee hive", "reset task", "close door",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SciWorld]:
+    made = SciWorld(processes=1)
+    yield made
+    made.close()
+
+
+def index_of(name: str, variation: int = 0) -> int:
+    return next(index for index, each in enumerate(all_tasks()) if (each.name, each.variation) == (name, variation))
+
+
+def advance(session: SciWorldEnvironment, action: str) -> list[Step]:
+    """What the action is answered, nothing once the episode is over."""
+    try:
+        return [session.step(action)]
+    except EpisodeOverError:
+        return []
+
+
+def script(index: int, length: int) -> list[str]:
+    chosen = random.Random(index)
+    return [chosen.choice(WANDERING) for _ in range(length)]
+
+
+def test_an_episode_from_the_first_observation_to_the_full_score(world: SciWorld) -> None:
+    session = world.create()
+    first = session.reset(index_of("find-living-thing", 299))
+    description, _, view = first.partition("\n")
+    assert description.startswith("Your task is to find a(n) living thing. First, focus on the thing.")
+    assert view.startswith("This ")
+    steps = []
+    while not steps or not steps[-1].done:
+        steps.append(session.step(session.oracle_action()))
+    assert sum(step.reward for step in steps) == pytest.approx(1.0, abs=1e-9)
+    assert min(step.reward for step in steps) >= 0
+    assert session.score == pytest.approx(1.0, abs=1e-9)
+    with pytest.raises(EpisodeOverError):
+        session.step("look around")
+    with pytest.raises(OracleError):
+        session.oracle_action()
+    session.close()
+
+
+def test_a_failed_task_ends_with_what_it_had_earned_and_nothing_is_taken_away(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(index_of("chemistry-mix-paint-secondary-color", 35))
+    earned = session.step("look around").reward
+    assert earned > 0
+    last = session.step("focus on agent")
+    assert (last.reward, last.done) == (0.0, True)
+    assert session.score == earned
+    session.close()
+
+
+def test_progress_is_paid_once(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(index_of("boil", 3))
+    rewards = [session.step(action).reward for action in ("open door to kitchen", "go to kitchen", "reset task", "look around", "wait1")]
+    again = [session.step(action).reward for action in ("go to outside", "go to kitchen", "look around")]
+    assert sum(rewards) > 0
+    assert min(rewards) >= 0
+    assert again == [0.0, 0.0, 0.0]
+    session.close()
+
+
+def test_steps_before_the_first_reset_and_after_close_are_refused(world: SciWorld) -> None:
+    session = world.create()
+    with pytest.raises(EpisodeOverError):
+        session.step("look around")
+    with pytest.raises(OracleError):
+        session.oracle_action()
+    session.reset(0)
+    session.close()
+    session.close()
+    with pytest.raises(EpisodeOverError):
+        session.step("look around")
+    with pytest.raises(EpisodeOverError):
+        session.hints()
+
+
+def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(0)
+    before = session.step("look around")
+    with pytest.raises(TaskIndexError):
+        session.reset(7207)
+    assert session.step("look around") == before
+    session.close()
+
+
+def test_the_expert_says_so_when_the_episode_has_left_its_way(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(index_of("find-plant", 299))
+    way = session.oracle_action()
+    session.step("wait1")
+    with pytest.raises(OracleError, match="has left it"):
+        session.oracle_action()
+    session.reset(index_of("find-plant", 299))
+    assert session.oracle_action() == way
+    session.close()
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.binary(max_size=80).map(lambda some: some.decode("utf-8", "surrogateescape")),
+        st.lists(st.sampled_from([*WANDERING, "connect", "to", "on", "agent", "door", "air", "picture"]), max_size=12).map(" ".join),
+    )
+)
+@example("x" * 1_000_000)
+@example("open " * 100)
+@example("connect air to air " * 26)
+@example("\ud800")
+@example("\x00\x01\n\r\t")
+@example("look around\nlook around")
+@example("a" * MAX_CHARACTERS)
+def test_any_text_is_answered(world: SciWorld, action: str) -> None:
+    session = _fuzzed(world)
+    step = session.step(action)
+    assert isinstance(step.observation, str)
+    step.observation.encode()
+    assert step.reward >= 0
+    if step.done:
+        session.reset(0)
+
+
+def _fuzzed(world: SciWorld, sessions: list[SciWorldEnvironment] = []) -> SciWorldEnvironment:  # noqa: B006
+    if not sessions:
+        sessions.append(world.create())
+        sessions[0].reset(0)
+    return sessions[0]
+
+
+def test_64_interleaved_sessions_play_as_each_would_alone(world: SciWorld) -> None:
+    """Half of them in another process, too: the same episode is the same in both."""
+    indices = random.Random(1).sample(range(len(all_tasks())), 32) * 2
+    other = SciWorld(processes=1)
+    sessions = [made.create() for made in (world, other) for _ in range(32)]
+    together: list[list[Any]] = [[session.reset(index)] for session, index in zip(sessions, indices, strict=True)]
+    for turn in range(4):
+        for session, index, said in zip(sessions, indices, together, strict=True):
+            said += advance(session, script(index, 4)[turn])
+    for session in sessions:
+        session.close()
+    alone = []
+    session = world.create()
+    for index in indices[:32]:
+        alone.append([session.reset(index), *(step for action in script(index, 4) for step in advance(session, action))])
+    session.close()
+    other.close()
+    assert together == alone + alone
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The package's own interface, in a virtual machine set up as ours are but with one session for itself."""
+    classes, jar = tmp_path_factory.mktemp("classes"), _package() / "scienceworld.jar"
+    compiler = ["java", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", str(jar), "-d", str(classes), str(SOURCE)]
+    subprocess.run(compiler, check=True)
+    port, process = launch_gateway(
+        classpath=f"{classes}:{jar}", javaopts=list(FLAGS), cwd=str(_package()), die_on_exit=True, return_proc=True
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process)
+    gateway.jvm.Simulator.giveEnvObjectItsHashCode()
+    yield gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+    gateway.shutdown()
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package: Any) -> None:
+    """Text, score and end after each of the expert's actions and of others between them, for kinds with random processes among them."""
+    names = ("grow-fruit", "boil", "chemistry-mix", "test-conductivity", "find-animal", "use-thermometer")
+    episodes = []
+    for name in names:
+        session = world.create()
+        index = index_of(name, 9)
+        actions = []
+        session.reset(index)
+        for action in script(index, 12):
+            actions += [session.oracle_action(), action]
+            session.step(actions[-2])
+        # The expert knows only its own way, so this plays it up to here and mixes the other actions in on the second time.
+        episodes.append((session, index, actions))
+    seen: list[list[Any]] = [[session.reset(index)] for session, index, _ in episodes]
+    for turn in range(24):
+        for (session, _, actions), said in zip(episodes, seen, strict=True):
+            said += [(step.observation, step.done) for step in advance(session, actions[turn])]
+
+    for (session, index, actions), said in zip(episodes, seen, strict=True):
+        package.load(task(index).name, task(index).variation, "", False)
+        first = f"{package.getTaskDescription()}\n{package.step('look around')}"
+        expected: list[Any] = [first]
+        best = 0.0
+        for action in actions:
+            observation = package.step(action)
+            best = max(best, package.getScore())
+            over = package.getCompleted() or package.getScore() < 0
+            expected.append((observation, over))
+            if over:
+                break
+        assert said == expected
+        assert session.score == pytest.approx(best, abs=1e-9)
+        session.close()
+
+
+def test_the_table_of_kinds_and_the_splits_are_the_packages(package: Any) -> None:
+    names = {each.name for each in all_tasks()}
+    assert set(package.getTaskNames()) == names
+    for name in names:
+        assert package.getTaskMaxVariations(name) == sum(each.name == name for each in all_tasks())
+    for name in ("boil", "identify-life-stages-2", "inclined-plane-friction-named-surfaces", "lifespan-longest-lived"):
+        package.load(name, 0, "", False)
+        parts = (package.getVariationsTrain(), package.getVariationsDev(), package.getVariationsTest())
+        for split, variations in zip(("train", "validation", "test"), parts, strict=True):
+            assert list(variations) == [task(index).variation for index in task_list(split) if task(index).name == name]
+
+
+def test_the_instruction_names_the_actions_of_the_package(world: SciWorld) -> None:
+    session = world.create()
+    session.reset(0)
+    forms = json.loads(session.hints())["possible_actions"]
+    assert len(forms) > 20
+    for form in set(forms) - {"reset task"}:  # which only takes progress away
+        assert form.split()[0] in SciWorld.instruction, form
+    session.close()
