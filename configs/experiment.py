@@ -125,6 +125,8 @@ class Rollout(Part):
     """Deadline of one request to an environment or the engine; what exceeds it fails the episode, it never scores it."""
     episode_seconds: PositiveFloat = 1800.0
     """Deadline of one episode."""
+    batch_seconds: PositiveFloat = 14_400.0
+    """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out."""
     retries: NonNegativeInt = 2
     """Fresh attempts at a failed episode before its group is left out."""
 

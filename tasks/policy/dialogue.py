@@ -66,6 +66,15 @@ def react_action(text: str) -> str:
     return action
 
 
+def read_action(text: str, form: Literal["react", "bare"]) -> str:
+    """The action of a message in either form.
+
+    Raises:
+        MalformedAction: The message has not the form agreed on; only for "react".
+    """
+    return text.strip() if form == "bare" else react_action(text)
+
+
 class Dialogue:
     """The turns of one policy in the words of its chat template.
 
@@ -156,8 +165,11 @@ class Dialogue:
         Raises:
             MalformedAction: The message has not the form agreed on; only for "react".
         """
-        text = self.text(tokens)
-        return text.strip() if self._message == "bare" else react_action(text)
+        return self.action_in(self.text(tokens))
+
+    def action_in(self, text: str) -> str:
+        """The action in the text of the policy's message; see `action`."""
+        return read_action(text, self._message)
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
         if instruction is None:

@@ -34,10 +34,12 @@ class Generation:
     Attributes:
         tokens: Token ids, the stop token included if one was met. Shape (T,), T >= 1.
         log_probabilities: Their natural-log probabilities under the distribution sampled from. Shape (T,).
+        policy_version: The engine's `policy_version` when they were sampled.
     """
 
     tokens: list[int]
     log_probabilities: list[float]
+    policy_version: int = 0
 
 
 class EngineFault(Exception):
@@ -54,6 +56,7 @@ class Engine(Protocol):
         generated_tokens: Tokens generated since the start.
         prompt_tokens: Tokens of the prompts since the start.
         cached_tokens: Those of them that the prefix cache held.
+        policy_version: Training step of the weights; set by whoever loads them.
     """
 
     name: str
@@ -62,9 +65,15 @@ class Engine(Protocol):
     prompt_tokens: int
     cached_tokens: int
     context_length: int
+    policy_version: int
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`.
+
+        Args:
+            tokens: Prompt and all turns so far.
+            sampling: How.
+            session: An object that lives as long as the episode: its requests go where its prefix is cached.
 
         Raises:
             EngineFault: No answer could be had.

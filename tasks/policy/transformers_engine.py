@@ -37,9 +37,9 @@ class TransformersEngine:
         self._in_flight = in_flight
         self._waiting: list[_Request] = []
         self._pump: asyncio.Task[None] | None = None
-        self.generated_tokens = self.prompt_tokens = self.cached_tokens = 0
+        self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = 0
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
         if len(tokens) + 1 > self.context_length:
             raise EngineFault(f"{len(tokens)} tokens leave no room in a context of {self.context_length}")
@@ -76,7 +76,7 @@ class TransformersEngine:
         ids = torch.tensor([[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device)
         mask = torch.tensor([[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch], device=self._device)
         generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
-        written = [Generation([], []) for _ in batch]
+        written = [Generation([], [], self.policy_version) for _ in batch]
         open_rows = set(range(len(batch)))
         cache = DynamicCache(config=self._model.config)
         step = ids

@@ -97,8 +97,9 @@ class VllmEngine:
         self.generated_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.policy_version = 0
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
@@ -156,7 +157,7 @@ class VllmEngine:
         self.generated_tokens += len(tokens)
         self.prompt_tokens += len(output.prompt_token_ids or ())
         self.cached_tokens += output.num_cached_tokens or 0
-        answer.set_result(Generation(tokens, log_probabilities))
+        answer.set_result(Generation(tokens, log_probabilities, self.policy_version))
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replaces the weights; see `Engine.load`."""

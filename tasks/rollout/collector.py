@@ -8,72 +8,98 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
-from tasks.policy.dialogue import Dialogue
-from tasks.policy.engine import Engine
+from tasks.policy.policy import Policy
 from tasks.rollout.episode import Conditions, EpisodePlan, play
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 Progress = Callable[[int, int], None]
+Finished = Callable[[Trajectory], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Plays batches of episodes with one engine against the servers of one environment.
+    """Plays batches of episodes of one policy against the servers of one environment.
 
     Attributes:
         environment: Name of the world, for the records.
         urls: Addresses of its servers.
-        engine: What generates.
-        dialogue: How the policy speaks.
+        policy: Who plays.
         rollout: Budgets, deadlines, bounds.
     """
 
     environment: str
     urls: tuple[str, ...]
-    engine: Engine
-    dialogue: Dialogue
+    policy: Policy
     rollout: Rollout
 
     async def collect(self, plans: Sequence[EpisodePlan], conditions: Conditions, progress: Progress | None = None) -> list[Trajectory]:
-        """Plays all episodes of `plans` and returns their trajectories in the same order.
+        """Plays all episodes of a batch and returns their trajectories in the order of `plans`.
 
         An episode that fails is played again with a fresh session and the same seed, up to `rollout.retries` times; if it
-        fails still, its trajectory has the outcome `failed`.
+        fails still, its trajectory has the outcome `failed`. So have those that are not finished after `rollout.batch_seconds`.
 
         Args:
-            plans: The episodes.
+            plans: The episodes; no two have the same group and member.
             conditions: What they share.
             progress: Called with (finished, all) after each episode.
         """
-        slots = asyncio.Semaphore(self.rollout.in_flight)
-        finished = 0
+        done: dict[tuple[int, int], Trajectory] = {}
 
-        async with EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds) as client:
+        def finished(trajectory: Trajectory) -> None:
+            done[trajectory.group, trajectory.member] = trajectory
+            if progress is not None:
+                progress(len(done), len(plans))
 
-            async def run(plan: EpisodePlan) -> Trajectory:
-                nonlocal finished
-                async with slots:
-                    trajectory = await self._play_until_sound(plan, conditions, client)
-                finished += 1
-                if progress is not None:
-                    progress(finished, len(plans))
-                return trajectory
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.rollout.batch_seconds):
+                await self.play_all(plans, conditions, finished)
+        return [done.get((plan.group, plan.member)) or self.given_up(plan, conditions) for plan in plans]
+
+    async def play_all(self, plans: Sequence[EpisodePlan], conditions: Conditions, finished: Finished) -> None:
+        """Plays any number of episodes and calls `finished` with each trajectory when it is there; nothing else is kept of them."""
+        waiting = iter(plans)
+
+        async with self.client() as client:
+
+            async def play_in_turn() -> None:
+                for plan in waiting:
+                    finished(await self.play_until_sound(plan, conditions, client))
 
             async with asyncio.TaskGroup() as group:
-                episodes = [group.create_task(run(plan)) for plan in plans]
-        return [episode.result() for episode in episodes]
+                for _ in range(min(self.rollout.in_flight, len(plans))):
+                    group.create_task(play_in_turn())
 
-    async def _play_until_sound(self, plan: EpisodePlan, conditions: Conditions, client: EnvironmentClient) -> Trajectory:
+    def client(self) -> EnvironmentClient:
+        """A client of the environment's servers, with room for a request of every episode in flight."""
+        return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.in_flight)
+
+    async def play_until_sound(self, plan: EpisodePlan, conditions: Conditions, client: EnvironmentClient) -> Trajectory:
+        """Plays an episode, and again while it fails, up to `rollout.retries` times."""
         for attempt in range(1, self.rollout.retries + 2):
-            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.engine, self.dialogue)
+            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy)
             trajectory.attempts = attempt
             if trajectory.outcome is not Outcome.FAILED:
                 break
         return trajectory
+
+    def given_up(self, plan: EpisodePlan, conditions: Conditions) -> Trajectory:
+        """The record of an episode that the batch's deadline has ended."""
+        return Trajectory(
+            environment=self.environment,
+            task=plan.task,
+            group=plan.group,
+            member=plan.member,
+            seed=plan.seed,
+            horizon=conditions.horizon,
+            policy_version=self.policy.version,
+            engine=self.policy.name,
+            reason=f"deadline: the batch took more than {self.rollout.batch_seconds:g} s (rollout.batch_seconds)",
+        )
 
 
 def whole_groups(trajectories: Sequence[Trajectory]) -> tuple[list[list[Trajectory]], int]:

@@ -51,6 +51,9 @@ def schema() -> pa.Schema:
             ("malformed", pa.bool_()),
             ("generate_seconds", pa.float64()),
             ("environment_seconds", pa.float64()),
+            ("message", pa.string()),
+            ("policy_version", pa.int64()),
+            ("cut", pa.string()),
         ]
     )
     columns = [

@@ -24,8 +24,9 @@ class Turn:
     """One message of the policy and what answered it.
 
     Attributes:
-        tokens: Token ids that the policy wrote, end-of-turn token included when it wrote one.
-        log_probabilities: Their natural-log probabilities under the sampling distribution, as sampled; same length.
+        tokens: Token ids that the policy wrote, end-of-turn token included when it wrote one; empty for a policy without any.
+        log_probabilities: Their natural-log probabilities under the sampling distribution, as sampled; same length. NaN where the
+            policy does not tell (the oracle, a chat endpoint): such turns can be imitated, not reinforced.
         action: The text that went to the environment.
         observation: What came back.
         observation_tokens: Token ids that carry the observation to the next turn; empty when no turn follows.
@@ -33,6 +34,9 @@ class Turn:
         malformed: Whether no action could be read from the message (the environment was then not asked).
         generate_seconds: Wall time from asking the engine to its answer.
         environment_seconds: Wall time of the environment's answer.
+        message: The text of what the policy wrote, without special tokens.
+        policy_version: Training step of the weights that wrote it.
+        cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
     """
 
     tokens: list[int]
@@ -44,6 +48,9 @@ class Turn:
     malformed: bool = False
     generate_seconds: float = 0.0
     environment_seconds: float = 0.0
+    message: str = ""
+    policy_version: int = 0
+    cut: str = ""
 
 
 @dataclass(slots=True)
@@ -57,7 +64,7 @@ class Trajectory:
         member: Its place in the group.
         seed: Seed of its sampling.
         horizon: Turn limit it ran under.
-        policy_version: Training step of the weights that wrote it.
+        policy_version: Training step of the weights with which it began; each turn has its own.
         engine: What generated it, e.g. "vllm".
         prompt: Token ids before the first turn.
         first_observation: The text behind the prompt.

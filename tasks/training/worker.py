@@ -45,6 +45,7 @@ class Worker:
 
         from tasks.policy.dialogue import Dialogue
         from tasks.policy.loading import start_engine
+        from tasks.policy.token_policy import TokenPolicy
         from tasks.rollout.collector import Collector
         from tasks.training import checkpoint
         from tasks.training.flow_callback import FlowCallback
@@ -68,7 +69,10 @@ class Worker:
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
         self.dialogue = Dialogue(tokenizer, policy.message, job.instruction if policy.instruction else None)
         self.collector = Collector(
-            self.experiment.environment.name, tuple(job.environment_urls), self.engine, self.dialogue, self.experiment.rollout
+            self.experiment.environment.name,
+            tuple(job.environment_urls),
+            TokenPolicy(self.engine, self.dialogue),
+            self.experiment.rollout,
         )
         self.trainer = AgentTrainer(self.experiment, job.policy, tokenizer, self.collect_training_batch, job.folder, job.fingerprint)
         self.trainer.add_callback(FlowCallback(self))
@@ -128,7 +132,7 @@ class Worker:
         began = time.perf_counter()
         self.load_engine(step)
         plans = evaluation_plans(command.tasks, command.samples, command.seed)
-        conditions = Conditions(command.horizon, command.temperature, step)
+        conditions = Conditions(command.horizon, command.temperature)
         trajectories = self._gathered(self._play(plans[self.processes.process_index :: self.processes.num_processes], conditions))
         if self.line is not None:
             trajectories.sort(key=lambda t: (t.group, t.member))
@@ -146,7 +150,7 @@ class Worker:
         rollout = self.experiment.rollout
         plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
         mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
-        conditions = Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature, step)
+        conditions = Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature)
         trajectories = self._play(mine, conditions)
         everybodys = self._gathered(trajectories)
         if self.line is not None:
@@ -169,7 +173,7 @@ class Worker:
         prompts = [self.dialogue.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
         self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
-        self.loaded_step = step
+        self.loaded_step = self.engine.policy_version = step
         self.sync_seconds = time.perf_counter() - began
 
     def cached_share(self) -> float:

@@ -26,6 +26,9 @@ turns = st.builds(
     malformed=st.booleans(),
     generate_seconds=floats,
     environment_seconds=floats,
+    message=texts,
+    policy_version=whole,
+    cut=texts,
 )
 trajectories = st.builds(
     Trajectory,
