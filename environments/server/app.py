@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -23,6 +24,7 @@ from environments.environment import Split, World
 from environments.protocol import Error, Health
 from environments.server import v1
 from environments.server.agentgym import AgentGym
+from environments.server.connection import Connection
 from environments.server.host import Call, Host
 from environments.server.metrics import Metrics, exposition
 from environments.server.peers import Peers, listen
@@ -112,6 +114,9 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
         # What a world can do before the first session asks for it. Requests need not wait until it is done.
         if hasattr(world, "prepare"):
             threading.Thread(target=world.prepare, name="prepare", daemon=True).start()
+        # What is there now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
         yield
         sweeping.cancel()
         if listener is not None:
@@ -151,7 +156,8 @@ def serve_world(world: World, options: Options, listener: socket.socket, place: 
     config = uvicorn.Config(
         build_app(world, options, place),
         loop="uvloop",
-        http="httptools",
+        http=Connection,
+        proxy_headers=False,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -36,41 +36,51 @@ class Front:
     """The ASGI application: operations by path, everything else passed on to `rest`."""
 
     def __init__(self, operations: Mapping[str, Operation], rest: ASGIApp, count_error: Callable[[str], None]) -> None:
-        self._operations = operations
+        self.operations = operations
         self._rest = rest
         self._count_error = count_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        operation = self._operations.get(scope["path"]) if scope["type"] == "http" else None
-        if operation is None:
+        if scope["type"] != "http" or scope["path"] not in self.operations:
             await self._rest(scope, receive, send)
             return
         try:
-            if scope["method"] != "POST":
-                raise Refusal(405, "not_allowed", f"{scope['path']} takes POST")
             body = await _read_body(scope, receive)
             if body is None:
                 return
-            status, content = await operation(body)
+            status, content = await self.perform(scope["path"], scope["method"], body)
         except Refusal as refusal:
-            self._count_error(refusal.error.type)
-            status, content = refusal.status, encode({"error": refusal.error})
-        except Exception as fault:
-            log.exception("a bug in the server", extra={"path": scope["path"]})
-            self._count_error("server_fault")
-            status, content = 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")})
+            status, content = self.refuse(refusal)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         if status == 503:
             headers.append((b"retry-after", b"1"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
+    async def perform(self, path: str, method: str, body: bytes) -> tuple[int, bytes]:
+        """Status and JSON of the operation at `path`, whatever comes of it."""
+        try:
+            if method != "POST":
+                raise Refusal(405, "not_allowed", f"{path} takes POST")
+            return await self.operations[path](body)
+        except Refusal as refusal:
+            return self.refuse(refusal)
+        except Exception as fault:
+            log.exception("a bug in the server", extra={"path": path})
+            self._count_error("server_fault")
+            return 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")})
+
+    def refuse(self, refusal: Refusal) -> tuple[int, bytes]:
+        """Status and JSON that say why, counted."""
+        self._count_error(refusal.error.type)
+        return refusal.status, encode({"error": refusal.error})
+
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The request's body; None when the client has gone."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
-            raise _too_large()
+            raise too_large()
     body = b""
     while True:
         message = await receive()
@@ -79,12 +89,13 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
         chunk: bytes = message.get("body", b"")
         body = body + chunk if body else chunk
         if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
+            raise too_large()
         if not message.get("more_body", False):
             return body
 
 
-def _too_large() -> Refusal:
+def too_large() -> Refusal:
+    """The refusal of a body over the limit."""
     return Refusal(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
 
 

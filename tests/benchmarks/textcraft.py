@@ -1,0 +1,152 @@
+"""TextCraft behind the server: 64 clients on 2 cores, with a new connection per request, kept alive, and in batches; cost of HTTP.
+
+AgentGym's own server is on no package index. Ours is compared with its figures as they were recorded on a quiet machine of 2 cores
+("recorded"), and side by side with a FastAPI server of the same world, with which the noise of a machine cancels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from environments.textcraft.world import TextCraft
+from tasks.provision.local import LocalServer
+from tests.benchmarks.load import Client, Load, drive, row, served
+
+CLIENTS = 64
+ROUNDS = 5
+STEPS = 40
+"""Of an episode at most. Actions are random: few episodes end before."""
+BATCHES = 30
+RECORDED_STEPS = 2331.0
+"""Steps per second of AgentGym's server with 64 clients and a new connection per request."""
+RECORDED_RESETS = 1020.0
+
+
+def action(rng: random.Random, observation: str) -> str:
+    """A random action that the first observation suggests: a crafting command, something that one needs, or a look at what is held."""
+    commands = re.findall(r"^craft (\d+) (.*?) using (.*)$", observation, re.M)
+    chance = rng.random()
+    if chance < 0.15:
+        return "inventory"
+    count, output, needed = rng.choice(commands)
+    return "get " + rng.choice(needed.split(", ")) if chance < 0.6 else f"craft {count} {output} using {needed}"
+
+
+class Play:
+    """The clients of one round: their sessions, tasks and actions, all thought out before the clock runs."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        world = TextCraft()
+        tasks = world.tasks("train")
+        self.tasks = [rng.choice(tasks) for _ in range(CLIENTS)]
+        self.actions = []
+        for task in self.tasks:
+            session = world.create()
+            first, actions, done = session.reset(task), [], False
+            while not done and len(actions) < STEPS:
+                actions.append(action(rng, first))
+                done = session.step(actions[-1]).done
+            self.actions.append(actions)
+        self.sessions: list[int] = [0] * CLIENTS
+
+    def create(self, number: int) -> Client:
+        """Opens a session."""
+        self.sessions[number] = (yield "/create", {"minecraft_dir": None, "commands": None, "goal": None})["id"]
+
+    def reset(self, number: int, shift: int = 0) -> Client:
+        """Begins the client's task, or that of the client `shift` further."""
+        yield "/reset", {"data_idx": self.tasks[(number + shift) % CLIENTS], "id": self.sessions[number]}
+
+    def resets(self, number: int) -> Client:
+        """Begins tasks, the client's own at last."""
+        for shift in range(STEPS - 1, -1, -1):
+            yield from self.reset(number, shift)
+
+    def steps(self, number: int) -> Client:
+        """Performs the client's actions."""
+        for said in self.actions[number]:
+            yield "/step", {"action": said, "id": self.sessions[number]}
+
+    def close(self, number: int) -> Client:
+        """Ends the session."""
+        yield "/close", {"id": self.sessions[number]}
+
+    def alone_s(self, what: str) -> float:
+        """CPU seconds of the same resets or steps without a server."""
+        world = TextCraft()
+        environments = [world.create() for _ in range(CLIENTS)]
+        for environment, task in zip(environments, self.tasks, strict=True):
+            environment.reset(task)
+        began = time.process_time()
+        for number, environment in enumerate(environments):
+            if what == "steps":
+                for said in self.actions[number]:
+                    environment.step(said)
+            else:
+                for shift in range(STEPS - 1, -1, -1):
+                    environment.reset(self.tasks[(number + shift) % CLIENTS])
+        return time.process_time() - began
+
+
+def batch(tasks: Iterator[int]) -> Client:
+    """One client of our dialect that steps 64 sessions with each request."""
+    items = [{"index": next(tasks)} for _ in range(CLIENTS)]
+    begun = (yield "/v1/create", {"items": items})["items"]
+    for turn in range(BATCHES):
+        yield "/v1/step", {"items": [{"session": one["session"], "turn": turn, "action": "inventory"} for one in begun]}
+    yield "/v1/close", {"items": [{"session": one["session"]} for one in begun]}
+
+
+def measure(server: LocalServer, play: Play, what: str, *, keep_alive: bool) -> Load:
+    """All clients do `what` at once."""
+    return drive(server, [getattr(play, what)(number) for number in range(CLIENTS)], keep_alive=keep_alive)
+
+
+def run() -> list[dict[str, Any]]:
+    """The rows of the benchmark, about a minute."""
+    plain = [sys.executable, "-m", "tests.benchmarks.fastapi_textcraft", "{port}"]
+    with served("textcraft") as ours, served("fastapi", command=plain) as theirs:
+        return _rows(ours, theirs)
+
+
+def _rows(ours: LocalServer, theirs: LocalServer) -> list[dict[str, Any]]:
+    loads: dict[str, list[Load]] = {}
+    http_ms: dict[str, list[float]] = {}
+    batches, tasks = [], itertools.cycle(TextCraft().tasks("train"))
+    for seed in range(ROUNDS + 1):  # the first round warms up
+        for place, server in (("ours", ours), ("theirs", theirs)):
+            play = Play(seed)
+            measure(server, play, "create", keep_alive=True)
+            for keep_alive, how in ((False, "new connection per request"), (True, "keep-alive")):
+                for what in ("resets", "steps"):
+                    load = measure(server, play, what, keep_alive=keep_alive)
+                    loads.setdefault(f"{place} {what} {how}", []).append(load)
+                    if place == "ours":
+                        cost = (load.cpu_s - play.alone_s(what)) / load.requests * 1000
+                        http_ms.setdefault(f"of a {what[:-1]}, {how}", []).append(cost)
+                    elif what == "steps":
+                        measure(server, play, "reset", keep_alive=True)
+            measure(server, play, "close", keep_alive=True)
+        load = drive(ours, [batch(tasks)], keep_alive=True)
+        batches.append(CLIENTS * BATCHES / load.wall_s)
+
+    rows = []
+    rate = {name: [load.rate for load in some[1:]] for name, some in loads.items()}
+    for what, recorded in (("resets", RECORDED_RESETS), ("steps", RECORDED_STEPS)):
+        for how in ("new connection per request", "keep-alive"):
+            mine, other = rate[f"ours {what} {how}"], rate[f"theirs {what} {how}"]
+            name = f"textcraft: {what}, {CLIENTS} clients, {how}"
+            rows.append(row(f"{name}, beside FastAPI", mine, "1/s", other))
+            rows.append(row(f"{name}, AgentGym's recorded", mine, "1/s", [recorded] * ROUNDS))
+    rows.append(row(f"textcraft: steps, batches of {CLIENTS}, AgentGym's recorded", batches[1:], "1/s", [RECORDED_STEPS] * ROUNDS))
+    for how in ("keep-alive", "new connection per request"):
+        rows.append(row(f"textcraft: steps, batches of {CLIENTS}, beside ours with {how}", batches[1:], "1/s", rate[f"ours steps {how}"]))
+    rows += [row(f"textcraft: CPU of HTTP and sessions, {what}", costs[1:], "ms") for what, costs in http_ms.items()]
+    return rows
