@@ -24,6 +24,7 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
+from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe, recipe_names
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
@@ -36,6 +37,7 @@ from tasks.evaluation.report import markdown_table, share, text_table
 from tasks.provision.services import addresses
 from tasks.rollout.storage import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import verify
 from tasks.training.job import Evaluate
@@ -63,7 +65,7 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     with opened_run(experiment, InfraSettings(), clock) as run:
         if not all(run.folder.is_done(_name(phase)) for phase in schedule):
             learn(run, schedule)
-        return report(run, schedule)
+        return report(run)
 
 
 def learn(run: Run, schedule: list[Phase]) -> None:
@@ -169,10 +171,15 @@ def prepare_policy(run: Run) -> str:
         )
 
 
-def report(run: Run, schedule: list[Phase]) -> str:
+def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
+    """The evaluations of a run so far, from the start to the last phase."""
+    names = ["start", *(_name(phase) for phase in phases(experiment.curriculum, experiment.algorithm.steps))]
+    return [read_evaluation(folder.evaluation(name)) for name in names if folder.evaluation(name).is_file()]
+
+
+def report(run: Run) -> str:
     """Draws the learning curve and sets up the table, for MLflow, Prefect and the terminal."""
-    names = ["start", *(_name(phase) for phase in schedule)]
-    results = [read_evaluation(run.folder.evaluation(name)) for name in names if run.folder.evaluation(name).is_file()]
+    results = evaluations(run.folder, run.experiment)
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
     table = markdown_table(results)

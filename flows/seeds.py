@@ -1,0 +1,54 @@
+"""The same recipe under several seeds: what training gives, apart from luck.
+
+    python -m flows.seeds RECIPE [--field.path value ...]
+
+Each seed is a whole run of its own, the starter policy included; what is finished is not done again.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from flows.command import LocalRecords, recipe_arguments
+
+    RECIPE, OVERRIDES = recipe_arguments(
+        "python -m flows.seeds", "Train by a recipe under the seeds 0 to 4, and say how much held-out success rises."
+    )
+    RECORDS = LocalRecords()
+
+from pathlib import Path
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from pydantic import PositiveInt
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from flows.scaling_inter import Overrides, Recipe, evaluations, scaling_inter
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.report import seeds_table
+from tasks.tracking.run_folder import RunFolder
+
+
+@flow(name="seeds", flow_run_name="{recipe} x {n_seeds}")
+def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
+    """Trains once with each of the seeds 0, 1, ... and compares held-out success before and after.
+
+    Returns:
+        The table of the results, in Markdown.
+    """
+    runs: dict[int, list[EvaluationResult]] = {}
+    for seed in range(n_seeds):
+        seeded = {**(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed, "seeds.starter": seed}
+        scaling_inter(recipe, seeded)
+        experiment = load_recipe(recipe, seeded)
+        runs[seed] = evaluations(RunFolder(InfraSettings().runs, experiment), experiment)
+    table = seeds_table(runs)
+    create_markdown_artifact(table, key="seeds", description=Path(recipe).stem)
+    print(f"\n{table}")
+    return table
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    run_to_the_end(RECORDS, lambda: seeds(RECIPE, OVERRIDES))
