@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         "http://127.0.0.1:8000/v1/create",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    serve.add_argument("name", help="the world, e.g. textcraft")
+    serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
@@ -46,15 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.command == "list":
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
-    if parsed.name not in WORLDS:
-        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}")
+    if parsed.name not in WORLDS and ":" not in parsed.name:
+        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
     if parsed.command == "play":
         from environments.play import play_episode
 
         try:
             return play_episode(parsed.name, parsed.task)
-        except WorldError as fault:
-            sys.stderr.write(f"{fault}\n")
+        except (WorldError, ImportError) as fault:
+            sys.stderr.write(f"{_said(parsed.name, fault)}\n")
             return 1
 
     from environments.server.app import Options
@@ -65,12 +65,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
     try:
         return serve_forever(parsed.name, options)
-    except WorldError as fault:
-        sys.stderr.write(f"{fault}\n")
+    except (WorldError, ImportError) as fault:
+        sys.stderr.write(f"{_said(parsed.name, fault)}\n")
         return 1
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1
+
+
+def _said(name: str, fault: Exception) -> str:
+    if isinstance(fault, ImportError):
+        return f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
+    return str(fault)
 
 
 def _port(text: str) -> int:

@@ -204,6 +204,15 @@ class EnvironmentClient:
         """
         return (await self._read(self._least_loaded(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
+    async def tags(self, name: str) -> dict[int, str]:
+        """The kind of each task of a list, e.g. "depth 2", by its index; empty where the world tells none.
+
+        Raises:
+            EnvironmentFault: A server does not answer; Refused: the world has no such list.
+        """
+        found = await self._read(self._least_loaded(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
+        return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
+
     async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
         asked: list[Replica] = []
 

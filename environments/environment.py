@@ -67,6 +67,10 @@ class Environment(Protocol):
 class World(Protocol):
     """One of the worlds that the server hosts: its tasks, its instruction, and the sessions that it makes.
 
+    What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread),
+    `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
+    `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down).
+
     Attributes:
         name: The registry's name, e.g. "textcraft".
         version: Changes whenever the same task index would mean another task.

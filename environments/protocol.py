@@ -138,8 +138,15 @@ class WorldInfo(msgspec.Struct):
     tasks: dict[str, int]
 
 
-class TaskList(msgspec.Struct):
-    """GET /v1/tasks?split=: the task indices of a split, in their fixed order."""
+class TaskList(msgspec.Struct, omit_defaults=True):
+    """GET /v1/tasks?split=: the task indices of a split or of another named list, in their fixed order.
+
+    Attributes:
+        split: The name that was asked for.
+        tasks: The indices.
+        tags: With tags=1 the kind of each task, e.g. "depth 2", in the same order; empty where the world tells none.
+    """
 
     split: str
     tasks: list[int]
+    tags: list[str] = []

@@ -144,3 +144,8 @@ class SearchQA:
         if name not in self._library.lists:
             raise KeyError(f"searchqa has no task list {name!r}; there are: {', '.join(self._library.lists)}")
         return self._library.lists[name]
+
+    def tag(self, index: int) -> str:
+        """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""
+        question = self._library.question(index)
+        return f"hops {len(question.hops)}" if question.hops else question.group

@@ -45,7 +45,8 @@ def document(world: World, operations: Mapping[str, type[msgspec.Struct]]) -> di
     for path, type_ in reads.items():
         paths[path] = {"get": {"responses": {"200": _ok(schema[type_], (inspect.getdoc(type_) or "").split("\n")[0])}}}
     paths["/v1/tasks"]["get"]["parameters"] = [
-        {"name": "split", "in": "query", "schema": {"type": "string", "enum": ["train", "validation", "test"], "default": "train"}}
+        {"name": "split", "in": "query", "schema": {"type": "string", "default": "train", "examples": ["train", "validation", "test"]}},
+        {"name": "tags", "in": "query", "schema": {"type": "string", "enum": ["0", "1"], "default": "0"}},
     ]
     return {
         "openapi": "3.1.0",

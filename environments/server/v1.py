@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, get_args
 
@@ -80,9 +81,13 @@ def routes(world: World) -> list[Route]:
     async def list_tasks(request: Request) -> Response:
         name = request.query_params.get("split", "train")
         try:
-            return answer(TaskList(name, list(world.tasks(name))))
+            found = TaskList(name, list(world.tasks(name)))
         except KeyError as unknown:
             raise Refusal(422, "invalid_field", str(unknown.args[0])[:1000], "split") from None
+        tag = getattr(world, "tag", None)
+        if tag is not None and request.query_params.get("tags") == "1":
+            found.tags = await asyncio.to_thread(lambda: [tag(index) for index in found.tasks])
+        return answer(found)
 
     async def show_openapi(_: Request) -> Response:
         return answer(openapi)

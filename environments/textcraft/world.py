@@ -8,7 +8,7 @@ from environments.environment import EpisodeOverError, OracleError, Step
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, RefusedError, parse_action
 from environments.textcraft.oracle import plan
 from environments.textcraft.renaming import Renaming
-from environments.textcraft.tasks import VERSION, goals, task, task_list
+from environments.textcraft.tasks import VERSION, depth, goals, task, task_list
 
 
 class TextCraftEnvironment:
@@ -121,3 +121,7 @@ class TextCraft:
             KeyError: No list has this name; the message names those that exist.
         """
         return task_list(name)
+
+    def tag(self, index: int) -> str:
+        """How deep the goal of task `index` is crafted, e.g. "depth 2"."""
+        return f"depth {depth(index)}"

@@ -243,6 +243,10 @@ class WebArena:
             raise KeyError(f"webarena has no task list {name!r}; there are: {', '.join(self._lists)}")
         return self._lists[name]
 
+    def tag(self, index: int) -> str:
+        """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""
+        return " ".join(self.task(index).sites)
+
     def task(self, index: int) -> TaskFile:
         """The task of that index.
 

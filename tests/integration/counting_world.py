@@ -82,6 +82,9 @@ class Counting:
     def tasks(self, split: Split) -> range:
         return TASKS[split]
 
+    def tag(self, index: int) -> str:
+        return f"tens {index // 10}"
+
 
 class SlowCounting(Counting):
     name = "slow_counting"

@@ -59,6 +59,7 @@ def test_world_tasks_and_health(counting_server: str) -> None:
             world = await client.world()
             assert (world.name, world.version, world.tasks) == ("counting", "1", {"train": 60, "validation": 20, "test": 20})
             assert await client.tasks("test") == list(range(80, 100))
+            assert await client.tags("test") == {index: f"tens {index // 10}" for index in range(80, 100)}
             [health] = (await client.health()).values()
             assert not isinstance(health, EnvironmentFault)
             assert health.tasks == 100

@@ -52,6 +52,13 @@ def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: list[st
     assert "Traceback" not in refused.stderr
 
 
+def test_a_module_that_is_not_there_is_told_without_a_traceback() -> None:
+    refused = run("serve", "nowhere.world:Nothing")
+    assert refused.returncode == 1
+    assert "nowhere.world:Nothing cannot be imported: No module named 'nowhere'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_a_taken_port_is_told_with_the_option_to_change() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run("serve", "textcraft", "--port", str(taken.getsockname()[1]))

@@ -13,6 +13,7 @@ import pytest
 from environments.environment import TaskIndexError
 from environments.textcraft.recipes import recipe_book
 from environments.textcraft.tasks import VERSION, depth, goal, goals, needed_recipes, task, task_list, task_lists, wood_goals
+from environments.textcraft.world import TextCraft
 
 ALL = range(len(goals()))
 LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
@@ -170,3 +171,10 @@ def test_lists_ascend_without_repeats() -> None:
 def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(KeyError, match=r"no task list 'easy'; there are: train, .*wood-test, wood-renamed, textcraft-100"):
         task_list("easy")
+
+
+def test_a_task_tells_its_depth_also_when_it_is_renamed() -> None:
+    world = TextCraft()
+    for level in range(1, 5):
+        for index in world.tasks(f"depth-{level}"):
+            assert world.tag(index) == world.tag(index + 7 * len(goals())) == f"depth {level}"

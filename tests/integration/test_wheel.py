@@ -1,0 +1,29 @@
+"""What is installed is what is in the repository: also what is no Python, such as the pages of WebArena's sites."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from counting_servers import ROOT
+
+PACKAGES = ("configs", "dashboards", "environments", "flows", "tasks")
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    files = {str(path.relative_to(source)) for package in PACKAGES for path in (source / package).rglob("*") if path.is_file()}
+    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    [wheel] = tmp_path.glob("*.whl")
+    assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
+    assert {"environments/webarena/sites/templates/page.html", "environments/sciworld/Simulator.java"} <= files
