@@ -121,8 +121,11 @@ class Rollout(Part):
     """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
     in_flight: PositiveInt = 256
     """Episodes under way at once, at most."""
+    request_seconds: PositiveFloat = 60.0
+    """Deadline of one HTTP request to a vLLM server; it is then taken for stuck, and the request goes to another."""
     turn_seconds: PositiveFloat = 120.0
-    """Deadline of one request to an environment or the engine; what exceeds it fails the episode, it never scores it."""
+    """Deadline of the policy's message and, again, of the environment's answer, attempts included; what exceeds it fails the
+    episode, it never scores it."""
     episode_seconds: PositiveFloat = 1800.0
     """Deadline of one episode."""
     batch_seconds: PositiveFloat = 14_400.0

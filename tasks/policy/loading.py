@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Rollout
 from tasks.policy.engine import Engine
 
 
@@ -19,15 +19,28 @@ def start_engine(experiment: Experiment, policy: str, *, distributed: bool, gpu_
     Raises:
         EngineFault: It could not start.
     """
-    rollout, dtype = experiment.rollout, experiment.policy.dtype
+    return local_engine(
+        experiment.rollout,
+        experiment.policy.dtype,
+        policy,
+        distributed=distributed,
+        gpu_memory_fraction=gpu_memory_fraction,
+        cpu_cache_gb=cpu_cache_gb,
+    )
+
+
+def local_engine(
+    rollout: Rollout, dtype: str, model: str, *, distributed: bool = False, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1
+) -> Engine:
+    """An engine in this process with the weights of `model`; see `start_engine`."""
     if rollout.engine == "transformers":
         from tasks.policy.transformers_engine import TransformersEngine
 
-        return TransformersEngine(policy, context_length=rollout.trajectory_tokens, in_flight=rollout.in_flight, dtype=dtype)
+        return TransformersEngine(model, context_length=rollout.trajectory_tokens, in_flight=rollout.in_flight, dtype=dtype)
     from tasks.policy.vllm_engine import VllmEngine
 
     return VllmEngine(
-        policy,
+        model,
         context_length=rollout.trajectory_tokens,
         in_flight=rollout.in_flight,
         dtype=dtype,

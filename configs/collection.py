@@ -1,0 +1,63 @@
+"""What a collection of trajectories is: who plays which tasks, under which budgets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from configs.experiment import EnvironmentName, Rollout
+from configs.part import Part
+
+
+class Source(Part):
+    """Who plays."""
+
+    kind: Literal["model", "vllm", "openai", "oracle"]
+    """"model" = a causal language model in this process; "vllm" = vLLM servers; "openai" = an endpoint of OpenAI's chat protocol;
+    "oracle" = the world's expert."""
+    model: str | None = None
+    """Hugging Face name or folder ("model"), or the endpoint's name of it ("openai")."""
+    urls: tuple[str, ...] = ()
+    """Base URLs of the vLLM servers, or of the endpoint (.../v1)."""
+    tokenizer: str | None = None
+    """Whose tokenizer and chat template give token ids. Default: the model's own, none for endpoint and oracle."""
+    message: Literal["react", "bare"] = "react"
+    """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
+    instruction: bool = True
+    """Whether the prompt begins with the environment's instruction."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Number type of a model in this process."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Source:
+        if self.kind in ("model", "openai") and not self.model:
+            raise ValueError(f"model is missing: kind {self.kind!r} needs the name of one")
+        if self.kind in ("vllm", "openai") and not self.urls:
+            raise ValueError(f"urls is empty: kind {self.kind!r} needs at least one")
+        if self.kind == "openai" and len(self.urls) > 1:
+            raise ValueError(f"urls holds {len(self.urls)} addresses: kind 'openai' takes one endpoint")
+        return self
+
+
+class Collection(Part):
+    """Trajectories to be collected. The same collection gives the same plan of episodes."""
+
+    environment: EnvironmentName
+    """The world."""
+    source: Source
+    """Who plays."""
+    tasks: str = "train"
+    """Task list to play."""
+    n_tasks: PositiveInt | None = None
+    """Only the first so many of them; all when empty."""
+    samples: PositiveInt = 1
+    """Episodes per task."""
+    horizon: PositiveInt = 30
+    """Turn limit."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature; 0 is greedy."""
+    seed: NonNegativeInt = 0
+    """Seed of the sampling."""
+    rollout: Rollout = Rollout()
+    """Budgets, deadlines, bounds; tasks_per_step, group_size and temperature are not used."""

@@ -1,0 +1,189 @@
+"""Trajectories of any policy, as parquet: the source for imitation, preference learning and evaluation.
+
+    python -m flows.collect ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle) [options]
+
+The same command continues a collection that was cut off: what is on disk is not played again.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import os
+
+    from flows.collect_arguments import collection_arguments
+    from flows.command import LocalRecords
+
+    COLLECTION, FOLDER = collection_arguments()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    RECORDS = LocalRecords()
+
+import asyncio
+import hashlib
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from tqdm import tqdm
+
+from configs.collection import Collection
+from configs.infrastructure import InfraSettings
+from environments.client import EnvironmentClient
+from tasks.policy.sources import opened_policy
+from tasks.provision.servers import EnvironmentServers
+from tasks.rollout.collecting import collect_to_shelf
+from tasks.rollout.shelf import Shelf
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.task_order import evaluation_plans
+
+
+@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+def collect(collection: Collection, folder: Path | None = None) -> str:
+    """Collects trajectories.
+
+    Args:
+        collection: Who plays what.
+        folder: Where the parts go; by default a folder below runs/collected that is named after the collection.
+
+    Returns:
+        The folder.
+    """
+    infrastructure = InfraSettings()
+    settings = identity(collection)
+    folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
+    shelf = Shelf(folder, settings, collection.samples)
+    with ExitStack() as stack:
+        servers = None
+        if not infrastructure.environment_urls:
+            servers = stack.enter_context(
+                EnvironmentServers(
+                    collection.environment,
+                    infrastructure.environment_servers,
+                    backend="container" if infrastructure.environment_backend == "container" else "local",
+                    image=infrastructure.environment_image,
+                )
+            )
+        urls = servers.urls if servers else tuple(infrastructure.environment_urls)
+        instruction, tasks = asyncio.run(ask(urls, collection.tasks))
+        plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+        missing = sum(plan.group not in shelf.done for plan in plans)
+        tally = Tally(len(plans), len(plans) - missing)
+        if missing:
+            policy = stack.enter_context(
+                opened_policy(
+                    collection,
+                    instruction,
+                    gpu_memory_fraction=infrastructure.engine_memory_fraction,
+                    cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+                )
+            )
+            with tally:
+                asyncio.run(
+                    collect_to_shelf(
+                        collection,
+                        plans,
+                        policy,
+                        urls,
+                        shelf,
+                        finished=tally.add,
+                        check=servers.check if servers else lambda: None,
+                    )
+                )
+    create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
+    print(f"{folder}: {tally.summary()}")
+    return str(folder)
+
+
+class Tally:
+    """Counts what is collected, and shows it."""
+
+    def __init__(self, episodes: int, before: int) -> None:
+        """`episodes` in all, of which `before` are on disk already."""
+        self.before = before
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.turns = self.tokens = 0
+        self.reasons: dict[str, int] = {}
+        self._began = time.perf_counter()
+        self._bar = tqdm(total=episodes, initial=before, unit="episode", dynamic_ncols=True, file=sys.stderr, disable=before == episodes)
+
+    def __enter__(self) -> Tally:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Counts an episode."""
+        self.outcomes[trajectory.outcome] += 1
+        if trajectory.outcome is Outcome.FAILED:
+            self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
+        self.turns += len(trajectory.turns)
+        self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
+        failed = self.outcomes[Outcome.FAILED]
+        note = f", {failed} failed" if failed else ""
+        self._bar.set_postfix_str(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}", refresh=False)
+        self._bar.update()
+
+    def summary(self) -> str:
+        """One line for a person."""
+        played = sum(self.outcomes.values())
+        if not played:
+            return f"all {self.before} episodes were there already"
+        failed = self.outcomes[Outcome.FAILED]
+        line = (
+            f"{played} episodes ({self.before} before), success {self._success():.1%}, {self.turns / played:.1f} turns, "
+            f"{self.tokens} tokens of the policy"
+        )
+        if failed:
+            reason = max(self.reasons, key=lambda each: self.reasons[each])
+            line += f"; {failed} FAILED, most often: {reason}. The same command plays their groups again"
+        return line
+
+    def _success(self) -> float:
+        scored = sum(self.outcomes.values()) - self.outcomes[Outcome.FAILED]
+        return self.outcomes[Outcome.SUCCESS] / max(1, scored)
+
+    def _tokens_per_second(self) -> float:
+        return self.tokens / max(1e-9, time.perf_counter() - self._began)
+
+
+async def ask(urls: tuple[str, ...], tasks: str) -> tuple[str, list[int]]:
+    """The world's instruction, and the tasks of a list."""
+    async with EnvironmentClient(urls) as client:
+        return (await client.world()).instruction, await client.tasks(tasks)
+
+
+def identity(collection: Collection) -> dict[str, Any]:
+    """What makes a collection this one: everything but addresses, deadlines and how many episodes are in flight."""
+    plain = collection.model_dump(mode="json")
+    plain["rollout"] = {name: plain["rollout"][name] for name in ("turn_tokens", "trajectory_tokens")}
+    if plain["source"]["kind"] == "vllm":
+        del plain["source"]["urls"]
+    return plain
+
+
+def name_of(collection: Collection, settings: dict[str, Any]) -> str:
+    """Name of a collection's folder."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{collection.environment}-{collection.source.kind}-{digest}"
+
+
+if __name__ == "__main__":
+    from configs.recipe import RecipeError
+    from environments.client import EnvironmentFault
+    from tasks.policy.engine import EngineFault
+    from tasks.provision.process import ProvisionError
+    from tasks.rollout.shelf import OtherCollection
+
+    try:
+        with RECORDS:
+            collect(COLLECTION, FOLDER)
+    except (EngineFault, EnvironmentFault, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,0 +1,384 @@
+"""vLLM servers as one engine: on this machine or on many, by their URLs.
+
+An episode stays with one server, whose prefix cache holds its former turns; the episodes of a server that dies go on with another. As a
+request says everything (token ids, seed), moving one loses nothing but the cache. A server that comes back gets the present
+weights before it gets an episode; a restart that nobody noticed is found out by its new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+
+from tasks.policy.engine import EngineFault, Generation, Sampling
+from tasks.policy.loop_session import LoopSession
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 5.0
+PROBE_S = 0.5
+"""Pause between two looks at a server that is down."""
+LOAD_S = 600.0
+
+
+class _Gone(Exception):
+    """A server did not answer, or answered that it cannot."""
+
+
+@dataclass(eq=False)
+class Server:
+    """One of the servers.
+
+    Attributes:
+        url: Its base URL.
+        sessions: Episodes that stay with it.
+        down: Why it gets no requests now; empty when it does.
+        look_at: When to look at it again (time.monotonic()).
+        looked_at: Whether somebody does so now.
+    """
+
+    url: str
+    sessions: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    requests: int = 0
+    down: str = ""
+    look_at: float = 0.0
+    looked_at: bool = False
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
+
+
+class _LogProbabilities(msgspec.Struct):
+    token_logprobs: list[float | None] = []
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    logprobs: _LogProbabilities | None = None
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+    root: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _WeightInfo(msgspec.Struct):
+    weight_version: str
+
+
+class VllmServerEngine:
+    """An `Engine` that is one or more vLLM servers of the same model.
+
+    The servers need `--logprobs-mode processed_logprobs`; `--enable-prompt-tokens-details` for the prefix cache's hit rate; and
+    VLLM_SERVER_DEV_MODE=1 where weights are to be loaded. `vllm_servers.command` gives the whole command.
+
+    Attributes:
+        model: What the servers were started with: a Hugging Face name or folder, where the tokenizer is.
+        moved: Requests that went on with another server.
+    """
+
+    name = "vllm"
+    exact = False
+
+    def __init__(self, urls: Sequence[str], *, request_seconds: float = 60.0, weights_folder: Path | None = None) -> None:
+        """Asks every server for its model.
+
+        Args:
+            urls: Base URLs, without /v1.
+            request_seconds: A server that has not answered a request by then is taken for stuck; the request goes to another.
+            weights_folder: Where new weights are put for the servers to read: on one machine any folder, best in memory (/dev/shm,
+                the default where there is one); on many a shared one.
+
+        Raises:
+            EngineFault: A server does not answer, or they serve different models, or not as they should.
+        """
+        if not urls:
+            raise EngineFault("no URL of a vLLM server is given")
+        self.servers = [Server(url.rstrip("/")) for url in urls]
+        self._request_seconds = request_seconds
+        memory = Path("/dev/shm")
+        self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
+        self._weights: Path | None = None
+        self._loads = 0
+        self._session = LoopSession(self._connect)
+        self._seats: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
+        self._lookers: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+        self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
+        models = asyncio.run(self._models())
+        self._model, self.model = models[0].id, models[0].root or models[0].id
+        self.context_length = min(model.max_model_len or 2**31 for model in models)
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+        """Continues `tokens`; see `Engine.generate`. Goes from server to server until one answers or the caller's patience ends."""
+        body = msgspec.json.encode(
+            {
+                "model": self._model,
+                "prompt": list(tokens),
+                "temperature": sampling.temperature,
+                "max_tokens": sampling.max_tokens,
+                "stop_token_ids": sampling.stop_tokens,
+                "ignore_eos": True,  # what ends a message is said by stop_tokens alone
+                "seed": sampling.seed,
+                "logprobs": 0,
+                "return_token_ids": True,
+                "skip_special_tokens": False,
+            }
+        )
+        self._in_flight += 1
+        try:
+            while True:
+                server = self._seat(session)
+                if server is None:
+                    await asyncio.sleep(PROBE_S / 5)
+                    continue
+                try:
+                    return await self._ask(server, body)
+                except _Gone as gone:
+                    self._put_down(server, str(gone))
+                    self.moved += 1
+        finally:
+            self._in_flight -= 1
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Writes the weights to a folder and lets every server read them; see `Engine.load`.
+
+        A server that is down gets them when it comes back.
+
+        Raises:
+            EngineFault: Requests are in flight, or no server took the weights.
+        """
+        from safetensors.torch import save_file
+
+        if self._in_flight:
+            raise EngineFault(f"weights cannot change while {self._in_flight} requests are in flight")
+        self._loads += 1
+        former, self._weights = self._weights, self._folder / str(self._loads)
+        self._weights.mkdir()
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, self._weights / "model.safetensors")
+        asyncio.run(self._load_all())
+        if former is not None:
+            shutil.rmtree(former, ignore_errors=True)
+        if all(server.down for server in self.servers):
+            raise EngineFault(f"no vLLM server took the weights: {self._troubles()}")
+
+    def close(self) -> None:
+        """Removes the folder of the weights; the servers stay as they are."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _connect(self) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+
+        async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionCreateEndParams) -> None:
+            if context.trace_request_ctx is not None:
+                context.trace_request_ctx.fresh = True
+
+        trace.on_connection_create_end.append(connected)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
+        return aiohttp.ClientSession(connector=connector, trace_configs=[trace], headers={"content-type": "application/json"})
+
+    def _seat(self, session: object | None) -> Server | None:
+        """The server of a session: the one it had, else the up one with the fewest sessions and requests; None when all are down."""
+        self._look_at_the_down()
+        server = self._seats.get(session) if session is not None else None
+        if server is not None and not server.down:
+            return server
+        up = [each for each in self.servers if not each.down]
+        if not up:
+            return None
+        best = min(up, key=lambda each: (len(each.sessions), each.requests))
+        if session is not None:
+            if server is not None:
+                server.sessions.discard(session)
+            self._seats[session] = best
+            best.sessions.add(session)
+        return best
+
+    async def _ask(self, server: Server, body: bytes) -> Generation:
+        connection = SimpleNamespace(fresh=False)
+        version = self.policy_version
+        server.requests += 1
+        try:
+            answer = await self._post(server, "/v1/completions", body, self._request_seconds, connection)
+        finally:
+            server.requests -= 1
+        if connection.fresh and self._weights is not None:
+            await self._check_weights(server)
+        try:
+            completion = msgspec.json.decode(answer, type=_Completion)
+            [choice] = completion.choices
+        except (msgspec.DecodeError, ValueError) as unreadable:
+            raise EngineFault(f"{server.url} answered something unexpected: {answer[:200]!r} ({unreadable})") from unreadable
+        tokens = choice.token_ids or []
+        sampled = [x for x in (choice.logprobs.token_logprobs if choice.logprobs else []) if x is not None]
+        if choice.finish_reason == "abort":
+            raise _Gone(f"{server.url} aborted a request")
+        if not tokens or len(sampled) != len(tokens):
+            raise EngineFault(
+                f"{server.url} answered {len(tokens)} token ids and {len(sampled)} log-probabilities; is it a vLLM server of a version "
+                "that knows return_token_ids?"
+            )
+        self.generated_tokens += len(tokens)
+        if completion.usage is not None:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            if completion.usage.prompt_tokens_details is not None:
+                self.cached_tokens += completion.usage.prompt_tokens_details.cached_tokens or 0
+        return Generation(tokens, sampled, version)
+
+    async def _post(
+        self, server: Server, path: str, body: bytes, seconds: float, context: SimpleNamespace | None = None, method: str = "POST"
+    ) -> bytes:
+        """The body of a good answer.
+
+        Raises:
+            _Gone: The server did not answer, or failed.
+            EngineFault: It understood and refused.
+        """
+        session = await self._session.get()
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)
+        try:
+            async with session.request(method, server.url + path, data=body, timeout=timeout, trace_request_ctx=context) as response:
+                answer = await response.read()
+                status = response.status
+        except TimeoutError as late:
+            raise _Gone(f"{server.url}{path} did not answer within {seconds:g} s") from late
+        except aiohttp.ClientError as gone:
+            raise _Gone(f"{server.url} is not reachable: {gone!r}") from gone
+        if status == 200:
+            return answer
+        said = f"{server.url}{path} answered {status}: {answer[:300].decode(errors='replace')}"
+        if status >= 500 or status == 429:
+            raise _Gone(said)
+        raise EngineFault(said)
+
+    def _put_down(self, server: Server, why: str) -> None:
+        if not server.down:
+            log.warning("a vLLM server is down: %s", why)
+        server.down = why
+        server.look_at = time.monotonic()  # a connection may break without the server
+
+    def _look_at_the_down(self) -> None:
+        now = time.monotonic()
+        for server in self.servers:
+            if server.down and not server.looked_at and server.look_at <= now:
+                server.looked_at = True
+                task = asyncio.ensure_future(self._look_at(server))
+                self._lookers.add(task)
+                task.add_done_callback(self._lookers.discard)
+
+    async def _look_at(self, server: Server) -> None:
+        """Takes a server back once it is healthy and has the present weights."""
+        try:
+            await self._post(server, "/health", b"", CONNECT_S, method="GET")
+            if self._weights is not None and await self._weights_of(server) != self._version():
+                await self._load(server)
+            server.down = ""
+            log.warning("a vLLM server is back: %s", server.url)
+        except (_Gone, EngineFault) as still:
+            server.down = str(still)
+        finally:
+            server.looked_at = False
+            server.look_at = time.monotonic() + PROBE_S
+
+    async def _models(self) -> list[_Model]:
+        async def ask(server: Server) -> _Model:
+            try:
+                found = await self._post(server, "/v1/models", b"", self._request_seconds, method="GET")
+                model = msgspec.json.decode(found, type=_Models).data[0]
+                await self._check_log_probabilities(server, model.id)
+            except (_Gone, msgspec.DecodeError, IndexError) as fault:
+                raise EngineFault(f"{server.url} is not a vLLM server that can be used: {fault}") from fault
+            return model
+
+        models = await asyncio.gather(*(ask(server) for server in self.servers))
+        for server, model in zip(self.servers, models, strict=True):
+            if (model.id, model.root) != (models[0].id, models[0].root):
+                raise EngineFault(
+                    f"{server.url} serves {model.id} ({model.root}), but {self.servers[0].url} serves {models[0].id} ({models[0].root})"
+                )
+        return list(models)
+
+    async def _check_log_probabilities(self, server: Server, model: str) -> None:
+        """Of the only token that is allowed, the probability is 1 under the distribution sampled from, and not in raw logits."""
+        request = {"model": model, "prompt": [1], "max_tokens": 1, "allowed_token_ids": [2], "logprobs": 0, "return_token_ids": True}
+        answer = await self._post(server, "/v1/completions", msgspec.json.encode(request), self._request_seconds)
+        [choice] = msgspec.json.decode(answer, type=_Completion).choices
+        if choice.logprobs is None or choice.logprobs.token_logprobs[:1] != [0.0]:
+            raise EngineFault(
+                f"{server.url} tells log-probabilities that are not those of the distribution it samples from; start it with "
+                "--logprobs-mode processed_logprobs"
+            )
+
+    async def _check_weights(self, server: Server) -> None:
+        """Whoever answers on a new connection may be a server that was restarted, with the weights of its start."""
+        version = await self._weights_of(server)
+        if version != self._version():
+            raise _Gone(f"{server.url} was restarted: it has the weights {version!r}, not {self._version()!r}")
+
+    async def _weights_of(self, server: Server) -> str:
+        info = await self._post(server, "/weight_info", b"", self._request_seconds, method="GET")
+        return msgspec.json.decode(info, type=_WeightInfo).weight_version
+
+    async def _load_all(self) -> None:
+        async def load(server: Server) -> None:
+            try:
+                await self._load(server)
+                server.down = ""
+            except (_Gone, EngineFault) as fault:
+                self._put_down(server, str(fault))
+
+        await asyncio.gather(*(load(server) for server in self.servers))
+
+    async def _load(self, server: Server) -> None:
+        steps: tuple[tuple[str, dict[str, Any]], ...] = (
+            ("/pause?mode=wait", {}),
+            ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self._weights)}}),
+            ("/reset_prefix_cache", {}),
+            ("/update_weight_version", {"new_version": self._version()}),
+            ("/resume", {}),
+        )
+        for path, content in steps:
+            try:
+                await self._post(server, path, msgspec.json.encode(content), LOAD_S)
+            except EngineFault as refused:
+                raise EngineFault(
+                    f"{refused}; weights can be loaded into servers that were started with VLLM_SERVER_DEV_MODE=1"
+                ) from refused
+
+    def _version(self) -> str:
+        return f"{self._folder.name}/{self._loads}"
+
+    def _troubles(self) -> str:
+        return "; ".join(server.down for server in self.servers if server.down)

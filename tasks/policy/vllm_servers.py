@@ -1,0 +1,41 @@
+"""How a vLLM server is started so that it can serve as an engine, on a GPU or a CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SERVER = "vllm.entrypoints.openai.api_server"
+
+
+def command(model: str, *, context_length: int, in_flight: int, dtype: str, gpu_memory_fraction: float, cpu_cache_gb: int) -> list[str]:
+    """The command of one server; "{port}" stands for its port. Needs the project on PYTHONPATH.
+
+    Args:
+        model: Hugging Face name or folder.
+        context_length: Most tokens of prompt and output together.
+        in_flight: Most sequences in a batch.
+        dtype: "float32", "bfloat16" or "float16".
+        gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+        cpu_cache_gb: KV cache on a CPU, in GiB.
+    """
+    variables = {
+        "VLLM_SERVER_DEV_MODE": "1",  # opens the routes by which weights are loaded
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    arguments = [
+        *("--model", model, "--served-model-name", "policy", "--dtype", dtype),
+        *("--host", "127.0.0.1", "--port", "{port}"),
+        *("--max-model-len", str(context_length), "--max-num-seqs", str(in_flight)),
+        *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
+        *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
+    ]
+    if not Path("/dev/nvidiactl").exists():  # a CPU
+        variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
+        variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples
+        arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.policy.vllm_cpu_worker.PlainWeights", "--block-size", "32"]
+        arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]
+    else:
+        arguments += ["--gpu-memory-utilization", str(gpu_memory_fraction)]
+    return ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m", SERVER, *arguments]

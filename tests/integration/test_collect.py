@@ -1,0 +1,195 @@
+"""Collections of trajectories: by the oracle and by a chat endpoint, on real environment servers, cut off and continued."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from counting_servers import ROOT
+from tiny_policy import build_tiny_policy
+
+from configs.collection import Collection, Source
+from configs.experiment import Rollout
+from environments.client import EnvironmentClient, Session
+from environments.registry import load_world
+from flows.collect_arguments import collection_arguments
+from tasks.policy.sources import opened_policy
+from tasks.provision.local import LocalServer
+from tasks.rollout.collecting import collect_to_shelf
+from tasks.rollout.shelf import OtherCollection, Shelf
+from tasks.rollout.storage import read_trajectories
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.task_order import evaluation_plans
+
+TASKS = list(load_world("textcraft").tasks("wood-train"))[:12]
+ORACLE = Collection(
+    environment="textcraft", source=Source(kind="oracle", message="bare"), samples=2, horizon=20, rollout=Rollout(in_flight=4, retries=0)
+)
+
+
+@pytest.fixture(scope="module")
+def url(state_dir: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
+    server = LocalServer("textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server.start()
+    yield server.url
+    server.end()
+
+
+class CutOffError(Exception):
+    """In the middle of a collection."""
+
+
+def collect(collection: Collection, folder: Path, url: str, stop_after: int | None = None) -> list[Trajectory]:
+    """Collects; returns what was played now."""
+    played: list[Trajectory] = []
+
+    def finished(trajectory: Trajectory) -> None:
+        played.append(trajectory)
+        if len(played) == stop_after:
+            raise CutOffError
+
+    shelf = Shelf(folder, collection.model_dump(mode="json"), collection.samples)
+    plans = evaluation_plans(TASKS, collection.samples, collection.seed)
+    with opened_policy(collection, "You craft.") as policy:
+        asyncio.run(collect_to_shelf(collection, plans, policy, [url], shelf, finished=finished))
+    return played
+
+
+def stored(folder: Path) -> list[Trajectory]:
+    return [each for part in sorted(folder.glob("part-*.parquet")) for each in read_trajectories(part)]
+
+
+def test_the_oracle_solves_every_task_and_its_turns_can_be_read(tmp_path: Path, url: str) -> None:
+    collect(ORACLE, tmp_path, url)
+    trajectories = stored(tmp_path)
+    assert sorted({(t.task, t.member) for t in trajectories}) == sorted((task, member) for task in TASKS for member in (0, 1))
+    assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
+    assert all(turn.message == turn.action and turn.observation for t in trajectories for turn in t.turns)
+
+
+def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_have_written(tmp_path: Path, url: str) -> None:
+    from transformers import AutoTokenizer
+
+    from tasks.policy.dialogue import Dialogue
+
+    folder = build_tiny_policy(tmp_path / "policy")
+    source = Source(kind="oracle", message="react", tokenizer=folder)
+    collect(ORACLE.model_copy(update={"source": source}), tmp_path / "out", url)
+    dialogue = Dialogue(AutoTokenizer.from_pretrained(folder), "react", "You craft.")
+    for trajectory in stored(tmp_path / "out"):
+        assert trajectory.prompt == dialogue.prompt(trajectory.first_observation)
+        for turn in trajectory.turns:
+            assert turn.tokens == dialogue.message(turn.message)
+            assert turn.message == f"Thought:\n\nAction:\n{turn.action}"
+            assert len(turn.log_probabilities) == len(turn.tokens)
+            assert all(math.isnan(x) for x in turn.log_probabilities)
+
+
+def test_a_collection_that_was_cut_off_plays_only_what_is_missing(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ExceptionGroup):
+        collect(ORACLE, tmp_path, url, stop_after=9)
+    before = {t.group for t in stored(tmp_path)}
+    assert 0 < len(before) < len(TASKS)
+    played = collect(ORACLE, tmp_path, url)
+    assert {t.group for t in played} == set(range(len(TASKS))) - before
+    assert sorted((t.group, t.member) for t in stored(tmp_path)) == [(group, member) for group in range(len(TASKS)) for member in (0, 1)]
+    assert collect(ORACLE, tmp_path, url) == []
+
+
+def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = EnvironmentClient.start
+
+    async def start_all_but_one(self: EnvironmentClient, index: int, **options: float) -> tuple[Session, str]:
+        # A task that the server does not have: its own refusal is the fault.
+        return await start(self, 10**9 if index == TASKS[3] else index, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EnvironmentClient, "start", start_all_but_one)
+        collect(ORACLE, tmp_path, url)
+    assert {t.group for t in stored(tmp_path)} == set(range(len(TASKS))) - {3}
+    failed = read_trajectories(tmp_path / "failed" / "part-000000.parquet")
+    assert {(t.group, t.outcome, t.reward) for t in failed} == {(3, Outcome.FAILED, 0.0)}
+    assert "Refused" in failed[0].reason
+    assert {t.group for t in collect(ORACLE, tmp_path, url)} == {3}
+    assert not (tmp_path / "failed").exists()
+
+
+def test_another_collection_is_not_mixed_in(tmp_path: Path) -> None:
+    Shelf(tmp_path, ORACLE.model_dump(mode="json"), 2)
+    with pytest.raises(OtherCollection, match="horizon is 20 there, 5 now"):
+        Shelf(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
+
+
+class Endpoint:
+    """A chat endpoint that is overloaded at times, and knows how to craft."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, object]] = []
+        self._double = {}
+        for task in TASKS:
+            environment = load_world("textcraft").create()
+            self._double[environment.reset(task)] = task
+
+    async def answer(self, request: web.Request) -> web.Response:
+        said = json.loads(await request.read())
+        self.requests.append(said)
+        if len(self.requests) % 5 == 0:
+            return web.json_response({"error": {"message": "slow down"}}, status=429)
+        roles = [message["role"] for message in said["messages"]]
+        assert roles == ["system", *(["user", "assistant"] * len(roles))[: len(roles) - 1]]
+        environment = load_world("textcraft").create()
+        environment.reset(self._double[said["messages"][1]["content"]])
+        for message in said["messages"][2::2]:
+            environment.step(message["content"].partition("Action:\n")[2])
+        text = f"Thought:\nI know.\n\nAction:\n{environment.oracle_action()}"
+        return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+
+
+def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: str) -> None:
+    async def serve_and_collect() -> Endpoint:
+        endpoint = Endpoint()
+        application = web.Application()
+        application.router.add_post("/v1/chat/completions", endpoint.answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        source = Source(kind="openai", model="crafter", urls=(f"http://127.0.0.1:{port}/v1",))
+        collection = ORACLE.model_copy(update={"source": source, "samples": 1})
+        shelf = Shelf(tmp_path, {}, 1)
+        with opened_policy(collection, "You craft.") as policy:
+            await collect_to_shelf(collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], shelf)
+        await runner.cleanup()
+        return endpoint
+
+    endpoint = asyncio.run(serve_and_collect())
+    trajectories = stored(tmp_path)
+    assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
+    assert all(turn.message.startswith("Thought:\nI know.") for t in trajectories for turn in t.turns)
+    assert {request["model"] for request in endpoint.requests} == {"crafter"}
+    assert "You craft." in endpoint.requests[0]["messages"][0]["content"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["textcraft"], "one of the arguments"),
+        (["textcraft", "--oracle", "--model", "x"], "not allowed with"),
+        (["textcraft", "--openai", "http://h/v1"], "needs the name of one"),
+        (["textcraft", "--oracle", "--rollout.in_flght", "3"], "did you mean 'in_flight'"),
+        (["textcraft", "--oracle", "--horizon", "0"], "horizon"),
+        (["nowhere", "--oracle"], "invalid choice"),
+    ],
+)
+def test_a_wrong_command_is_refused_with_the_reason(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        collection_arguments(arguments)
+    assert complaint in capsys.readouterr().err
