@@ -130,6 +130,9 @@ class Rollout(Part):
     """Deadline of one episode."""
     batch_seconds: PositiveFloat = 14_400.0
     """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out."""
+    overlap: NonNegativeInt = 0
+    """Steps by which episodes may run ahead of the training: while the stragglers of a batch finish, episodes of so many next
+    batches begin, with weights that are then up to so many steps old. 0 waits for each batch."""
     retries: NonNegativeInt = 2
     """Fresh attempts at a failed episode before its group is left out."""
 

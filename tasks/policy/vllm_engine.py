@@ -133,6 +133,8 @@ class VllmEngine:
             while self._waiting:
                 for output in self._engine.step():
                     self._deliver(output)
+                if not self._waiting:
+                    return  # nobody who has an answer finds the pump still going
                 # A reply of an environment needs three turns of the loop to become the next request.
                 for _ in range(3):
                     await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from tasks.policy.policy import Policy
 from tasks.rollout.episode import Conditions, EpisodePlan, play
+from tasks.rollout.gate import Gate
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 Progress = Callable[[int, int], None]
@@ -78,10 +79,12 @@ class Collector:
         """A client of the environment's servers, with room for a request of every episode in flight."""
         return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.in_flight)
 
-    async def play_until_sound(self, plan: EpisodePlan, conditions: Conditions, client: EnvironmentClient) -> Trajectory:
+    async def play_until_sound(
+        self, plan: EpisodePlan, conditions: Conditions, client: EnvironmentClient, gate: Gate | None = None
+    ) -> Trajectory:
         """Plays an episode, and again while it fails, up to `rollout.retries` times."""
         for attempt in range(1, self.rollout.retries + 2):
-            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy)
+            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, gate)
             trajectory.attempts = attempt
             if trajectory.outcome is not Outcome.FAILED:
                 break

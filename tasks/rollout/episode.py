@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient, EnvironmentFault, Session
 from tasks.policy.engine import EngineFault
-from tasks.policy.policy import Budgets, BudgetSpent, Conversation, Policy
+from tasks.policy.policy import Budgets, BudgetSpent, Conversation, Message, Policy
 from tasks.policy.seeds import stable_seed
+from tasks.rollout.gate import Gate
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 __all__ = ["Conditions", "EpisodePlan", "play", "stable_seed"]
@@ -51,12 +52,27 @@ class Conditions:
 
 
 async def play(
-    plan: EpisodePlan, conditions: Conditions, rollout: Rollout, environment: str, client: EnvironmentClient, policy: Policy
+    plan: EpisodePlan,
+    conditions: Conditions,
+    rollout: Rollout,
+    environment: str,
+    client: EnvironmentClient,
+    policy: Policy,
+    gate: Gate | None = None,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
     A fault of the policy's engine or of the environment, or an exceeded deadline, gives the outcome `failed` with the fault as the
     reason; the turns played so far stay for diagnosis. Cancellation is passed on. The session is closed in every case.
+
+    Args:
+        plan: What is played.
+        conditions: What the batch shares.
+        rollout: Budgets and deadlines. Time before a closed gate does not count.
+        environment: Name of the world.
+        client: Where its servers are.
+        policy: Who plays.
+        gate: Before each message the policy passes it.
     """
     trajectory = Trajectory(
         environment=environment,
@@ -70,8 +86,8 @@ async def play(
     )
     began = time.perf_counter()
     try:
-        async with asyncio.timeout(rollout.episode_seconds):
-            await _play(trajectory, conditions, rollout, client, policy)
+        async with asyncio.timeout(rollout.episode_seconds) as deadline:
+            await _play(trajectory, conditions, rollout, client, policy, gate, deadline)
     except (EnvironmentFault, EngineFault) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
@@ -81,7 +97,15 @@ async def play(
     return trajectory
 
 
-async def _play(trajectory: Trajectory, conditions: Conditions, rollout: Rollout, client: EnvironmentClient, policy: Policy) -> None:
+async def _play(
+    trajectory: Trajectory,
+    conditions: Conditions,
+    rollout: Rollout,
+    client: EnvironmentClient,
+    policy: Policy,
+    gate: Gate | None,
+    deadline: asyncio.Timeout,
+) -> None:
     session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
     conversation: Conversation | None = None
     try:
@@ -90,7 +114,16 @@ async def _play(trajectory: Trajectory, conditions: Conditions, rollout: Rollout
         conversation = await policy.begin(trajectory.task, trajectory.seed, observation, budgets)
         trajectory.prompt = conversation.prompt
         for number in range(conditions.horizon):
-            turn, done = await _take_turn(number, rollout, client, session, conversation)
+            if gate is None:
+                message, seconds = await _speak(number, rollout, conversation)
+            else:
+                await _enter(gate, deadline)
+                try:
+                    message, seconds = await _speak(number, rollout, conversation)
+                finally:
+                    gate.leave()
+            turn, done = await _answer(message, client, session)
+            turn.generate_seconds = seconds
             trajectory.turns.append(turn)
             if done:
                 trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= FULL_SCORE else Outcome.FINISHED
@@ -108,17 +141,29 @@ async def _play(trajectory: Trajectory, conditions: Conditions, rollout: Rollout
             await client.close(session)
 
 
-async def _take_turn(
-    number: int, rollout: Rollout, client: EnvironmentClient, session: Session, conversation: Conversation
-) -> tuple[Turn, bool]:
-    """One message and its answer, and whether the world has ended the episode."""
+async def _enter(gate: Gate, deadline: asyncio.Timeout) -> None:
+    """Passes the gate; the episode's clock stands still meanwhile."""
+    loop, when = asyncio.get_running_loop(), deadline.when()
+    assert when is not None
+    left = when - loop.time()
+    deadline.reschedule(None)
+    await gate.enter()
+    deadline.reschedule(loop.time() + left)
+
+
+async def _speak(number: int, rollout: Rollout, conversation: Conversation) -> tuple[Message, float]:
+    """The policy's message, and the seconds that it took."""
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.turn_seconds):
             message = await conversation.speak(number)
     except TimeoutError:
         raise EngineFault(f"no answer within {rollout.turn_seconds:g} s (rollout.turn_seconds)") from None
-    generated = time.perf_counter()
+    return message, time.perf_counter() - began
+
+
+async def _answer(message: Message, client: EnvironmentClient, session: Session) -> tuple[Turn, bool]:
+    """The turn that a message makes with its answer, and whether the world has ended the episode."""
     turn = Turn(
         tokens=message.tokens,
         log_probabilities=message.log_probabilities,
@@ -126,17 +171,17 @@ async def _take_turn(
         message=message.text,
         policy_version=message.policy_version,
         cut=message.cut,
-        generate_seconds=generated - began,
     )
     if message.action is None:
         turn.malformed, turn.observation = True, message.problem
         return turn, False
+    began = time.perf_counter()
     step = await client.step(session, message.action)
-    turn.environment_seconds = time.perf_counter() - generated
+    turn.environment_seconds = time.perf_counter() - began
     turn.observation, turn.reward = step.observation, step.reward
     return turn, step.done
 
 
 def _lease(rollout: Rollout) -> float:
-    """A session may rest for a turn of the engine; the margin covers a busy loop."""
-    return rollout.turn_seconds * 2 + 60
+    """A session may rest for a turn of the engine and, with overlap, for an update; the margin covers a busy loop."""
+    return rollout.turn_seconds * 2 + 60 + (rollout.episode_seconds if rollout.overlap else 0)

@@ -1,0 +1,193 @@
+"""The collector on a real environment server: batches, deadlines, retries, and running ahead of the training."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from counting_policy import CountingPolicy
+
+from configs.experiment import Rollout
+from environments.client import EnvironmentClient
+from environments.protocol import Health
+from tasks.rollout.ahead import AheadCollector, Batch, staleness
+from tasks.rollout.collector import Collector, whole_groups
+from tasks.rollout.episode import Conditions, EpisodePlan
+from tasks.rollout.trajectory import Outcome, Trajectory
+
+ROLLOUT = Rollout(in_flight=8, retries=1, turn_seconds=20)
+CONDITIONS = Conditions(horizon=50, temperature=1.0)
+
+
+def collector(url: str, policy: CountingPolicy, **changes: object) -> Collector:
+    return Collector("counting", (url,), policy, ROLLOUT.model_copy(update=changes))
+
+
+def plans(*tasks: int, members: int = 2) -> list[EpisodePlan]:
+    return [EpisodePlan(task, group, member, 0) for group, task in enumerate(tasks) for member in range(members)]
+
+
+def timeless(trajectories: list[Trajectory]) -> list[Trajectory]:
+    return [
+        replace(t, seconds=0.0, turns=[replace(turn, generate_seconds=0.0, environment_seconds=0.0) for turn in t.turns])
+        for t in trajectories
+    ]
+
+
+def open_sessions(url: str) -> int:
+    async def ask() -> int:
+        async with EnvironmentClient([url]) as client:
+            health = (await client.health())[url]
+            assert isinstance(health, Health)
+            return health.sessions
+
+    return asyncio.run(ask())
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> None:
+    batch = plans(3, 1, 4, 2, 5, 9, 6)
+    trajectories = asyncio.run(collector(counting_server, CountingPolicy()).collect(batch, CONDITIONS))
+    assert [(t.task, t.group, t.member) for t in trajectories] == [(p.task, p.group, p.member) for p in batch]
+    assert all(t.outcome is Outcome.SUCCESS and len(t.turns) == t.task for t in trajectories)
+    assert all(t.completion == [x for turn in range(t.task - 1) for x in (turn, 7)] + [t.task - 1] for t in trajectories)
+    assert open_sessions(counting_server) == 0
+
+
+def test_the_horizon_cuts_and_is_named(counting_server: str) -> None:
+    [trajectory] = asyncio.run(collector(counting_server, CountingPolicy()).collect(plans(9, members=1), Conditions(4, 1.0)))
+    assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (Outcome.TRUNCATED, "horizon", 4)
+    assert trajectory.turns[-1].observation_tokens == []
+
+
+def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_leaves_its_group_out(counting_server: str) -> None:
+    failures = {2: 1, 3: 99}
+
+    def action(task: int, turn: int) -> str:
+        if turn == 1 and failures.get(task, 0) > 0:
+            failures[task] -= 1
+            return "fail"
+        return "add 1"
+
+    policy = CountingPolicy(action=action)
+    trajectories = asyncio.run(collector(counting_server, policy).collect(plans(2, 3, 4, members=1), CONDITIONS))
+    assert [(t.outcome, t.attempts) for t in trajectories] == [(Outcome.SUCCESS, 2), (Outcome.FAILED, 2), (Outcome.SUCCESS, 1)]
+    assert "ServerFault" in trajectories[1].reason
+    assert trajectories[1].reward == 0.0
+    assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
+    groups, left_out = whole_groups(trajectories)
+    assert [group[0].task for group in groups] == [2, 4]
+    assert left_out == 1
+    assert open_sessions(counting_server) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "held", "reason"),
+    [
+        ({"turn_seconds": 0.3, "retries": 0}, True, "rollout.turn_seconds"),
+        ({"episode_seconds": 0.3, "retries": 0}, True, "rollout.episode_seconds"),
+        ({"batch_seconds": 0.5}, True, "rollout.batch_seconds"),
+        ({"turn_seconds": 0.3, "retries": 0}, False, "DeadlineExceeded"),  # the environment's part of a turn
+    ],
+)
+def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline_is_named(
+    counting_server: str, changes: dict[str, float], held: bool, reason: str
+) -> None:
+    policy = CountingPolicy(
+        held={5: threading.Event()} if held else {}, action=lambda task, turn: "add 1" if held or task != 5 else "sleep 2"
+    )
+    trajectories = asyncio.run(collector(counting_server, policy, **changes).collect(plans(5, 1), CONDITIONS))
+    by_task = {task: {t.outcome for t in trajectories if t.task == task} for task in (5, 1)}
+    assert by_task[5] == {Outcome.FAILED}
+    assert all(reason in t.reason for t in trajectories if t.task == 5)
+    if held:
+        assert by_task[1] == {Outcome.SUCCESS}
+    until(lambda: open_sessions(counting_server) == 0)
+
+
+def test_cancellation_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
+    policy = CountingPolicy(held={task: threading.Event() for task in (4, 5)})
+
+    async def cancel_in_the_middle() -> None:
+        running = asyncio.create_task(collector(counting_server, policy).collect(plans(4, 5), CONDITIONS))
+        while len(policy.spoken) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancel_in_the_middle())
+    assert open_sessions(counting_server) == 0
+
+
+def test_without_anything_to_run_ahead_it_is_the_plain_collector(counting_server: str) -> None:
+    batch = plans(3, 1, 4, 2)
+    plain = asyncio.run(collector(counting_server, CountingPolicy()).collect(batch, CONDITIONS))
+    with AheadCollector(collector(counting_server, CountingPolicy()), apart=False) as ahead:
+        assert timeless(ahead.collect([Batch(0, batch, CONDITIONS)])) == timeless(plain)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_their_weights(counting_server: str, apart: bool) -> None:
+    policy = CountingPolicy(held={30: threading.Event(), 40: threading.Event()})
+    batches = [Batch(0, plans(30, 1), CONDITIONS), Batch(1, plans(40, 3), CONDITIONS), Batch(2, plans(5, 6), CONDITIONS)]
+    with AheadCollector(collector(counting_server, policy, overlap=1), apart=apart) as ahead:
+        result: list[list[Trajectory]] = []
+        first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
+        first.start()
+        until(lambda: (40, 0) in policy.spoken)  # while 30 is held
+        assert not result
+        assert not any(task in (5, 6) for task, _ in policy.spoken)  # two steps ahead: not yet
+        policy.held[40].set()
+        policy.held[30].set()
+        first.join()
+        assert {t.policy_version for t in result[0]} == {0}
+        with ahead.paused():
+            before = len(policy.spoken)
+            time.sleep(0.05)
+            assert len(policy.spoken) == before
+            policy.version = 1
+        second = ahead.collect(batches[1:])
+        ages = staleness(second, 1)
+        assert set(ages) <= {0, 1}
+        assert 1 in ages
+        assert all(t.outcome is Outcome.SUCCESS and len(t.turns) == t.task for t in second)
+        with ahead.paused():
+            policy.version = 2
+        third = ahead.collect(batches[2:])
+        assert set(staleness(third, 2)) <= {0, 1}
+    assert open_sessions(counting_server) == 0
+
+
+def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_server: str) -> None:
+    policy = CountingPolicy(held={30: threading.Event()})
+    with AheadCollector(collector(counting_server, policy, overlap=1, episode_seconds=1.5, retries=0), apart=False) as ahead:
+        result: list[list[Trajectory]] = []
+        batches = [Batch(0, plans(30, members=1), CONDITIONS), Batch(1, plans(40, members=1), Conditions(40, 1.0))]
+        first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
+        first.start()
+        until(lambda: any(task == 40 for task, _ in policy.spoken))
+        policy.held[30].set()
+        first.join()
+        with ahead.paused():
+            time.sleep(2.0)  # an update that takes longer than an episode may
+        assert [t.outcome for t in ahead.collect(batches[1:])] == [Outcome.SUCCESS]
+
+
+def test_closing_ends_what_runs_ahead(counting_server: str) -> None:
+    policy = CountingPolicy(held={40: threading.Event()})
+    ahead = AheadCollector(collector(counting_server, policy, overlap=1), apart=True)
+    with ahead:
+        ahead.collect([Batch(0, plans(1), CONDITIONS), Batch(1, plans(40), CONDITIONS)])
+        until(lambda: any(task == 40 for task, _ in policy.spoken))
+    assert open_sessions(counting_server) == 0

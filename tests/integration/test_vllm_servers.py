@@ -1,0 +1,149 @@
+"""Two real vLLM servers as one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from counting_servers import ROOT
+from tiny_policy import build_tiny_policy
+
+from tasks.policy.engine import EngineFault, Generation, Sampling
+from tasks.policy.vllm_server_engine import VllmServerEngine
+from tasks.policy.vllm_servers import command
+from tasks.provision.local import LocalServer
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(40 + 9 * i)] for i in range(8)]
+
+
+class Session:
+    """An episode."""
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
+    words = command(policy, context_length=512, in_flight=32, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1)
+    with ExitStack() as stack:
+        started = []
+        for number in range(2):
+            # One after the other: each takes two cores' worth of imports.
+            server = LocalServer(f"vllm-{number}", words, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=280)
+            stack.callback(server.end)
+            server.start()
+            started.append(server)
+        yield started
+
+
+@pytest.fixture
+def engine(servers: list[LocalServer]) -> Iterator[VllmServerEngine]:
+    made = VllmServerEngine([server.url for server in servers])
+    yield made
+    made.close()
+
+
+def sampling(seed: int, tokens: int = 12, temperature: float = 1.0) -> Sampling:
+    return Sampling(temperature=temperature, max_tokens=tokens, stop_tokens=(0,), seed=seed)
+
+
+def model_of(policy: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+
+
+def score(model: Any, prompt: list[int], tokens: list[int], temperature: float = 1.0) -> list[float]:
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double() / temperature
+    return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
+
+
+def generate(engine: VllmServerEngine, seed: int, temperature: float = 1.0) -> list[Generation]:
+    async def all_at_once() -> list[Generation]:
+        sessions = [Session() for _ in PROMPTS]
+        requests = zip(PROMPTS, sessions, strict=True)
+        return list(await asyncio.gather(*(engine.generate(p, sampling(seed, temperature=temperature), s) for p, s in requests)))
+
+    return asyncio.run(all_at_once())
+
+
+@pytest.mark.timeout(900)
+def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: VllmServerEngine, policy: str) -> None:
+    model = model_of(policy)
+    for temperature in (1.0, 0.7):
+        for prompt, answer in zip(PROMPTS, generate(engine, 3, temperature), strict=True):
+            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens, temperature), abs=1e-4)
+
+
+def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngine) -> None:
+    async def dialogues() -> list[str]:
+        sessions = [Session() for _ in range(6)]
+        contexts = [[7 + i, *PROMPTS[4]] for i in range(6)]
+        for turn in range(4):
+            answers = await asyncio.gather(*(engine.generate(c, sampling(turn), s) for c, s in zip(contexts, sessions, strict=True)))
+            for context, answer in zip(contexts, answers, strict=True):
+                context += [*answer.tokens, *PROMPTS[0][:30]]
+        assert [len(server.sessions) for server in engine.servers] == [3, 3]
+        return [engine._seats[session].url for session in sessions]
+
+    asyncio.run(dialogues())
+    assert [len(server.sessions) for server in engine.servers] == [0, 0]  # episodes that are over hold no place
+    assert engine.cached_tokens / engine.prompt_tokens > 0.5
+
+
+def test_new_weights_reach_both_servers_and_stay_where_one_restarts(
+    engine: VllmServerEngine, servers: list[LocalServer], policy: str
+) -> None:
+    model = model_of(policy)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+    engine.load(model.named_parameters())
+    engine.policy_version = 7
+    for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
+        assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+        assert answer.policy_version == 7
+
+    async def kill_one_meanwhile() -> list[Generation]:
+        sessions = [Session() for _ in range(16)]
+        running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
+        await asyncio.sleep(0.05)
+        os.killpg(servers[0].pid, signal.SIGKILL)
+        return list(await asyncio.gather(*running))
+
+    for i, answer in enumerate(asyncio.run(kill_one_meanwhile())):
+        assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
+    assert engine.moved > 0
+    servers[0].start()  # on the same port, with the weights of its start
+
+    async def until_it_is_back() -> None:
+        while engine.servers[0].down:
+            await engine.generate(PROMPTS[0], sampling(0), Session())
+            await asyncio.sleep(0.1)
+
+    asyncio.run(until_it_is_back())
+    for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
+        assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+
+
+def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> None:
+    with pytest.raises(EngineFault, match="answered 400"):
+        asyncio.run(engine.generate([5] * 600, sampling(1)))
+
+
+def test_an_address_without_a_server_is_named() -> None:
+    with pytest.raises(EngineFault, match=r"127\.0\.0\.1:9 is not"):
+        VllmServerEngine(["http://127.0.0.1:9"])
