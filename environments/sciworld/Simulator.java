@@ -77,7 +77,7 @@ public final class Simulator {
     private final AtomicLong random;
     private final Map<Integer, Session> sessions = new HashMap<>();
     private final Map<String, Group> groups = new HashMap<>();
-    private final TaskMaker1 maker = new TaskMaker1();
+    private final TaskMaker1 maker;
     private final long numbers;
 
     private Simulator() throws ReflectiveOperationException {
@@ -87,7 +87,7 @@ public final class Simulator {
 
         Random$.MODULE$.setSeed(0);
         UniqueIdentifier$.MODULE$.reset();
-        new TaskMaker1();
+        maker = new TaskMaker1();
         long expected = random.get();
         numbers = UniqueIdentifier$.MODULE$.count();
 
@@ -194,11 +194,10 @@ public final class Simulator {
             writeState(results, session);
         } else if (operation == 'h') { // hints: session -> possible actions, possible objects, progress
             Session session = session(request);
-            enter(session);
+            enter(session); // and not left: the names of objects are drawn, and to ask for hints changes nothing in the episode
             write(results, String.join("\n", session.world.getPossibleActions()));
             write(results, String.join("\n", session.world.getPossibleObjects()));
             write(results, session.world.getGoalProgressStr());
-            leave(session);
         } else if (operation == 'e') { // end: session ->
             sessions.remove(request.readInt());
         } else if (operation == 'g') { // gold: task, variation -> number of actions, actions
@@ -249,16 +248,15 @@ public final class Simulator {
     /** What PythonInterface.step does, without the records and the printing. */
     private void step(Session session, String action) throws IOException {
         String word = action.trim().toLowerCase();
+        enter(session);
         if (word.equals("help")) {
             session.observation = "Possible actions: \n\t" + String.join("\n\t", session.world.getPossibleActions());
-        } else if (word.equals("objects")) {
+        } else if (word.equals("objects")) { // which draws among their names
             session.observation = "Possible object references: \n\t" + String.join("\n\t", session.world.getPossibleObjects());
         } else if (word.equals("task")) {
             session.observation = "Task description:\n" + session.world.getTaskDescription();
         } else {
-            enter(session);
             Tuple3<String, Object, Object> result = session.world.step(action);
-            leave(session);
             if (session.world.isInErrorState()) {
                 throw new IOException(session.world.getErrorStateMessage());
             }
@@ -266,6 +264,7 @@ public final class Simulator {
             session.score = (Double) result._2();
             session.completed = (Boolean) result._3();
         }
+        leave(session);
     }
 
     /** Runs the package's own expert in a session and keeps what it does. */
@@ -341,7 +340,8 @@ public final class Simulator {
 
     /**
      * The package's EnvObject says that objects with the same uuid are equal, but leaves hashCode as it is. With a constant identity
-     * hash its sets would then be long chains, which cost half of a step. So the class is loaded with `return (int) uuid()` in it.
+     * hash its sets would then be long chains, which cost a third of a step and two fifths of a reset. So the class is loaded with
+     * `return (int) uuid()` in it.
      */
     public static void giveEnvObjectItsHashCode() throws IOException, ReflectiveOperationException {
         byte[] original;

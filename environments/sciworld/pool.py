@@ -33,6 +33,16 @@ class SimulatorPool:
         self._serving: list[Simulator] = []
         self._successors: dict[Simulator, Simulator] = {}
 
+    def start(self) -> None:
+        """Starts all simulators, so that the first sessions need not wait for it.
+
+        Raises:
+            JavaMissingError, SimulatorError: They cannot be started.
+        """
+        with self._lock:
+            while len(self._serving) < self.processes:
+                self._add()
+
     def place(self, held: Simulator | None) -> Simulator:
         """The simulator for an episode that begins now, in a session that so far held on to `held`; it counts as held from now on.
 
@@ -69,10 +79,13 @@ class SimulatorPool:
     def _choose(self) -> Simulator:
         least = min(self._serving, key=lambda each: each.sessions, default=None)
         if least is None or (least.sessions and len(self._serving) < self.processes):
-            least = Simulator()
-            self._serving.append(least)
-            log.info("a simulator starts", extra={"simulator": least.pid})
+            least = self._add()
         return least
+
+    def _add(self) -> Simulator:
+        self._serving.append(Simulator())
+        log.info("a simulator starts", extra={"simulator": self._serving[-1].pid})
+        return self._serving[-1]
 
     def _tend(self) -> None:
         """Puts fresh simulators in the place of those that are worn or gone."""

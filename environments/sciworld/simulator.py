@@ -13,13 +13,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 import weakref
 from pathlib import Path
 
 from environments.environment import WorldError
 from environments.sciworld.tasks import PACKAGE_VERSION
-from environments.sciworld.turnstile import Turnstile
 
 INSTALL = "sudo apt-get install default-jre-headless"
 SOURCE = Path(__file__).with_name("Simulator.java")
@@ -115,7 +115,7 @@ class Simulator:
         self.gone = False
         self.sessions = 0
         self.episodes = 0
-        self._turn = Turnstile()
+        self._lock = threading.Lock()
         self._ready = False
         self._buffer = bytearray()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
@@ -160,7 +160,7 @@ class Simulator:
             else:
                 parts.append(struct.pack(">i", argument))
         content = b"".join(parts)
-        with self._turn:
+        with self._lock:
             if self.gone:
                 raise SimulatorGoneError("the simulator's process has ended")
             try:
@@ -178,7 +178,7 @@ class Simulator:
 
     def end(self) -> None:
         """Ends the process. A second call does nothing."""
-        with self._turn:
+        with self._lock:
             self._close()
 
     def _send(self, frame: bytes) -> None:

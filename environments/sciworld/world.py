@@ -7,7 +7,6 @@ import itertools
 import json
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from environments.environment import EpisodeOverError, OracleError, Step
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
@@ -20,18 +19,6 @@ MAX_CHARACTERS = 500
 ATTEMPTS = 3
 """Simulators that a request is tried in, should one after another end under it."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
-
-WARM_UP_EPISODES = 40
-WARM_UP_ACTIONS = (
-    "look around",
-    "inventory",
-    "open door to hallway",
-    "go to hallway",
-    "open door to kitchen",
-    "go to kitchen",
-    "open cupboard",
-    "wait1",
-)
 
 _numbers = itertools.count()
 
@@ -206,16 +193,11 @@ class SciWorld:
         return SciWorldEnvironment(self._pool, self._ways)
 
     def prepare(self) -> None:
-        """Starts the simulators and plays in each until most of it is compiled: what runs for the first time is many times slower."""
-        sessions = [self.create() for _ in range(self._pool.processes)]
+        """Starts the simulators, which takes some seconds."""
         try:
-            with ThreadPoolExecutor(len(sessions)) as threads:
-                list(threads.map(_warm_up, sessions))
+            self._pool.start()
         except SimulatorError as fault:
-            log.error("the simulators cannot be prepared: %s", fault)
-        finally:
-            for session in sessions:
-                session.close()
+            log.error("the simulators cannot be started: %s", fault)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.
@@ -228,11 +210,3 @@ class SciWorld:
     def close(self) -> None:
         """Ends the simulators. They also end by themselves when this process does."""
         self._pool.end()
-
-
-def _warm_up(session: SciWorldEnvironment) -> None:
-    tasks = task_list("train")
-    for index in tasks[:: len(tasks) // WARM_UP_EPISODES]:
-        session.reset(index)
-        for action in WARM_UP_ACTIONS:
-            session.step(action)

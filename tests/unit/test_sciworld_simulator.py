@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import psutil
 import pytest
 
 from environments.sciworld.simulator import INSTALL, JavaMissingError, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
-from environments.sciworld.turnstile import Turnstile
 from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
 
 needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
@@ -53,16 +51,15 @@ def alone(world: SciWorld) -> list[tuple[str, float, bool]]:
 
 
 @needs_java
-@pytest.mark.parametrize("turn", [0, 4, 8])
-def test_a_simulator_that_is_killed_is_missed_by_no_session(world: SciWorld, alone: list[tuple[str, float, bool]], turn: int) -> None:
+def test_a_simulator_that_is_killed_is_missed_by_no_session(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
     one, other = world.create(), world.create()
     seen = [(one.reset(FIND_PLANT), 0.0, False)]
     other.reset(7)
     watched = play(other, "look around")
-    seen += play(one, *WAY[:turn])
+    seen += play(one, *WAY[:4])
     assert one._simulator is not None
     os.kill(one._simulator.pid, signal.SIGKILL)
-    seen += play(one, *WAY[turn:])
+    seen += play(one, *WAY[4:])
     assert seen == alone
     assert play(other, "look around") == watched
     one.close()
@@ -109,9 +106,8 @@ def test_a_simulator_that_gives_no_answer_in_time_is_ended(world: SciWorld) -> N
     session.reset(FIND_PLANT)
     hung = session._simulator
     assert hung is not None
-    os.kill(hung.pid, signal.SIGSTOP)
     with pytest.raises(SimulatorGoneError, match=r"no answer in 0\.1 s"):
-        hung.ask("e", 0, deadline_s=0.1)
+        hung.ask("g", "mendelian-genetics-known-plant", 0, deadline_s=0.1)  # the expert needs seconds for it
     assert not psutil.pid_exists(hung.pid)
     assert play(session, "look around")
     session.close()
@@ -160,26 +156,3 @@ def test_a_version_of_the_package_that_the_indices_are_not_written_for_is_refuse
     monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
     with pytest.raises(SimulatorError, match=r"run: pip install scienceworld==9\.9\.9"):
         Simulator()
-
-
-def test_the_turnstile_lets_threads_in_as_they_came() -> None:
-    turnstile = Turnstile()
-    came: list[int] = []
-    entered: list[int] = []
-
-    def enter(number: int) -> None:
-        came.append(number)
-        with turnstile:
-            entered.append(number)
-
-    threads = [threading.Thread(target=enter, args=(number,)) for number in range(20)]
-    with turnstile:
-        for number, thread in enumerate(threads):
-            thread.start()
-            eventually(lambda number=number: len(turnstile._waiting) == number + 1)
-        assert entered == []
-    for thread in threads:
-        thread.join()
-    assert entered == came == list(range(20))
-    with turnstile:
-        pass

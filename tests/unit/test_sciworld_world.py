@@ -93,6 +93,24 @@ def test_progress_is_paid_once(world: SciWorld) -> None:
     session.close()
 
 
+def test_what_is_drawn_in_one_session_is_the_same_whatever_others_do_and_whoever_looks_on(world: SciWorld) -> None:
+    actions = ("objects", "look around", "objects", "wait1", "objects")
+    session, other = world.create(), world.create()
+    session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
+    alone = [session.step(action) for action in actions]
+    assert len({step.observation for step in alone}) == len(actions), "nothing is drawn that could differ"
+    session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
+    other.reset(0)
+    watched = []
+    for action in actions:
+        session.hints()
+        other.step("objects")
+        watched.append(session.step(action))
+    assert watched == alone
+    session.close()
+    other.close()
+
+
 def test_steps_before_the_first_reset_and_after_close_are_refused(world: SciWorld) -> None:
     session = world.create()
     with pytest.raises(EpisodeOverError):
