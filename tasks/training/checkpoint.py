@@ -102,6 +102,14 @@ def prune(checkpoints: Path, keep: int, spare: Collection[int]) -> None:
             shutil.rmtree(checkpoints / f"step-{step:06d}", ignore_errors=True)
 
 
+def roll_back(checkpoints: Path, step: int) -> int:
+    """Deletes the checkpoints after `step`; returns the step of the newest that is left, 0 if none is."""
+    for later in steps_in(checkpoints):
+        if later > step:
+            shutil.rmtree(checkpoints / f"step-{later:06d}")
+    return max(steps_in(checkpoints), default=0)
+
+
 def steps_in(checkpoints: Path) -> list[int]:
     """Steps of the checkpoints in a folder, whole or not."""
     if not checkpoints.is_dir():

@@ -27,6 +27,34 @@ def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: in
     ]
 
 
+def refill_plans(
+    tasks: Sequence[int], groups: Sequence[int], step: int, refill: int, per_step: int, group_size: int, seed: int
+) -> list[EpisodePlan]:
+    """Episodes that replace the `groups` of a step, of tasks drawn anew; their groups have numbers that the step has not used yet.
+
+    What replaces a group depends on its number, the step and the number of the refill (from 1) alone, not on which process holds it.
+    """
+    return [
+        EpisodePlan(
+            random.Random(stable_seed("refill", seed, step, refill, group)).choice(list(tasks)),
+            refill * per_step + group % per_step,
+            member,
+            stable_seed("train", seed, step, refill * per_step + group % per_step, member),
+        )
+        for group in groups
+        for member in range(group_size)
+    ]
+
+
+def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int) -> list[EpisodePlan]:
+    """The episodes of an exploration: like those of a step of `groups` tasks, with seeds of their own."""
+    return [
+        EpisodePlan(task, group, member, stable_seed("explore", seed, exploration, group, member))
+        for group, task in enumerate(tasks_of_step(tasks, exploration, groups, seed))
+        for member in range(group_size)
+    ]
+
+
 def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[EpisodePlan]:
     """The episodes of an evaluation: the seed of each depends on its task and sample alone, so that evaluations are paired."""
     return [

@@ -1,4 +1,4 @@
-"""The trainer: TRL's GRPOTrainer with our rollouts, our advantages and our micro-batches.
+"""The trainer of the methods that reinforce: TRL's GRPOTrainer with our rollouts, our advantages and our micro-batches.
 
 TRL keeps the optimiser, the clipped loss, the KL term, mixed precision, accelerate and the checkpoints. What is replaced is where
 its batches come from: whole groups of multi-turn trajectories, token in, token out, with loss on the policy's tokens only.
@@ -6,41 +6,55 @@ its batches come from: whole groups of multi-turn trajectories, token in, token 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from configs.experiment import Experiment
 from tasks.rollout.collector import whole_groups
-from tasks.rollout.episode import stable_seed
-from tasks.rollout.trajectory import Trajectory, Turn
-from tasks.training import checkpoint
-from tasks.training.advantages.grpo import grpo_advantages
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.advantages.batch_normalisation import normalised
+from tasks.training.advantages.estimate import estimate
+from tasks.training.advantages.experience import Experience, experience_of, padded
+from tasks.training.arguments import reinforcement_arguments
+from tasks.training.collecting import Collect, CollectingTrainer, mini_batch_of
+from tasks.training.critic import Critic
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories
-
-Collect = Callable[[int], list[Trajectory]]
+from tasks.training.values import ValueTargets, explained_variance, value_targets
 
 
 class NoWholeGroup(RuntimeError):
     """Every group of a batch has a failed member: the infrastructure is down, and there is nothing to learn from."""
 
 
-class AgentTrainer(GRPOTrainer):
-    """GRPO on trajectories of several turns.
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A trajectory and what it teaches.
 
-    A *training step* is one batch of trajectories; it makes `epochs` x `mini_batches` optimiser updates (TRL's global step).
+    Attributes:
+        trajectory: T completion tokens.
+        advantages: Shape (T,), 0 on the environment's tokens.
+        values: What the critic learns; None without one.
     """
+
+    trajectory: Trajectory
+    advantages: torch.Tensor
+    values: ValueTargets | None
+
+
+class AgentTrainer(CollectingTrainer, GRPOTrainer):
+    """Policy-gradient updates from trajectories of several turns."""
 
     def __init__(
         self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
     ) -> None:
-        """Loads the policy.
+        """Loads the policy and, for PPO, the critic.
 
         Args:
             experiment: The recipe.
@@ -50,17 +64,12 @@ class AgentTrainer(GRPOTrainer):
             folder: The run's folder; checkpoints go below it.
             fingerprint: Names the experiment in the checkpoints.
         """
-        self.experiment = experiment
-        self.updates_per_step = experiment.algorithm.epochs * experiment.algorithm.mini_batches
-        self.rollout_seconds = self.collected_at = 0.0
-        self.published: checkpoint.Checkpoint | None = None
-        self._collect = collect
-        self._checkpoints = folder / "checkpoints"
-        self._fingerprint = fingerprint
-        self._micro_batches: list[Tensors] = []
-        rows = experiment.algorithm.steps * experiment.algorithm.mini_batches * experiment.algorithm.micro_batches
-        arguments = trainer_arguments(experiment, folder)
-        super().__init__(
+        algorithm = experiment.algorithm
+        self.begin(experiment, collect, folder, fingerprint)
+        arguments = reinforcement_arguments(experiment, folder)
+        rows = algorithm.steps * algorithm.mini_batches * algorithm.micro_batches
+        GRPOTrainer.__init__(
+            self,
             model=policy,
             reward_funcs=[_scored_by_the_environment],
             args=arguments,
@@ -68,54 +77,109 @@ class AgentTrainer(GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""] * (rows * arguments.world_size)}),
             processing_class=tokenizer,
         )
+        if algorithm.kl_in == "reward":
+            self.beta = 0.0  # the reference model is loaded, and the loss leaves it alone
+        self.critic: Critic | None = None
+        if algorithm.name == "ppo":
+            self.critic = Critic(
+                policy, algorithm.critic, self.accelerator.device, bool(arguments.bf16), experiment.policy.gradient_checkpointing
+            )
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor | Any]:
-        """The next micro-batch; when the last batch is used up, the next one is collected."""
-        if not self._micro_batches:
-            self._micro_batches = self._next_batch(self.state.global_step // self.updates_per_step)
-        inputs = self._micro_batches.pop(0)
-        return {name: tensor.to(self.accelerator.device) for name, tensor in inputs.items()}
-
-    def _next_batch(self, step: int) -> list[Tensors]:
-        """Collects the trajectories of a training step and turns them into epochs x mini-batches x micro-batches."""
-        began = time.perf_counter()
-        collected = self._collect(step)
-        groups, _ = whole_groups(collected)
-        self.collected_at = time.perf_counter()
-        self.rollout_seconds = self.collected_at - began
-        if self._sum_over_processes(len(groups)) == 0:
-            reasons = sorted({t.reason for t in collected if t.reason})
-            raise NoWholeGroup(f"step {step}: none of the groups is whole, nothing can be learnt; reasons: {'; '.join(reasons[:3])}")
+    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
+        """Whole groups become lessons, lessons become tensors."""
         algorithm = self.experiment.algorithm
-        rewards = [[t.reward for t in group] for group in groups]
-        advantages = (
-            grpo_advantages(torch.tensor(rewards, dtype=torch.float64), algorithm.scale_advantages == "group").flatten().tolist()
-            if groups
-            else []
-        )
-        pairs = list(zip((t for group in groups for t in group), advantages, strict=True))
-        order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(stable_seed("mini-batches", step))).tolist()
-        size = -(-len(pairs) // algorithm.mini_batches)
-        batch: list[Tensors] = []
-        for part in range(algorithm.mini_batches):
-            batch += self._mini_batch([pairs[i] for i in sorted(order[part * size : (part + 1) * size])])
-        return batch * algorithm.epochs
+        groups, _ = whole_groups(trajectories)
+        if self.total_count(len(groups)) == 0:
+            reasons = sorted({t.reason for t in trajectories if t.reason})
+            raise NoWholeGroup(f"step {step}: none of the groups is whole, nothing can be learnt; reasons: {'; '.join(reasons[:3])}")
+        kept = [group for group in groups if spread(group) >= algorithm.least_spread]
+        oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
+        self.batch_metrics = {
+            "update/groups_filtered": float(self.total_count(len(groups) - len(kept))),
+            "update/staleness_largest": float((step - oldest + 1) * self.updates_per_step - 1),
+        }
+        lessons = self._lessons([t for group in kept for t in group])
+        if algorithm.truncated == "masked":
+            lessons = [lesson for lesson in lessons if lesson.trajectory.outcome is not Outcome.TRUNCATED]
+        shares: list[list[Lesson]] = [[] for _ in range(algorithm.mini_batches)]
+        for lesson in lessons:
+            t = lesson.trajectory
+            shares[mini_batch_of(t.group, t.member, self.experiment.rollout.group_size, step, algorithm.mini_batches)].append(lesson)
+        return [tensors for share in shares for tensors in self._mini_batch(share)]
 
-    def _mini_batch(self, pairs: Sequence[tuple[Trajectory, float]]) -> list[Tensors]:
+    def _lessons(self, trajectories: list[Trajectory]) -> list[Lesson]:
+        """Estimates the advantages of this process's share of the batch, and what the critic is to learn."""
+        algorithm = self.experiment.algorithm
+        experience = experience_of(trajectories)
+        if algorithm.kl_in == "reward":
+            experience = self._with_penalties(experience, trajectories)
+        targets: list[ValueTargets] | None = None
+        if self.critic is None:
+            advantages = estimate(experience, algorithm)
+        else:
+            with torch.no_grad():
+                values = self._rows(self.critic.values, trajectories, extra=1)
+            bootstrapped = algorithm.truncated == "bootstrapped"
+            experience = replace(experience, values=padded([row[:-1] for row in values], 0.0, torch.float64))
+            if bootstrapped:
+                cut = [float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0 for row, t in zip(values, trajectories, strict=True)]
+                experience = replace(experience, last_values=torch.tensor(cut, dtype=torch.float64))
+            advantages = estimate(experience, algorithm)
+            targets = value_targets(trajectories, values, advantages, after_turns=bootstrapped)
+            self.batch_metrics["critic/explained_variance"] = explained_variance(targets, trajectories, self.total)
+        if algorithm.scaling == "batch":
+            advantages = normalised(advantages, experience.policy_mask, self.total)
+        return [
+            Lesson(t, advantages[i, : len(t.completion)].float(), targets[i] if targets is not None else None)
+            for i, t in enumerate(trajectories)
+        ]
+
+    def _with_penalties(self, experience: Experience, trajectories: list[Trajectory]) -> Experience:
+        """Takes kl_coefficient * (log pi_sampled - log pi_reference) off the reward of each token (arXiv 2203.02155, equation 2)."""
+        references = self._rows(lambda tensors: self.score(self.ref_model, tensors), trajectories)
+        gaps = [torch.tensor(t.log_probabilities) - row for t, row in zip(trajectories, references, strict=True)]
+        gap = padded(gaps, 0.0, torch.float64)
+        sums = self.total(torch.stack([(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]))
+        self.batch_metrics["update/kl"] = float(sums[0] / sums[1].clamp(min=1))
+        return replace(experience, penalties=self.experiment.algorithm.kl_coefficient * gap)
+
+    def _rows(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int = 0) -> list[torch.Tensor]:
+        """A score of each token, one row per trajectory of its T tokens and `extra` columns more, computed in micro-batches."""
+        rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
+        algorithm = self.experiment.algorithm
+        for part in deal([_length(t) for t in trajectories], algorithm.micro_batches * algorithm.mini_batches):
+            if part:
+                scored = score(self._padded(part_of(trajectories, part))).cpu()
+                for i, row in zip(part, scored, strict=True):
+                    rows[i] = row[: len(trajectories[i].completion) + extra]
+        return rows
+
+    def _mini_batch(self, lessons: Sequence[Lesson]) -> list[Tensors]:
         """The micro-batches of one optimiser update."""
         algorithm = self.experiment.algorithm
-        tokens = self._sum_over_processes(sum(len(turn.tokens) for t, _ in pairs for turn in t.turns))
-        if algorithm.kl_coefficient == 0:
+        tokens = self.total_count(sum(len(turn.tokens) for lesson in lessons for turn in lesson.trajectory.turns))
+        trajectories = self.total_count(len(lessons))
+        places = self.total_count(sum(int(lesson.values.mask.sum()) for lesson in lessons if lesson.values is not None))
+        if self.beta == 0 and self.critic is None:
             # A trajectory with advantage 0 adds nothing to the gradient; its tokens still count in the mean.
-            pairs = [pair for pair in pairs if pair[1] != 0]
-        parts = deal([len(t.prompt) + len(t.completion) for t, _ in pairs], algorithm.micro_batches)
+            lessons = [lesson for lesson in lessons if lesson.advantages.any()]
         micro_batches = []
-        for part in parts:
-            tensors = pad_trajectories([pairs[i][0] for i in part], self._tokenizer.pad_token_id)
-            advantages = torch.tensor([pairs[i][1] for i in part] or [0.0], dtype=torch.float32)
-            tensors["advantages"] = advantages.unsqueeze(1).expand_as(tensors["completion_ids"])
+        for part in deal([_length(lesson.trajectory) for lesson in lessons], algorithm.micro_batches):
+            chosen = part_of(lessons, part)
+            tensors = self._padded([lesson.trajectory for lesson in chosen])
+            tensors["advantages"] = padded([lesson.advantages for lesson in chosen] or [torch.zeros(1)], 0.0, torch.float32)
             # TRL divides by the tokens of the whole batch over its number of mini-batches: give it this mini-batch's own count.
             tensors["num_items_in_batch"] = torch.tensor(float(tokens * algorithm.mini_batches))
+            if algorithm.normalise_by != "tokens":
+                # TRL takes the mean over a micro-batch, and ours differ in size: weigh each by its share of the mini-batch.
+                share = len(chosen) * algorithm.micro_batches * self.accelerator.num_processes / max(1, trajectories)
+                tensors["loss_weight"] = torch.tensor(share)
+            if self.critic is not None:
+                targets = [lesson.values for lesson in chosen if lesson.values is not None]
+                tensors["old_values"] = padded([t.old for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
+                tensors["returns"] = padded([t.returns for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
+                tensors["value_mask"] = padded([t.mask for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
+                tensors["value_count"] = torch.tensor(float(places))
             micro_batches.append(self._with_old_probabilities(tensors))
         return micro_batches
 
@@ -131,9 +195,20 @@ class AgentTrainer(GRPOTrainer):
             weights = torch.exp(old - sampled).clamp(max=algorithm.importance_cap)  # truncated importance sampling
             tensors["old_per_token_logps"] = old
             tensors["advantages"] = tensors["advantages"] * weights
-        if algorithm.kl_coefficient != 0:
+        if self.beta != 0:
             tensors["ref_per_token_logps"] = self.score(self.ref_model, tensors)
         return tensors
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        """TRL's loss; the critic learns from the same micro-batch."""
+        weight = inputs.pop("loss_weight", None)
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self.critic is not None:
+            self.critic.add_gradient(inputs)
+            if self.accelerator.sync_gradients:
+                warmth = self.optimizer.param_groups[0]["lr"] / self.experiment.algorithm.learning_rate
+                self._metrics["train"]["value_loss"].append(self.critic.update(warmth))
+        return loss if weight is None else loss * weight
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
@@ -145,70 +220,33 @@ class AgentTrainer(GRPOTrainer):
         scores: torch.Tensor = logps.float().cpu()
         return scores
 
-    def score_continuations(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of each continuation's tokens after its prompt, under the weights as they are."""
-        padded = pad_trajectories(
-            [
-                Trajectory("", 0, 0, 0, 0, 0, 0, "", prompt=list(prompt), turns=[Turn(list(tokens), [0.0] * len(tokens), "")])
-                for prompt, tokens in zip(prompts, continuations, strict=True)
-            ],
-            self._tokenizer.pad_token_id,
-        )
-        scores = self.score(self.model, padded)
-        return [row[: len(tokens)].tolist() for row, tokens in zip(scores, continuations, strict=True)]
+    def beside_the_weights(self, written: Path) -> None:
+        """The critic travels with the checkpoint."""
+        if self.critic is not None:
+            self.critic.save(written)
 
-    def _sum_over_processes(self, count: int) -> int:
-        return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device), reduction="sum").item())
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.critic is not None and checkpoint is not None:
+            self.critic.load(Path(checkpoint))
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Writes a checkpoint apart and publishes it whole."""
-        super(GRPOTrainer, self)._save_checkpoint(model, trial)  # TRL's own only adds a model card
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            step = self.state.global_step // self.updates_per_step
-            self.published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
-        self.accelerator.wait_for_everyone()
+    def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
+        return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
 
 
-def trainer_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
-    """TRL's arguments for a recipe."""
-    algorithm, rollout = experiment.algorithm, experiment.rollout
-    on_gpu = torch.cuda.is_available()
-    return GRPOConfig(
-        output_dir=str(folder / "checkpoints" / ".unfinished"),
-        max_steps=algorithm.steps * algorithm.epochs * algorithm.mini_batches,
-        per_device_train_batch_size=rollout.group_size,
-        num_generations=rollout.group_size,
-        gradient_accumulation_steps=algorithm.micro_batches,
-        steps_per_generation=algorithm.micro_batches * algorithm.mini_batches,
-        num_iterations=algorithm.epochs,
-        learning_rate=algorithm.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
-        warmup_steps=algorithm.warmup_steps * algorithm.epochs * algorithm.mini_batches,
-        weight_decay=algorithm.weight_decay,
-        max_grad_norm=algorithm.max_gradient_norm,
-        beta=algorithm.kl_coefficient,
-        epsilon=algorithm.clip_low,
-        epsilon_high=algorithm.clip_high,
-        loss_type="dapo",
-        temperature=rollout.temperature,
-        max_completion_length=rollout.trajectory_tokens,
-        mask_truncated_completions=False,
-        disable_dropout=True,
-        shuffle_dataset=False,
-        model_init_kwargs={"dtype": "float32"},
-        bf16=on_gpu and experiment.policy.dtype == "bfloat16",
-        fp16=on_gpu and experiment.policy.dtype == "float16",
-        use_cpu=not on_gpu,
-        gradient_checkpointing=experiment.policy.gradient_checkpointing,
-        seed=experiment.seeds.training,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=on_gpu,
-    )
+def spread(group: Sequence[Trajectory]) -> float:
+    """The largest difference between the rewards of a group's members."""
+    rewards = [t.reward for t in group]
+    return max(rewards) - min(rewards)
+
+
+def part_of(items: Sequence[Any], part: Sequence[int]) -> list[Any]:
+    """The items at some places."""
+    return [items[i] for i in part]
+
+
+def _length(trajectory: Trajectory) -> int:
+    return len(trajectory.prompt) + len(trajectory.completion)
 
 
 def _scored_by_the_environment(**_: Any) -> list[float]:

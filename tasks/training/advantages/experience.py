@@ -1,0 +1,116 @@
+"""What advantages are computed from: rewards of turns, which tokens the policy wrote, groups, values. No text, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tasks.rollout.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """B trajectories of at most K turns and T completion tokens. Real numbers are float64.
+
+    Attributes:
+        rewards: Reward of each turn, 0 beyond a trajectory's last. Shape (B, K).
+        turn_ends: Index of each turn's last policy token, -1 beyond a trajectory's last turn. Shape (B, K).
+        policy_mask: True on the policy's tokens, False on the environment's and on padding. Shape (B, T).
+        groups: Number of the group that each trajectory belongs to. Shape (B,).
+        states: A number for the state that each turn began in, equal for equal states, -1 beyond the last turn. Shape (B, K).
+        values: The critic's value of the state before each token; None without a critic. Shape (B, T).
+        last_values: Value of the state that a trajectory was left in, 0 where the world ended it; None means 0. Shape (B,).
+        penalties: Taken off the reward of each policy token (a KL term); None means 0. Shape (B, T).
+    """
+
+    rewards: torch.Tensor
+    turn_ends: torch.Tensor
+    policy_mask: torch.Tensor
+    groups: torch.Tensor
+    states: torch.Tensor
+    values: torch.Tensor | None = None
+    last_values: torch.Tensor | None = None
+    penalties: torch.Tensor | None = None
+
+    def token_rewards(self) -> torch.Tensor:
+        """The reward of each turn on its last token, less the penalties. Shape (B, T)."""
+        inside = self.turn_ends >= 0
+        earned = torch.zeros(self.policy_mask.shape, dtype=torch.float64)
+        earned.scatter_add_(1, self.turn_ends.clamp(min=0), torch.where(inside, self.rewards, 0.0))
+        return earned if self.penalties is None else earned - self.penalties * self.policy_mask
+
+    def scores(self) -> torch.Tensor:
+        """What each trajectory earned in all, less the penalties. Shape (B,)."""
+        earned = self.rewards.sum(dim=1)
+        return earned if self.penalties is None else earned - (self.penalties * self.policy_mask).sum(dim=1)
+
+    def turn_numbers(self) -> torch.Tensor:
+        """The turn (from 0) that each token belongs to; an environment's token belongs to the turn that follows. Shape (B, T)."""
+        ended = torch.zeros(self.policy_mask.shape, dtype=torch.long)
+        ended.scatter_add_(1, self.turn_ends.clamp(min=0), (self.turn_ends >= 0).long())
+        before = ended.cumsum(dim=1) - ended
+        return before.clamp(max=self.rewards.shape[1] - 1)
+
+
+def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
+    """The experience of some trajectories, without values and penalties.
+
+    The state that a turn begins in is known by the observation that the policy then saw; two turns began in the same state when those
+    texts are equal.
+    """
+    numbers: dict[str, int] = {}
+    states = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
+    return Experience(
+        rewards=padded([[turn.reward for turn in t.turns] for t in trajectories], 0.0, torch.float64),
+        turn_ends=padded([t.turn_ends for t in trajectories], -1, torch.long),
+        policy_mask=padded([t.policy_mask for t in trajectories], 0, torch.bool),
+        groups=torch.tensor([t.group for t in trajectories], dtype=torch.long),
+        states=padded([[numbers.setdefault(text, len(numbers)) for text in texts] for texts in states], -1, torch.long),
+    )
+
+
+def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of unequal length as one tensor, filled up on the right. Shape (rows, longest row), at least one column."""
+    longest = max([1, *(len(row) for row in rows)])
+    made = torch.full((len(rows), longest), value, dtype=dtype)
+    for i, row in enumerate(rows):
+        made[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
+    return made
+
+
+def rows_by_group(groups: torch.Tensor) -> list[torch.Tensor]:
+    """Indices of the trajectories, group by group: one matrix of shape (groups, members) for each size that groups have."""
+    _, inverse, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+    order = torch.argsort(inverse, stable=True)
+    members = torch.split(order, sizes.tolist())
+    return [torch.stack([m for m in members if len(m) == size]) for size in sorted({len(m) for m in members})]
+
+
+def accumulated_backwards(x: torch.Tensor, policy_mask: torch.Tensor, factor: float) -> torch.Tensor:
+    """y_t = x_t + factor * y_{t'}, where t' is the policy's next token after t; 0 on the environment's tokens.
+
+    What lies between two turns is skipped: it neither adds to the sum nor discounts it.
+
+    Args:
+        x: Shape (B, T).
+        policy_mask: Shape (B, T).
+        factor: In [0, 1].
+    """
+    places, inside = policy_places(policy_mask)
+    x = x.gather(1, places) * inside
+    y = torch.zeros_like(x)
+    following = torch.zeros(len(x), dtype=x.dtype)
+    for t in reversed(range(x.shape[1])):
+        following = x[:, t] + factor * following
+        y[:, t] = following
+    return torch.zeros(policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
+
+
+def policy_places(policy_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the policy's tokens are, moved together: their indices and which of these count. Both of shape (B, most policy tokens)."""
+    counts = policy_mask.sum(dim=1)
+    most = max([1, *counts.tolist()])
+    places = torch.argsort((~policy_mask).long(), dim=1, stable=True)[:, :most]
+    return places, torch.arange(places.shape[1]) < counts.unsqueeze(1)

@@ -1,0 +1,56 @@
+"""GiGPO's advantage: the episode among the episodes of its task, plus the turn among the turns that began in the same state."""
+
+from __future__ import annotations
+
+import torch
+
+from tasks.training.advantages.experience import Experience
+from tasks.training.advantages.grpo import EPSILON, grpo_advantages
+
+
+def gigpo_advantages(experience: Experience, discount: float, step_weight: float, scale: bool) -> torch.Tensor:
+    """A = A_episode + step_weight * A_step (arXiv 2505.10978, equations 3 to 8).
+
+    A_episode is GRPO's. For A_step the turns of a group that began in the same state (the anchor) are compared: with R_k the sum over
+    turns j >= k of discount^(j - k) r_j, A_step = (R_k - mean(R)) / (std(R) + eps) among them. A state met only once has A_step 0.
+
+    Args:
+        experience: Read are the rewards, turn ends, states, groups, penalties (for the episode) and the mask.
+        discount: In [0, 1], for each turn.
+        step_weight: Omega >= 0; 0 is GRPO.
+        scale: Whether both parts are divided by a standard deviation; the paper finds the better choice to depend on the task.
+
+    Returns:
+        Shape (B, T), 0 outside the mask.
+    """
+    episode = grpo_advantages(experience, scale)
+    turns = step_advantages(experience, discount, scale)
+    step = turns.gather(1, experience.turn_numbers()) * experience.policy_mask
+    return episode + step_weight * step
+
+
+def step_advantages(experience: Experience, discount: float, scale: bool) -> torch.Tensor:
+    """The step-level part for each turn. Shape (B, K), 0 beyond a trajectory's last turn."""
+    inside = experience.turn_ends >= 0
+    returns = turn_returns(experience, discount)
+    owners = experience.groups.unsqueeze(1).expand_as(experience.states)
+    anchors = torch.stack([owners[inside], experience.states[inside]], dim=1)
+    advantages = torch.zeros_like(returns)
+    if not len(anchors):
+        return advantages
+    _, anchor, sizes = torch.unique(anchors, dim=0, return_inverse=True, return_counts=True)
+    values = returns[inside]
+    centred = values - (torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, anchor, values) / sizes)[anchor]
+    if scale:
+        squares = torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, anchor, centred**2)
+        centred = centred / ((squares / (sizes - 1).clamp(min=1)).sqrt() + EPSILON)[anchor]
+    advantages[inside] = torch.where(sizes[anchor] > 1, centred, 0.0)
+    return advantages
+
+
+def turn_returns(experience: Experience, discount: float) -> torch.Tensor:
+    """R_k = r_k + discount * R_{k+1} over turns. Shape (B, K)."""
+    returns = experience.rewards.clone()
+    for k in reversed(range(returns.shape[1] - 1)):
+        returns[:, k] += discount * returns[:, k + 1]
+    return returns

@@ -1,0 +1,28 @@
+"""RLOO's advantage: the score of an episode less the mean of the others of its task."""
+
+from __future__ import annotations
+
+import torch
+
+from tasks.training.advantages.experience import Experience, rows_by_group
+
+
+def rloo_advantages(experience: Experience) -> torch.Tensor:
+    """A_i = r_i - mean of r_j over the other members j of its group (arXiv 2402.14740, equation 4), on each policy token.
+
+    The baseline does not contain r_i, so the gradient is unbiased. With n members it is n / (n - 1) times the unscaled advantage of GRPO.
+
+    Args:
+        experience: Read are the scores, the groups and the mask.
+
+    Returns:
+        Shape (B, T), 0 outside the mask. A group of one gets zeros: it has nothing to be compared with.
+    """
+    scores = experience.scores()
+    advantages = torch.zeros_like(scores)
+    for rows in rows_by_group(experience.groups):
+        group = scores[rows]
+        members = group.shape[1]
+        if members > 1:
+            advantages[rows] = group - (group.sum(dim=1, keepdim=True) - group) / (members - 1)
+    return advantages.unsqueeze(1) * experience.policy_mask

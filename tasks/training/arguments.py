@@ -1,0 +1,84 @@
+"""A recipe as the arguments of TRL's trainers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl import DPOConfig, GRPOConfig, SFTConfig
+
+from configs.experiment import Experiment
+
+LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
+
+
+def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
+    """For the methods that reinforce."""
+    algorithm, rollout = experiment.algorithm, experiment.rollout
+    return GRPOConfig(
+        **_common_arguments(experiment, folder),
+        per_device_train_batch_size=rollout.group_size,
+        num_generations=rollout.group_size,
+        steps_per_generation=algorithm.micro_batches * algorithm.mini_batches,
+        num_iterations=algorithm.epochs,
+        beta=algorithm.kl_coefficient,
+        epsilon=algorithm.clip_low,
+        epsilon_high=algorithm.clip_high,
+        delta=algorithm.dual_clip,
+        importance_sampling_level=algorithm.ratio,
+        loss_type=LOSS_TYPES[algorithm.normalise_by],
+        temperature=rollout.temperature,
+        max_completion_length=rollout.trajectory_tokens,
+        mask_truncated_completions=False,
+        shuffle_dataset=False,
+    )
+
+
+def cloning_arguments(experiment: Experiment, folder: Path) -> SFTConfig:
+    """For the methods that clone."""
+    return SFTConfig(
+        **_common_arguments(experiment, folder),
+        per_device_train_batch_size=1,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+    )
+
+
+def preference_arguments(experiment: Experiment, folder: Path) -> DPOConfig:
+    """For DPO."""
+    return DPOConfig(
+        **_common_arguments(experiment, folder),
+        per_device_train_batch_size=1,
+        beta=experiment.algorithm.offline.preference_weight,
+        max_length=None,
+        remove_unused_columns=False,
+    )
+
+
+def _common_arguments(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    algorithm = experiment.algorithm
+    on_gpu = torch.cuda.is_available()
+    return {
+        "output_dir": str(folder / "checkpoints" / ".unfinished"),
+        "max_steps": algorithm.steps * algorithm.epochs * algorithm.mini_batches,
+        "gradient_accumulation_steps": algorithm.micro_batches,
+        "learning_rate": algorithm.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": algorithm.warmup_steps * algorithm.epochs * algorithm.mini_batches,
+        "weight_decay": algorithm.weight_decay,
+        "max_grad_norm": algorithm.max_gradient_norm,
+        "disable_dropout": True,
+        "model_init_kwargs": {"dtype": "float32"},
+        "bf16": on_gpu and experiment.policy.dtype == "bfloat16",
+        "fp16": on_gpu and experiment.policy.dtype == "float16",
+        "use_cpu": not on_gpu,
+        "gradient_checkpointing": experiment.policy.gradient_checkpointing,
+        "seed": experiment.seeds.training,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": on_gpu,
+    }

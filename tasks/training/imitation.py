@@ -1,0 +1,122 @@
+"""The trainers of the methods that imitate: TRL's SFTTrainer and DPOTrainer on recorded tokens, with loss on the policy's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+from trl import DPOTrainer, SFTTrainer
+
+from configs.experiment import Experiment
+from tasks.rollout.trajectory import Trajectory
+from tasks.training.arguments import cloning_arguments, preference_arguments
+from tasks.training.collecting import Collect, CollectingTrainer
+from tasks.training.micro_batches import Tensors, deal, pad_trajectories
+
+
+class CloningTrainer(CollectingTrainer, SFTTrainer):
+    """Maximum likelihood of the policy's tokens: -1/N sum of log pi(token), N of them in the mini-batch on all processes.
+
+    For sft the trajectories are recorded ones; for agentevol what the policy itself did well (arXiv 2406.04151, section 4).
+    """
+
+    def __init__(
+        self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
+    ) -> None:
+        """Loads the policy. `collect` returns this process's trajectories to clone; the rest is as for AgentTrainer."""
+        self.begin(experiment, collect, folder, fingerprint)
+        SFTTrainer.__init__(
+            self,
+            model=policy,
+            args=cloning_arguments(experiment, folder),
+            train_dataset=_rows(experiment, {"input_ids": [0, 0], "labels": [0, 0]}),
+            processing_class=tokenizer,
+        )
+
+    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
+        """Trajectories in the order in which they come, dealt out to the mini-batches."""
+        algorithm, made = self.experiment.algorithm, list[Tensors]()
+        for first in range(algorithm.mini_batches):
+            share = trajectories[first :: algorithm.mini_batches]
+            tokens = self.total_count(sum(sum(t.policy_mask) for t in share))
+            for part in deal([len(t.prompt) + len(t.completion) for t in share], algorithm.micro_batches):
+                tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
+                mask = tensors.pop("completion_mask")
+                made.append(
+                    {**tensors, "labels": tensors["input_ids"].masked_fill(mask == 0, -100), "tokens": torch.tensor(max(1.0, tokens))}
+                )
+        return made
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        """TRL's loss over the tokens of our mini-batch, not of the data set's rows."""
+        tokens = inputs.pop("tokens")
+        if num_items_in_batch is None:  # then the loop divides by the number of micro-batches
+            tokens = tokens / self.current_gradient_accumulation_steps
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
+
+
+class PreferenceTrainer(CollectingTrainer, DPOTrainer):
+    """DPO (arXiv 2305.18290, equation 7) between two trajectories of the same task:
+
+    -1/N sum of log sigmoid(beta * (log-ratio of the success - log-ratio of the failure)), where a log-ratio is the sum over the policy's
+    tokens of log pi - log pi_start, and N pairs are in the mini-batch on all processes.
+    """
+
+    def __init__(
+        self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
+    ) -> None:
+        """Loads the policy and its reference. `collect` returns this process's pairs, success and failure in turn."""
+        self.begin(experiment, collect, folder, fingerprint)
+        DPOTrainer.__init__(
+            self,
+            model=policy,
+            args=preference_arguments(experiment, folder),
+            train_dataset=_rows(experiment, {"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}),
+            processing_class=tokenizer,
+        )
+
+    def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
+        return dataset
+
+    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
+        """Pairs in the order in which they come, dealt out to the mini-batches; successes first in each micro-batch, as TRL wants."""
+        algorithm, made = self.experiment.algorithm, list[Tensors]()
+        pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
+        for first in range(algorithm.mini_batches):
+            share = pairs[first :: algorithm.mini_batches]
+            count = self.total_count(len(share))
+            longest = [max(len(t.prompt) + len(t.completion) for t in pair) for pair in share]
+            for part in deal(longest, algorithm.micro_batches):
+                tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
+                if not part:  # one masked row becomes a masked pair
+                    tensors = {name: tensor.repeat(2, 1) for name, tensor in tensors.items()}
+                # TRL takes the mean over a micro-batch, and ours differ in size.
+                weight = len(part) * algorithm.micro_batches * self.accelerator.num_processes / max(1, count)
+                made.append({**tensors, "weight": torch.tensor(weight)})
+        return made
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        """TRL's loss, weighed by the micro-batch's share of the mini-batch."""
+        weight = inputs.pop("weight")
+        return super().compute_loss(model, inputs, False, num_items_in_batch) * weight
+
+
+def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
+    """input_ids, attention_mask and completion_mask (1 on the policy's tokens), each of shape (B, P + T); prompts are padded left."""
+    padded = pad_trajectories(trajectories, pad_token)
+    prompt, completion = padded["prompt_mask"], padded["completion_mask"]
+    return {
+        "input_ids": torch.cat([padded["prompt_ids"], padded["completion_ids"]], dim=1),
+        "attention_mask": torch.cat([prompt, completion], dim=1),
+        "completion_mask": torch.cat([torch.zeros_like(prompt), padded["tool_mask"]], dim=1),
+    }
+
+
+def _rows(experiment: Experiment, row: dict[str, list[int]]) -> Dataset:
+    """TRL's loop needs rows to iterate over; what it trains on comes from `collect`."""
+    algorithm = experiment.algorithm
+    return Dataset.from_list([row] * (algorithm.steps * algorithm.mini_batches * algorithm.micro_batches))

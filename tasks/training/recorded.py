@@ -1,0 +1,88 @@
+"""What is learnt from recorded trajectories: which of them, in pairs or alone, in which order. Pure functions but for the reading."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.rollout.episode import stable_seed
+from tasks.rollout.storage import read_trajectories
+from tasks.rollout.trajectory import Outcome, Trajectory
+
+T = TypeVar("T")
+
+
+class NothingToImitate(RuntimeError):
+    """No recorded trajectory is good enough; the message says what was looked at and what to do."""
+
+
+def read_recorded(path: Path) -> list[Trajectory]:
+    """The trajectories of a parquet file, or of all such files in a folder, in the order of their names.
+
+    Raises:
+        NothingToImitate: There is no such file.
+        TrajectoryFileError: A file holds something else.
+    """
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise NothingToImitate(f"no trajectories at {path}; set algorithm.offline.trajectories to a parquet file or a folder of them")
+    return [trajectory for file in files for trajectory in read_trajectories(file)]
+
+
+def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that the world ended with the full score.
+
+    Raises:
+        NothingToImitate: There are none.
+    """
+    found = [t for t in trajectories if t.succeeded and _has_tokens(t)]
+    if not found:
+        raise NothingToImitate(
+            f"none of {len(trajectories)} trajectories succeeded, so there is nothing to clone; explore more "
+            "(algorithm.offline.explore_groups), choose easier tasks, or start from a better policy"
+        )
+    return found
+
+
+def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
+    """Pairs of a success and a failure of the same task: each success once, with one of the failures in turn.
+
+    Failures are episodes that ended short of success or were cut; broken ones (outcome `failed`) are left out.
+
+    Raises:
+        NothingToImitate: No task has both.
+    """
+    by_task: dict[tuple[str, int], list[Trajectory]] = {}
+    for t in trajectories:
+        if t.outcome is not Outcome.FAILED and _has_tokens(t):
+            by_task.setdefault((t.environment, t.task), []).append(t)
+    pairs = []
+    for (environment, task), members in sorted(by_task.items()):
+        good, bad = [t for t in members if t.succeeded], [t for t in members if not t.succeeded]
+        random.Random(stable_seed("preferences", seed, environment, task)).shuffle(bad)
+        pairs += [(success, bad[i % len(bad)]) for i, success in enumerate(good) if bad]
+    if not pairs:
+        raise NothingToImitate(
+            f"no task has both a success and a failure among {len(trajectories)} trajectories, so there is nothing to prefer; explore more "
+            "groups (algorithm.offline.explore_groups) or larger ones (rollout.group_size)"
+        )
+    return pairs
+
+
+def batch_of_step(items: Sequence[T], step: int, size: int, seed: int) -> list[T]:
+    """The items of a step: consecutive pieces of an endless sequence of shuffled passes over all of them."""
+    chosen, orders = [], dict[int, list[int]]()
+    for position in range(step * size, (step + 1) * size):
+        turn, place = divmod(position, len(items))
+        if turn not in orders:
+            orders[turn] = list(range(len(items)))
+            random.Random(stable_seed("imitate", seed, turn)).shuffle(orders[turn])
+        chosen.append(items[orders[turn][place]])
+    return chosen
+
+
+def _has_tokens(trajectory: Trajectory) -> bool:
+    """Whether it was written token by token: what a chat endpoint wrote has none."""
+    return bool(trajectory.turns) and all(turn.tokens for turn in trajectory.turns)

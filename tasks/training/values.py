@@ -1,0 +1,71 @@
+"""What the critic is to learn from a batch, and how well it knew it before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tasks.rollout.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTargets:
+    """Of one trajectory with T completion tokens: the state before each token and, last, the one that it was left in.
+
+    Attributes:
+        old: The values before the update. Shape (T + 1,).
+        returns: What they should have been: advantages plus values. Shape (T + 1,).
+        mask: True where there is something to learn. Shape (T + 1,).
+    """
+
+    old: torch.Tensor
+    returns: torch.Tensor
+    mask: torch.Tensor
+
+
+def value_targets(
+    trajectories: Sequence[Trajectory], values: Sequence[torch.Tensor], advantages: torch.Tensor, after_turns: bool
+) -> list[ValueTargets]:
+    """The lambda-returns that belong to the advantages of GAE.
+
+    Args:
+        trajectories: B trajectories.
+        values: Of each, the value before each token and after the last. B rows of shape (T + 1,).
+        advantages: Of GAE, not normalised. Shape (B, longest T).
+        after_turns: Whether the state right after a turn's last token is learnt, too. Its return is that of the next turn's first token; it
+            is the kind of state in which an episode is cut, so a critic that bootstraps must know it.
+    """
+    targets = []
+    for i, trajectory in enumerate(trajectories):
+        old = values[i].detach().float()
+        returns = old.clone()
+        returns[:-1] += advantages[i, : len(old) - 1].float()
+        mask = torch.tensor([*trajectory.policy_mask, 0], dtype=torch.bool)
+        if after_turns:
+            ends = trajectory.turn_ends
+            for number, end in enumerate(ends[:-1]):
+                following = ends[number + 1] + 1 - len(trajectory.turns[number + 1].tokens)
+                returns[end + 1], mask[end + 1] = returns[following], True
+        targets.append(ValueTargets(old, returns, mask))
+    return targets
+
+
+def explained_variance(
+    targets: Sequence[ValueTargets],
+    trajectories: Sequence[Trajectory],
+    total: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+) -> float:
+    """1 - var(R - V) / var(R) over the policy's tokens: 1 is a perfect critic, 0 one that knows no more than the mean.
+
+    0 where the returns do not vary. `total` adds a tensor up over all processes.
+    """
+    masks = [torch.tensor([*t.policy_mask, 0], dtype=torch.bool) for t in trajectories]
+    empty = torch.zeros(0, dtype=torch.float64)
+    returns = torch.cat([empty, *(t.returns[m].double() for t, m in zip(targets, masks, strict=True))])
+    errors = torch.cat([empty, *((t.returns - t.old)[m].double() for t, m in zip(targets, masks, strict=True))])
+    count, *sums = total(torch.stack([torch.tensor(float(len(returns)), dtype=torch.float64), returns.sum(), errors.sum()])).tolist()
+    means = [s / max(1.0, count) for s in sums]
+    spread, left = total(torch.stack([((returns - means[0]) ** 2).sum(), ((errors - means[1]) ** 2).sum()])).tolist()
+    return 1 - left / spread if spread > 1e-12 else 0.0

@@ -1,0 +1,76 @@
+"""Trajectories as a rollout leaves them, made from a seed: several turns, ragged, some cut, states met more than once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from configs.experiment import Experiment
+from configs.recipe import load_recipe
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.training.trainer import AgentTrainer
+
+GROUPS, MEMBERS = 4, 4
+
+
+def small_experiment(**algorithm: Any) -> Experiment:
+    """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
+    fields = {"steps": 4, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
+    overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
+    return load_recipe("quickstart", {**overrides, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
+
+
+def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0) -> list[Trajectory]:
+    """GROUPS x MEMBERS trajectories whose sampled log-probabilities are the policy's own plus noise, so that ratios are clipped."""
+    random = Random(f"{seed} {step}")
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    size = model.config.vocab_size
+    made = []
+    for group in range(GROUPS):
+        prompt = [random.randrange(size) for _ in range(random.randint(3, 9))]
+        for member in range(MEMBERS):
+            t = Trajectory("textcraft", group, group, member, 0, 4, step, "vllm", prompt=prompt, first_observation="start")
+            number = random.randint(1, 4)
+            for place in range(number):
+                tokens = [random.randrange(size) for _ in range(random.randint(1, 5))]
+                answer = [random.randrange(size) for _ in range(random.randint(1, 6))] if place + 1 < number else []
+                reward = random.choice([0.0, 0.25]) if place + 1 < number else float(random.random() < 0.5)
+                t.turns.append(Turn(tokens, [], "look", random.choice("abc"), answer, reward))
+            t.outcome = random.choice([Outcome.SUCCESS, Outcome.FINISHED, Outcome.TRUNCATED])
+            made.append(with_probabilities(t, model, random, noise))
+    return made
+
+
+@torch.no_grad()
+def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise: float) -> Trajectory:
+    """Fills in the log-probabilities of the policy's tokens."""
+    tokens, begin = torch.tensor([trajectory.prompt + trajectory.completion]), len(trajectory.prompt)
+    logps = torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+    for turn, end in zip(trajectory.turns, trajectory.turn_ends, strict=True):
+        place = begin - 1 + end + 1 - len(turn.tokens)
+        turn.log_probabilities = [float(logps[place + i]) + random.gauss(0, noise) for i in range(len(turn.tokens))]
+    return trajectory
+
+
+def trainer_of(experiment: Experiment, policy: str, folder: Path, share: slice = slice(None)) -> AgentTrainer:
+    """A trainer that is given recorded trajectories, new ones in each step; `share` are the groups of this process."""
+
+    def collect(step: int) -> list[Trajectory]:
+        return [t for t in recorded_trajectories(policy, 0, step=step) if t.group in range(GROUPS)[share]]
+
+    return AgentTrainer(experiment, policy, AutoTokenizer.from_pretrained(policy), collect, folder, "test")
+
+
+class UntilStep(TrainerCallback):
+    """Ends the training, with a checkpoint, after so many optimiser updates."""
+
+    def __init__(self, updates: int) -> None:
+        self.updates = updates
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= self.updates:
+            control.should_training_stop = control.should_save = True

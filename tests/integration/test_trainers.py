@@ -1,0 +1,92 @@
+"""The trainer with its critic: several processes make the update of one, and a resumed run is the undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import UntilStep, recorded_trajectories, small_experiment, trainer_of
+from tiny_policy import build_tiny_policy
+
+from tasks.provision.local import free_port
+from tasks.training.trainer import AgentTrainer
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+def updated_by(processes: int, policy: str, out: Path) -> dict[str, Any]:
+    """What so many processes, joined by gloo, make of the same batches."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
+    run = [sys.executable, *launch, str(HERE / "update_process.py"), policy, str(out)]
+    made = subprocess.run(run, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=500)
+    assert made.returncode == 0, made.stderr[-4000:]
+    loaded: dict[str, Any] = torch.load(out, weights_only=True)
+    return loaded
+
+
+def test_two_processes_make_the_update_of_one(policy: str, tmp_path: Path) -> None:
+    one, two = updated_by(1, policy, tmp_path / "one.pt"), updated_by(2, policy, tmp_path / "two.pt")
+    assert two["norms"] == pytest.approx(one["norms"], rel=1e-4)
+    assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-6)
+    start = {f"policy.{name}": p for name, p in _start(policy).named_parameters()}
+    moved = torch.cat([(w - start.get(name, 0)).flatten() for name, w in one["weights"].items()])
+    apart = torch.cat([(two["weights"][name] - w).flatten() for name, w in one["weights"].items()])
+    # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases), so not each weight alone is compared.
+    assert float(apart.norm()) <= 0.01 * float(moved.norm())
+
+
+def _start(policy: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+
+
+def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="ppo", steps=4, mini_batches=2, micro_batches=2, warmup_steps=3)
+
+    def trained(folder: Path, until: int, resume: Path | None = None) -> AgentTrainer:
+        trainer = trainer_of(experiment, policy, folder)
+        trainer.add_callback(UntilStep(2 * until))
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        return trainer
+
+    undisturbed = trained(tmp_path / "undisturbed", 4)
+    trained(tmp_path / "resumed", 2)
+    resumed = trained(tmp_path / "resumed", 4, tmp_path / "resumed" / "checkpoints" / "step-000002")
+    assert undisturbed.critic is not None
+    assert resumed.critic is not None
+    for ours, theirs in ((resumed.model, undisturbed.model), (resumed.critic.model, undisturbed.critic.model)):
+        for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+            assert torch.equal(a, b), name
+    assert resumed.critic.optimiser.state_dict()["state"][0]["step"] == 8
+    losses = [row["value_loss"] for row in undisturbed.state.log_history if "value_loss" in row]
+    assert len(losses) == 8
+
+
+def test_filtering_and_masking_leave_trajectories_out_and_say_so(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="grpo", least_spread=0.6, truncated="masked", micro_batches=2)
+    trainer = trainer_of(experiment, policy, tmp_path)
+    batch = recorded_trajectories(policy, 0)
+    for turn in [turn for t in batch if t.group == 1 for turn in t.turns]:
+        turn.reward = 0.0
+    kept = [
+        t for t in batch if max(o.reward for o in batch if o.group == t.group) - min(o.reward for o in batch if o.group == t.group) >= 0.6
+    ]
+    learnt = [t for t in kept if t.outcome != "truncated"]
+    assert 0 < len(learnt) < len(kept) < len(batch)
+    tensors = trainer.micro_batches_of(batch, 0)
+    assert trainer.batch_metrics["update/groups_filtered"] == (len(batch) - len(kept)) / 4
+    assert {float(x["num_items_in_batch"]) for x in tensors} == {float(sum(sum(t.policy_mask) for t in learnt))}
+    assert sum(int((x["advantages"] != 0).any(dim=1).sum()) for x in tensors) <= len(learnt)

@@ -1,0 +1,211 @@
+"""The gradient of each method's update against a plain reference in float64, written from the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import torch
+from recorded import MEMBERS, UntilStep, recorded_trajectories, small_experiment, trainer_of
+from tiny_policy import build_tiny_policy
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from configs.experiment import Algorithm
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.collecting import mini_batch_of
+
+pytestmark = pytest.mark.slow
+Weights = dict[str, torch.Tensor]
+
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"name": "grpo"},
+    "rloo": {"name": "rloo"},
+    "reinforce++": {"name": "reinforce++", "discount": 0.9, "kl_coefficient": 0.3, "kl_in": "reward"},
+    "ppo": {"name": "ppo", "discount": 0.95, "gae_decay": 0.8, "truncated": "bootstrapped", "critic__value_clip": 0.05},
+    "gigpo": {"name": "gigpo", "step_weight": 0.7},
+    "gspo": {"ratio": "sequence", "normalise_by": "trajectory", "clip_low": 0.05, "clip_high": 0.08},
+    "dr. grpo with a kl term": {"scale_advantages": "none", "normalise_by": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
+    "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
+    "cut episodes masked": {"truncated": "masked", "normalise_by": "trajectory"},
+}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+class Recorder(TrainerCallback):
+    """Notes weights and gradients of every update."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.models = {"policy": trainer.model} | ({"critic": trainer.critic.model} if trainer.critic else {})
+        self.updates: list[dict[str, tuple[Weights, Weights]]] = []
+        if trainer.critic:
+            trainer.critic.optimiser.register_step_pre_hook(lambda *_: self.note("critic"))
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.updates.append({})
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.note("policy")
+
+    def note(self, which: str) -> None:
+        parameters = dict(self.models[which].named_parameters())
+        weights = {name: p.detach().double().clone() for name, p in parameters.items()}
+        self.updates[-1][which] = weights, {name: p.grad.double().clone() for name, p in parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_update_has_the_gradient_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(**{"mini_batches": 2, "micro_batches": 3, "epochs": 2, **CASES[case]})
+    trainer = trainer_of(experiment, policy, tmp_path)
+    # In float32 the two differ by 1e-5 from rounding alone, which would hide small mistakes.
+    for model in (trainer.model, trainer.ref_model, trainer.critic and trainer.critic.model):
+        if model is not None:
+            model.double()
+    recorder = Recorder(trainer)
+    trainer.add_callback(recorder)
+    trainer.add_callback(UntilStep(4))
+    trainer.train()
+    assert len(recorder.updates) == 4
+    models = {"policy": AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()}
+    if trainer.critic:
+        models["critic"] = deepcopy(trainer.critic.model).double()
+    expected = reference_updates(recorded_trajectories(policy, 0), experiment.algorithm, models, recorder)
+    for update, gradients in zip(recorder.updates, expected, strict=True):
+        for which, reference in gradients.items():
+            ours = torch.cat([update[which][1][name].flatten() for name in reference])
+            right = torch.cat([g.flatten() for g in reference.values()])
+            assert float(right.norm()) > 1e-4, which
+            assert float((ours - right).norm() / right.norm()) < 1e-5, which
+
+
+# The reference. One trajectory at a time, no padding, float64.
+
+
+def log_probabilities(model: Any, t: Trajectory) -> torch.Tensor:
+    ids = torch.tensor([t.prompt + t.completion])
+    logps = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
+    here = torch.arange(len(t.prompt) - 1, ids.shape[1] - 1)
+    return logps[here, ids[0, here + 1]][torch.tensor(t.policy_mask).bool()]
+
+
+def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
+    ids = torch.tensor([t.prompt + t.completion])
+    return critic(ids, torch.ones_like(ids))[0, len(t.prompt) - 1 :]
+
+
+def advantages_of(batch: list[Trajectory], a: Algorithm, kl: list[torch.Tensor], values: list[torch.Tensor]) -> list[list[float]]:
+    """Of each policy token, before and without any normalisation over the batch."""
+    groups = [[o for o in batch if o.group == t.group] for t in batch]
+    found: list[list[float]] = []
+    for i, t in enumerate(batch):
+        others = [o.reward for o in groups[i]]
+        relative = (t.reward - fmean(others)) / (stdev(others) + 1e-4 if a.scaling == "group" else 1)
+        lengths = [len(turn.tokens) for turn in t.turns]
+        rewards = [turn.reward if place + 1 == n else 0.0 for turn, n in zip(t.turns, lengths, strict=True) for place in range(n)]
+        rewards = [r - a.kl_coefficient * float(k) for r, k in zip(rewards, kl[i], strict=True)] if a.kl_in == "reward" else rewards
+        token = [relative] * sum(lengths)
+        if a.name == "rloo":
+            token = [t.reward - (sum(others) - t.reward) / (len(others) - 1)] * sum(lengths)
+        elif a.name == "reinforce++":
+            token = [sum(a.gamma ** (u - v) * rewards[u] for u in range(v, len(rewards))) for v in range(len(rewards))]
+        elif a.name == "ppo":
+            at = [place for place, bit in enumerate(t.policy_mask) if bit]
+            v = [float(values[i][place]) for place in at] + [float(values[i][-1]) if t.outcome is Outcome.TRUNCATED else 0.0]
+            deltas = [rewards[k] + a.gamma * v[k + 1] - v[k] for k in range(len(at))]
+            token = [sum((a.gamma * a.gae_decay) ** (u - k) * deltas[u] for u in range(k, len(at))) for k in range(len(at))]
+        elif a.name == "gigpo":
+            seen: dict[str, list[float]] = {}
+            for o in groups[i]:
+                for k in range(len(o.turns)):
+                    seen.setdefault(state(o, k), []).append(to_go(o, k, a.gamma))
+            step = [to_go(t, k, a.gamma) - fmean(seen[state(t, k)]) for k in range(len(t.turns))]
+            step = [s / (stdev(seen[state(t, k)]) + 1e-4) if len(seen[state(t, k)]) > 1 else 0.0 for k, s in enumerate(step)]
+            token = [relative + a.step_weight * step[k] for k, n in enumerate(lengths) for _ in range(n)]
+        found.append(token)
+    return found
+
+
+def state(t: Trajectory, turn: int) -> str:
+    return t.turns[turn - 1].observation if turn else t.first_observation
+
+
+def to_go(t: Trajectory, turn: int, gamma: float) -> float:
+    return sum(gamma**k * later.reward for k, later in enumerate(t.turns[turn:]))
+
+
+def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, weight: torch.Tensor, a: Algorithm) -> torch.Tensor:
+    ratio = (new - old).mean().exp() if a.ratio == "sequence" else (new - old).exp()
+    bounded = ratio.clamp(1 - a.clip_low, 1 + a.clip_high)
+    gain = torch.minimum(ratio * advantage, bounded * advantage)
+    if a.dual_clip is not None:
+        gain = torch.where(advantage < 0, torch.maximum(gain, a.dual_clip * advantage), gain)
+    return -gain * weight
+
+
+def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, Any], recorder: Recorder) -> Iterator[dict[str, Weights]]:
+    """The gradients of each update, at the weights at which it was made."""
+    first = {which: weights for which, (weights, _) in recorder.updates[0].items()}
+    start = {which: load(model, first[which]) for which, model in models.items()}
+    sampled = [torch.tensor([x for turn in t.turns for x in turn.log_probabilities]).double() for t in batch]
+    with torch.no_grad():
+        before = [log_probabilities(start["policy"], t) for t in batch]  # also the reference policy: nothing has been learnt yet
+        values = [values_of(start["critic"], t) if "critic" in start else torch.zeros(len(t.completion) + 1) for t in batch]
+    raw = advantages_of(batch, a, [s - b for s, b in zip(sampled, before, strict=True)], values)
+    flat = [x for row in raw for x in row]
+    token = [[(x - fmean(flat)) / stdev(flat) for x in row] for row in raw] if a.scaling == "batch" else raw
+    old = before if a.importance_correction == "truncated" else sampled
+    weights = [
+        (b - s).exp().clamp(max=a.importance_cap) if a.importance_correction == "truncated" else 1
+        for b, s in zip(before, sampled, strict=True)
+    ]
+    for number, update in enumerate(recorder.updates):
+        chosen = [i for i, t in enumerate(batch) if mini_batch_of(t.group, t.member, MEMBERS, 0, 2) == number % 2]
+        chosen = [i for i in chosen if a.truncated != "masked" or batch[i].outcome is not Outcome.TRUNCATED]
+        model = load(models["policy"], update["policy"][0])
+        loss = torch.zeros((), dtype=torch.float64)
+        count = {"tokens": sum(len(raw[i]) for i in chosen), "trajectory": len(chosen), "constant": len(chosen) * 1024}[a.normalise_by]
+        for i in chosen:
+            new = log_probabilities(model, batch[i])
+            losses = token_losses(new, old[i], torch.tensor(token[i]).double(), weights[i], a)
+            if a.kl_in == "loss":
+                losses = losses + a.kl_coefficient * (new - old[i]).exp() * ((before[i] - new).exp() - (before[i] - new) - 1)
+            loss = loss + losses.sum() / (len(raw[i]) if a.normalise_by == "trajectory" else 1) / count
+        gradients = {"policy": gradients_of(model, loss)}
+        if "critic" in models:
+            gradients["critic"] = critic_gradients(
+                load(models["critic"], update["critic"][0]), [(batch[i], raw[i], values[i]) for i in chosen], a
+            )
+        yield gradients
+
+
+def critic_gradients(critic: Any, lessons: list[tuple[Trajectory, list[float], torch.Tensor]], a: Algorithm) -> Weights:
+    losses = []
+    for t, advantages, old in lessons:
+        new = values_of(critic, t)
+        at = [place for place, bit in enumerate(t.policy_mask) if bit]
+        goal = {place: float(old[place]) + advantage for place, advantage in zip(at, advantages, strict=True)}
+        for end in t.turn_ends[:-1]:  # what follows a turn is worth what its successor's first token is
+            goal[end + 1] = goal[min(place for place in at if place > end)]
+        for place, right in goal.items():
+            near = old[place] + (new[place] - old[place]).clamp(-a.critic.value_clip, a.critic.value_clip)
+            losses.append(0.5 * torch.maximum((new[place] - right) ** 2, (near - right) ** 2))
+    return gradients_of(critic, torch.stack(losses).mean())
+
+
+def load(model: Any, weights: Weights) -> Any:
+    made = deepcopy(model)
+    made.load_state_dict(weights, strict=False)
+    return made
+
+
+def gradients_of(model: Any, loss: torch.Tensor) -> Weights:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -1,0 +1,88 @@
+"""Good runs are left alone; each way of collapsing is seen, named and dated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tasks.training.checkpoint import roll_back, steps_in
+from tasks.training.collapse import COLLAPSED, HEALTHY, STRAINED, collapse_note, last_good_step, verdict
+
+GOOD = {
+    "rollout/reward": 0.5,
+    "rollout/entropy": 0.8,
+    "rollout/repeated_share": 0.1,
+    "rollout/malformed_share": 0.05,
+    "update/kl": 0.01,
+    "update/gradient_norm": 0.3,
+    "update/loss": 0.0,
+}
+
+
+def run(*stretches: tuple[int, dict[str, float]]) -> list[dict[str, float]]:
+    """Metrics of consecutive stretches of steps, each with what differs from a good step."""
+    return [{**GOOD, **different} for steps, different in stretches for _ in range(steps)]
+
+
+def test_a_run_that_learns_is_healthy_at_every_step() -> None:
+    random = Random(0)
+    history = [{**GOOD, "rollout/reward": 0.2 + 0.012 * i + random.gauss(0, 0.05), "rollout/entropy": 0.8 - 0.01 * i} for i in range(50)]
+    assert {verdict(history[:n]).level for n in range(1, 51)} == {HEALTHY}
+    assert collapse_note(dict(enumerate(history, start=1))) == ""
+
+
+@pytest.mark.parametrize(
+    ("sign", "value", "said"),
+    [
+        ("rollout/entropy", 0.01, "entropy went from 0.800 to 0.010"),
+        ("rollout/entropy", 3.0, "entropy went from 0.800 to 3.000"),
+        ("rollout/repeated_share", 0.9, "repeat the one before went from 0.10 to 0.90"),
+        ("rollout/malformed_share", 0.6, "malformed turns went from 0.05 to 0.60"),
+        ("update/kl", 2.0, "KL from the starting policy is 2.00"),
+        ("update/gradient_norm", 30.0, "gradient norm is 30"),
+    ],
+)
+def test_a_sign_alone_is_strain_and_with_a_fallen_reward_it_is_collapse(sign: str, value: float, said: str) -> None:
+    strained, collapsed = run((20, {}), (5, {sign: value})), run((20, {}), (5, {sign: value, "rollout/reward": 0.2}))
+    assert verdict(strained).level == STRAINED
+    assert verdict(collapsed).level == COLLAPSED
+    assert any(said in words for words in verdict(collapsed).signs)
+
+
+def test_a_reward_that_is_nearly_gone_needs_no_other_sign() -> None:
+    assert verdict(run((20, {}), (5, {"rollout/reward": 0.02}))).level == COLLAPSED
+    assert verdict(run((20, {}), (5, {"rollout/reward": 0.24}))).level == STRAINED
+
+
+def test_a_dip_of_one_batch_is_no_collapse() -> None:
+    assert verdict(run((20, {}), (1, {"rollout/reward": 0.0, "update/gradient_norm": 5.0}))).level == HEALTHY
+
+
+def test_a_loss_that_is_no_number_is_collapse_at_once() -> None:
+    assert verdict(run((1, {"update/loss": math.nan}))).level == COLLAPSED
+    assert verdict(run((1, {"update/gradient_norm": math.inf}))).signs == ("update/gradient_norm is not a finite number",)
+
+
+def test_what_is_not_measured_gives_no_sign() -> None:
+    assert verdict([{"update/loss": 1.0}] * 30).level == HEALTHY
+    assert verdict([]).level == HEALTHY
+
+
+def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
+    history = dict(enumerate(run((20, {}), (10, {"rollout/reward": 0.0})), start=1))
+    note = collapse_note(history)
+    # means of five: 0.5, 0.4, 0.3, 0.2 (half is gone: a strain from 0.25 on), 0.1, ...
+    assert "last healthy at step 22" in note
+    assert last_good_step(history) == 22
+    assert "collapsed at step 25" in note
+
+
+def test_rolling_back_keeps_what_came_before(tmp_path: Path) -> None:
+    for step in (7, 14, 21):
+        (tmp_path / f"step-{step:06d}").mkdir()
+    assert roll_back(tmp_path, 15) == 14
+    assert sorted(steps_in(tmp_path)) == [7, 14]
+    assert roll_back(tmp_path, 0) == 0
