@@ -1,0 +1,297 @@
+"""SciWorld behind the real server: what comes over the wire is what the world says, in both dialects, whatever dies beneath it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from counting_servers import ROOT
+from sciworld_soak import memory_over_episodes, sessions
+
+from environments.agentgym_client import AgentGymClient
+from environments.client import EnvironmentClient
+from environments.sciworld.simulator import INSTALL
+from environments.sciworld.tasks import all_tasks, task
+from environments.sciworld.world import SciWorld
+from tasks.provision.local import LocalServer
+from tests.benchmarks.sciworld import processes
+
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+
+Trace = list[tuple[str, float, bool]]
+Episode = tuple[str, Trace]
+Start = Callable[..., LocalServer]
+
+PATIENCE_S = 300.0
+WANDERING = (
+    "look around", "inventory", "open door to kitchen", "go to kitchen", "open cupboard", "look at stove", "pick up thermometer",
+    "open door to hallway", "go to hallway", "wait1", "wait", "task", "help", "objects", "0", "nonsense", "", "go to outside",
+    "open door to greenhouse", "go to greenhouse", "look in bee hive", "close door",
+)  # fmt: skip
+TURNS = 6
+TASKS = random.Random(3).sample(range(len(all_tasks())), 64)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SciWorld]:
+    made = SciWorld(processes=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def start(state_dir: Path) -> Iterator[Start]:
+    """Starts a server: start(**environment)."""
+    servers: list[LocalServer] = []
+
+    def begin(**environment: str) -> LocalServer:
+        command = [sys.executable, "-m", "environments", "serve", "sciworld", "--port", "{port}"]
+        variables = {"PYTHONPATH": str(ROOT), **environment}
+        servers.append(LocalServer("sciworld", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
+        servers[-1].start()
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def server(start: Start) -> LocalServer:
+    return start(PYTHONHASHSEED="12345")
+
+
+def wander(index: int) -> list[str]:
+    chosen = random.Random(index)
+    return [chosen.choice(WANDERING) for _ in range(TURNS)]
+
+
+@pytest.fixture(scope="module")
+def alone(world: SciWorld) -> list[Episode]:
+    """What each of TASKS shows without a server, one after another in one session."""
+    session = world.create()
+    episodes = []
+    for index in TASKS:
+        first, steps = session.reset(index), [session.step(action) for action in wander(index)]
+        episodes.append((first, [(step.observation, step.reward, step.done) for step in steps]))
+    session.close()
+    assert not any(done for _, trace in episodes for _, _, done in trace)
+    return episodes
+
+
+def solved(world: SciWorld, index: int) -> tuple[list[str], Episode]:
+    """The expert's actions and what they are answered, without a server."""
+    session = world.create()
+    first, actions, trace = session.reset(index), [], []
+    while not trace or not trace[-1][2]:
+        actions.append(session.oracle_action())
+        step = session.step(actions[-1])
+        trace.append((step.observation, step.reward, step.done))
+    session.close()
+    assert sum(reward for _, reward, _ in trace) == pytest.approx(1.0, abs=1e-9)
+    return actions, (first, trace)
+
+
+async def play(client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]) -> Episode:
+    session, first = await client.start(index)
+    steps = [await client.step(session, action) for action in actions]  # type: ignore[arg-type]
+    await client.close(session)  # type: ignore[arg-type]
+    return first, [(step.observation, step.reward, step.done) for step in steps]
+
+
+def test_64_sessions_at_once_play_as_each_alone(server: LocalServer, alone: list[Episode]) -> None:
+    async def run() -> list[Episode]:
+        async with EnvironmentClient([server.url], deadline_s=PATIENCE_S) as client:
+            return await asyncio.gather(*(play(client, index, wander(index)) for index in TASKS))
+
+    assert asyncio.run(run()) == alone
+
+
+def test_sessions_play_on_unchanged_when_every_simulator_is_killed(server: LocalServer, alone: list[Episode]) -> None:
+    """Once between two turns, and once with all sessions' steps under way."""
+    count = 8
+
+    def kill() -> None:
+        killed = processes(server)[1]
+        assert killed
+        for process in killed:
+            process.kill()
+
+    async def run() -> list[Episode]:
+        async with EnvironmentClient([server.url], deadline_s=PATIENCE_S) as client:
+            begun = await asyncio.gather(*(client.start(index) for index in TASKS[:count]))
+            episodes: list[Episode] = [(first, []) for _, first in begun]
+            for turn in range(TURNS):
+                if turn == 2:
+                    kill()
+                stepping = [
+                    asyncio.create_task(client.step(session, wander(index)[turn]))
+                    for (session, _), index in zip(begun, TASKS, strict=False)
+                ]
+                if turn == 4:
+                    await asyncio.wait(stepping, return_when=asyncio.FIRST_COMPLETED)
+                    kill()
+                for (_, trace), step in zip(episodes, await asyncio.gather(*stepping), strict=True):
+                    trace.append((step.observation, step.reward, step.done))
+            return episodes
+
+    assert asyncio.run(run()) == alone[:count]
+
+
+def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time(start: Start, alone: list[Episode]) -> None:
+    other = start(PYTHONHASHSEED="1")
+
+    async def run() -> list[Episode]:
+        async with EnvironmentClient([other.url], deadline_s=PATIENCE_S) as client:
+            return [await play(client, index, wander(index)) for index in TASKS[:16]]
+
+    assert asyncio.run(run()) == alone[:16]
+    other.end()
+
+
+class TheirClient:
+    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self.created = self.send("POST", "/create")
+        self.id = self.created["id"]
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        connection = http.client.HTTPConnection(self._address, timeout=PATIENCE_S)
+        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status == 200, content
+        return json.loads(content)
+
+    def reset(self, index: int) -> Any:
+        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
+
+    def step(self, action: str) -> Any:
+        return self.send("POST", "/step", {"action": action, "id": self.id})
+
+    def view(self, path: str) -> Any:
+        return self.send("GET", f"/{path}?id={self.id}")
+
+    def close(self) -> Any:
+        return self.send("POST", "/close", {"id": self.id})
+
+
+def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWorld) -> None:
+    assert requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
+    for name in ("find-living-thing", "power-component"):
+        index = next(index for index in world.tasks("agentgym-test") if task(index).name == name)
+        actions, (first, trace) = solved(world, index)
+        description, _, view = first.partition("\n")
+        client = TheirClient(server.url)
+        assert client.created == {"id": client.id}
+        assert type(client.id) is int
+        assert client.reset(index) == {
+            "task_name": name,
+            "var_num": task(index).variation,
+            "task_description": description,
+            "observation": view,
+            "reward": 0,
+            "score": 0,
+            "done": False,
+            "deleted": False,
+        }
+        assert (client.view("observation"), client.view("task_description")) == (view, description)
+        points = 0.0
+        for action, (observation, reward, done) in zip(actions, trace, strict=True):
+            assert client.view("action_hint").keys() == {"possible_actions", "possible_objects"}
+            assert client.view("goals")["goals"]
+            points += 100 * reward
+            answered = client.step(action)
+            assert answered == {"observation": observation, "reward": round(100 * reward), "score": round(points), "done": done}
+            assert client.view("observation") == observation
+        assert (answered["score"], answered["done"]) == (100, True)
+        assert client.close() is True
+        with pytest.raises(AssertionError, match="the session has ended"):
+            client.step("look around")
+
+
+@pytest.mark.parametrize("index", [-1, 7207])
+def test_agentgyms_dialect_refuses_tasks_that_there_are_not(server: LocalServer, index: int) -> None:
+    client = TheirClient(server.url)
+    with pytest.raises(AssertionError, match=f"no task {index}"):
+        client.reset(index)
+    client.close()
+
+
+def test_any_bytes_as_action_get_an_observation(server: LocalServer) -> None:
+    client, rng = TheirClient(server.url), random.Random(0)
+    client.reset(30)
+    texts = ["\x00", "a" * 100_000, "connect air to air " * 26, *WANDERING]
+    for _ in range(150):
+        words = " ".join(rng.choice(["open", "focus on", "mix", "move", "door", "air", "agent", "to", "in", "0"]) for _ in range(4))
+        texts.append(rng.choice([rng.randbytes(rng.randrange(60)).decode("latin1"), chr(rng.randrange(0xD800)) * 9, words]))
+    for text in texts:
+        answered = client.step(text)
+        assert isinstance(answered["observation"], str)
+        assert 0 <= answered["score"] <= 100
+        if answered["done"]:
+            client.reset(30)
+    client.close()
+
+
+def test_the_expert_reaches_the_full_reward_on_a_sample_of_the_evaluation_list(server: LocalServer, world: SciWorld) -> None:
+    solve_all(server, world, world.tasks("sciworld-200")[::20])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_expert_reaches_the_full_reward_on_the_whole_evaluation_list(server: LocalServer, world: SciWorld) -> None:
+    solve_all(server, world, world.tasks("sciworld-200"))
+
+
+def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> None:
+    """The expert's actions over HTTP, each task's while the next one's are looked for."""
+
+    async def run() -> list[tuple[Episode, Episode]]:
+        async with EnvironmentClient([server.url], deadline_s=PATIENCE_S) as client:
+
+            async def over_http(actions: list[str], expected: Episode, index: int) -> tuple[Episode, Episode]:
+                return await play(client, index, actions), expected
+
+            playing = []
+            for index in tasks:
+                actions, expected = await asyncio.to_thread(solved, world, index)
+                playing.append(asyncio.create_task(over_http(actions, expected, index)))
+            return await asyncio.gather(*playing)
+
+    for played, expected in asyncio.run(run()):
+        assert played == expected
+
+
+def test_clients_that_vanish_leave_no_session_after_their_lease(server: LocalServer) -> None:
+    items = [{"index": index, "lease_s": 0.5} for index in TASKS]
+    answer = requests.post(f"{server.url}/v1/create", json={"items": items}, timeout=PATIENCE_S)
+    assert all(reply["status"] == 200 for reply in answer.json()["items"])
+    deadline = time.monotonic() + PATIENCE_S
+    while sessions(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_memory_stays_flat_over_500_episodes_and_2000_clients_that_vanish() -> None:
+    memory = memory_over_episodes(500, 10)
+    assert max(memory[1:]) <= 1.05 * memory[0], memory
