@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -32,6 +32,10 @@ class InfraSettings(BaseSettings):
     """Processes of the trainer: one per GPU; on a CPU one is right."""
     accelerate_config: Path | None = None
     """An accelerate configuration file (DeepSpeed, FSDP, several nodes); it then says how many processes there are."""
+    engine_urls: Annotated[list[str], NoDecode] = []
+    """vLLM servers that generate, comma-separated; tasks/policy/vllm_servers.py has their command. Empty: see engine_servers."""
+    engine_servers: NonNegativeInt = 0
+    """How many vLLM servers a run starts. 0: vLLM runs in the trainer's process."""
     engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.45
     """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
     engine_cpu_cache_gb: PositiveInt = 1
@@ -39,7 +43,7 @@ class InfraSettings(BaseSettings):
     trainer_start_seconds: PositiveInt = 900
     """Longest start of the trainer: imports, loading of the model and start of the engine."""
 
-    @field_validator("environment_urls", mode="before")
+    @field_validator("environment_urls", "engine_urls", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [url.strip() for url in value.split(",") if url.strip()] if isinstance(value, str) else value

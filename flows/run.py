@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from environments.client import EnvironmentClient
 from flows.progress import RunBar
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.clock import Clock
+from tasks.policy import vllm_servers
 from tasks.provision.servers import EnvironmentServers
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
@@ -135,33 +136,71 @@ def task_lists(experiment: Experiment, urls: tuple[str, ...]) -> TaskLists:
 
 
 @contextmanager
+def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[[], None]]]:
+    """The vLLM servers that generate for the run, and what raises when one is gone for good; none where the trainer holds the engine."""
+    infrastructure, rollout = run.infrastructure, run.experiment.rollout
+    if infrastructure.engine_urls or not infrastructure.engine_servers:
+        yield list(infrastructure.engine_urls), lambda: None
+        return
+    command = vllm_servers.command(
+        policy,
+        context_length=rollout.trajectory_tokens,
+        in_flight=rollout.in_flight,
+        dtype=run.experiment.policy.dtype,
+        gpu_memory_fraction=infrastructure.engine_memory_fraction,
+        cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+    )
+    servers = EnvironmentServers(
+        "vllm",
+        infrastructure.engine_servers,
+        backend="local",
+        command=command,
+        start_deadline_s=infrastructure.trainer_start_seconds,
+    )
+    with run.clock.part("vLLM servers"):
+        servers.__enter__()
+    try:
+        yield list(servers.urls), servers.check
+    finally:
+        servers.close()
+
+
+@contextmanager
 def trainer_process(
     run: Run, policy: str, tasks: TaskLists, servers: EnvironmentServers | None, schedule: list[Phase]
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready."""
     infrastructure = run.infrastructure
-    job = TrainerJob(
-        experiment=run.experiment,
-        fingerprint=run.folder.fingerprint,
-        policy=policy,
-        folder=run.folder.path,
-        environment_urls=list(servers.urls if servers else infrastructure.environment_urls),
-        instruction=tasks.instruction if run.experiment.policy.instruction else None,
-        train_tasks=tasks.train,
-        phase_ends=[phase.end_step for phase in schedule],
-        engine_memory_fraction=infrastructure.engine_memory_fraction,
-        engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
-        socket="",
-    )
-    with TrainerProcess(job, infrastructure, servers.check if servers else lambda: None) as trainer:
-        run.bar.doing("starting the trainer")
-        with run.clock.part("trainer start"):
-            ready = trainer.ready()
-        for note in ready.notes:
-            run.bar.say(f"Passed over a checkpoint: {note}")
-        if ready.step:
-            run.bar.say(f"Continuing after step {ready.step}, from its checkpoint.")
-            run.bar.done_before(ready.step)
-        yield trainer
-        with run.clock.part("trainer end"):
-            trainer.close()
+    with engine_servers(run, policy) as (engine_urls, check_engines):
+        job = TrainerJob(
+            experiment=run.experiment,
+            fingerprint=run.folder.fingerprint,
+            policy=policy,
+            folder=run.folder.path,
+            environment_urls=list(servers.urls if servers else infrastructure.environment_urls),
+            instruction=tasks.instruction if run.experiment.policy.instruction else None,
+            train_tasks=tasks.train,
+            phase_ends=[phase.end_step for phase in schedule],
+            engine_memory_fraction=infrastructure.engine_memory_fraction,
+            engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+            engine_urls=engine_urls,
+            socket="",
+        )
+
+        def check() -> None:
+            if servers:
+                servers.check()
+            check_engines()
+
+        with TrainerProcess(job, infrastructure, check) as trainer:
+            run.bar.doing("starting the trainer")
+            with run.clock.part("trainer start"):
+                ready = trainer.ready()
+            for note in ready.notes:
+                run.bar.say(f"Passed over a checkpoint: {note}")
+            if ready.step:
+                run.bar.say(f"Continuing after step {ready.step}, from its checkpoint.")
+                run.bar.done_before(ready.step)
+            yield trainer
+            with run.clock.part("trainer end"):
+                trainer.close()

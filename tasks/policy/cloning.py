@@ -221,6 +221,12 @@ def clone(
     return losses
 
 
+@torch.no_grad()
+def soften(model: Qwen2ForCausalLM, temperature: float) -> None:
+    """Divides the model's logits by `temperature`: what it samples at 1 afterwards is what it sampled at `temperature` before."""
+    model.model.norm.weight /= temperature
+
+
 def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> torch.Tensor:
     """Weighted mean negative log-likelihood, in nats, of a batch: weight 1 on what the oracle wrote, `CONTEXT_WEIGHT` on the rest."""
     longest = max(len(example.tokens) for example in batch)

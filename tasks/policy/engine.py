@@ -52,6 +52,7 @@ class Engine(Protocol):
     Attributes:
         name: For the records, e.g. "vllm".
         context_length: Most tokens of prompt and output together.
+        apart: Whether it computes outside this process, and so may generate while the trainer updates.
         exact: Whether a request gets the same bits whatever else is in flight, so that runs can be repeated bit for bit.
         generated_tokens: Tokens generated since the start.
         prompt_tokens: Tokens of the prompts since the start.
@@ -60,6 +61,7 @@ class Engine(Protocol):
     """
 
     name: str
+    apart: bool
     exact: bool
     generated_tokens: int
     prompt_tokens: int

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from configs.experiment import Experiment, Rollout
-from tasks.policy.engine import Engine
+from tasks.policy.engine import Engine, EngineFault
 
 
-def start_engine(experiment: Experiment, policy: str, *, distributed: bool, gpu_memory_fraction: float, cpu_cache_gb: int) -> Engine:
+def start_engine(
+    experiment: Experiment,
+    policy: str,
+    *,
+    distributed: bool,
+    gpu_memory_fraction: float,
+    cpu_cache_gb: int,
+    urls: Sequence[str] = (),
+) -> Engine:
     """The engine of `experiment.rollout`, with the weights of `policy`.
 
     Args:
@@ -15,10 +25,17 @@ def start_engine(experiment: Experiment, policy: str, *, distributed: bool, gpu_
         distributed: Whether this process is one of several that each start an engine of their own.
         gpu_memory_fraction: Share of the GPU's memory for vLLM.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
+        urls: vLLM servers that generate in place of an engine in this process.
 
     Raises:
         EngineFault: It could not start.
     """
+    if urls:
+        if distributed:
+            raise EngineFault("vLLM servers with several trainer processes are not supported: set AGENTGYM_TRAINER_PROCESSES to 1")
+        from tasks.policy.vllm_server_engine import VllmServerEngine
+
+        return VllmServerEngine(urls, request_seconds=experiment.rollout.request_seconds)
     return local_engine(
         experiment.rollout,
         experiment.policy.dtype,

@@ -29,7 +29,7 @@ from environments.environment import World
 from environments.registry import load_world
 from tasks.policy.demonstrations import Demonstration, demonstrations
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
@@ -144,6 +144,7 @@ def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: C
         )
     finally:
         torch.set_num_threads(threads)
+    cloning.soften(model, config.temperature)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     tenth = max(1, len(losses) // 10)

@@ -26,6 +26,7 @@ class TransformersEngine:
     """An `Engine` that is a transformers model in this process, on the GPU if there is one."""
 
     name = "transformers"
+    apart = False
     # The width of a padded batch depends on who else waits, and with it the last bits.
     exact = False
 

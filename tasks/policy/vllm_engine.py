@@ -27,6 +27,7 @@ class VllmEngine:
     """An `Engine` that is vLLM in this process, on a GPU or a CPU."""
 
     name = "vllm"
+    apart = False
 
     def __init__(
         self,

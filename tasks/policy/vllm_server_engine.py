@@ -110,6 +110,7 @@ class VllmServerEngine:
     """
 
     name = "vllm"
+    apart = True
     exact = False
 
     def __init__(self, urls: Sequence[str], *, request_seconds: float = 60.0, weights_folder: Path | None = None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import Field
+
 from configs.experiment import Experiment
 from configs.part import Part
 
@@ -32,6 +34,8 @@ class TrainerJob(Part):
     """Share of a GPU's memory for the engine."""
     engine_cpu_cache_gb: int
     """KV cache of the engine on a CPU, in GiB."""
+    engine_urls: list[str] = Field(default_factory=list)
+    """vLLM servers that generate; an engine in the trainer's process when empty."""
     socket: str
     """Unix socket on which the flow listens."""
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.rollout.ahead import staleness
 from tasks.rollout.collector import whole_groups
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: float) -> dict[str, float]:
+def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int) -> dict[str, float]:
     """Metrics of a batch of trajectories. Failed ones are counted and left out of everything else.
 
     Args:
         trajectories: All of the batch.
         horizon: The turn limit they ran under.
         seconds: Wall time of the collection.
+        step: The training step (from 0) that learns from them.
 
     Returns:
-        rollout/... by name: success, reward, turns, shares in [0, 1], entropy in nats per policy token (the mean of minus the
-        log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
+        rollout/... by name: success, reward, turns, shares in [0, 1], staleness in steps, entropy in nats per policy token (the mean of
+        minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
     groups, left_out = whole_groups(trajectories)
@@ -34,6 +36,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         return metrics
     turns = [turn for t in sound for turn in t.turns]
     sampled = [x for turn in turns for x in turn.log_probabilities]
+    ages = staleness(sound, step)
     metrics |= {
         "rollout/success": _mean([float(t.succeeded) for t in sound]),
         "rollout/reward": _mean([t.reward for t in sound]),
@@ -42,6 +45,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
         "rollout/entropy": -_mean(sampled),
         "rollout/policy_tokens": float(len(sampled)),
+        "rollout/staleness_mean": _mean([float(age) for age in ages]),
+        "rollout/staleness_largest": float(max(ages, default=0)),
         "rollout/tokens_per_second": len(sampled) / seconds,
         "rollout/seconds": seconds,
     }

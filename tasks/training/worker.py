@@ -11,7 +11,8 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,7 @@ from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Faile
 
 if TYPE_CHECKING:
     from tasks.policy.probe import Gap
+    from tasks.rollout.ahead import Batch
     from tasks.rollout.episode import Conditions, EpisodePlan
     from tasks.rollout.trajectory import Trajectory
 
@@ -46,6 +48,7 @@ class Worker:
         from tasks.policy.dialogue import Dialogue
         from tasks.policy.loading import start_engine
         from tasks.policy.token_policy import TokenPolicy
+        from tasks.rollout.ahead import AheadCollector
         from tasks.rollout.collector import Collector
         from tasks.training import checkpoint
         from tasks.training.flow_callback import FlowCallback
@@ -64,6 +67,7 @@ class Worker:
             distributed=self.processes.num_processes > 1,
             gpu_memory_fraction=job.engine_memory_fraction,
             cpu_cache_gb=job.engine_cpu_cache_gb,
+            urls=job.engine_urls,
         )
         engine_started = time.perf_counter()
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
@@ -74,6 +78,7 @@ class Worker:
             TokenPolicy(self.engine, self.dialogue),
             self.experiment.rollout,
         )
+        self.ahead = AheadCollector(self.collector, apart=self.engine.apart) if self.experiment.rollout.overlap else None
         self.trainer = AgentTrainer(self.experiment, job.policy, tokenizer, self.collect_training_batch, job.folder, job.fingerprint)
         self.trainer.add_callback(FlowCallback(self))
         self.loaded_step: int | None = None
@@ -100,7 +105,8 @@ class Worker:
             )
         )
         try:
-            self.trainer.train(resume_from_checkpoint=str(self.resume.folder) if self.resume else None)
+            with self.ahead or nullcontext():
+                self.trainer.train(resume_from_checkpoint=str(self.resume.folder) if self.resume else None)
         except Closed:
             return
         raise RuntimeError("training ended without the flow's word")  # FlowCallback closes it
@@ -141,23 +147,33 @@ class Worker:
 
     def collect_training_batch(self, step: int) -> list[Trajectory]:
         """This process's whole groups of a training step (from 0); the main process also stores everybody's."""
-        from tasks.curriculum.horizon import horizon_at
-        from tasks.rollout.episode import Conditions
         from tasks.rollout.storage import write_trajectories
-        from tasks.training.task_order import plans_of_step
 
         self.load_engine(step)
-        rollout = self.experiment.rollout
-        plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
-        mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
-        conditions = Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature)
-        trajectories = self._play(mine, conditions)
+        if self.ahead is None:
+            batch = self.batch_of(step)
+            trajectories = self._play(batch.plans, batch.conditions)
+        else:
+            last = min(step + self.experiment.rollout.overlap, self.experiment.algorithm.steps - 1)
+            trajectories = self.ahead.collect([self.batch_of(each) for each in range(step, last + 1)], self._progress())
         everybodys = self._gathered(trajectories)
         if self.line is not None:
             everybodys.sort(key=lambda t: (t.group, t.member))
             write_trajectories(self.job.folder / "rollouts" / f"step-{step + 1:06d}.parquet", everybodys)
             self.collected = everybodys
         return trajectories
+
+    def batch_of(self, step: int) -> Batch:
+        """The episodes of a training step that are this process's."""
+        from tasks.curriculum.horizon import horizon_at
+        from tasks.rollout.ahead import Batch
+        from tasks.rollout.episode import Conditions
+        from tasks.training.task_order import plans_of_step
+
+        rollout = self.experiment.rollout
+        plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
+        mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
+        return Batch(step, mine, Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature))
 
     def load_engine(self, step: int) -> None:
         """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived."""
@@ -169,11 +185,12 @@ class Worker:
         if self.loaded_step == step:
             return
         began = time.perf_counter()
-        self.engine.load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
         prompts = [self.dialogue.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
-        self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
-        self.loaded_step = self.engine.policy_version = step
+        with self.ahead.paused() if self.ahead else nullcontext():
+            self.engine.load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
+            self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
+            self.loaded_step = self.engine.policy_version = step
         self.sync_seconds = time.perf_counter() - began
 
     def cached_share(self) -> float:
@@ -192,7 +209,17 @@ class Worker:
         """Plays episodes on this process; on a CPU with one thread, which small matrices like best."""
         import torch
 
-        threads, told = torch.get_num_threads(), 0.0
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                return asyncio.run(self.collector.collect(plans, conditions, self._progress()))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _progress(self) -> Callable[[int, int], None]:
+        """Tells the flow how far a batch is, now and then."""
+        told = 0.0
 
         def progress(finished: int, total: int) -> None:
             nonlocal told
@@ -200,12 +227,7 @@ class Worker:
                 told = time.monotonic()
                 self.tell(Progress(finished, total))
 
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                return asyncio.run(self.collector.collect(plans, conditions, progress))
-        finally:
-            torch.set_num_threads(threads)
+        return progress
 
     def _shared(self, command: Command | None) -> Command | None:
         """The main process's command, in every process."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import torch
 from counting_servers import ROOT
 from tiny_policy import build_tiny_policy
@@ -104,7 +105,7 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngi
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
-def test_new_weights_reach_both_servers_and_stay_where_one_restarts(
+def test_new_weights_reach_both_servers_and_one_that_was_restarted_unnoticed(
     engine: VllmServerEngine, servers: list[LocalServer], policy: str
 ) -> None:
     model = model_of(policy)
@@ -117,26 +118,17 @@ def test_new_weights_reach_both_servers_and_stay_where_one_restarts(
         assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
         assert answer.policy_version == 7
 
-    async def kill_one_meanwhile() -> list[Generation]:
-        sessions = [Session() for _ in range(16)]
-        running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
-        await asyncio.sleep(0.05)
-        os.killpg(servers[0].pid, signal.SIGKILL)
-        return list(await asyncio.gather(*running))
-
-    for i, answer in enumerate(asyncio.run(kill_one_meanwhile())):
-        assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
-    assert engine.moved > 0
-    servers[0].start()  # on the same port, with the weights of its start
-
-    async def until_it_is_back() -> None:
-        while engine.servers[0].down:
-            await engine.generate(PROMPTS[0], sampling(0), Session())
-            await asyncio.sleep(0.1)
-
-    asyncio.run(until_it_is_back())
+    as_after_a_restart(servers[1], policy)
     for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
         assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+    assert engine.moved > 0
+
+
+def as_after_a_restart(server: LocalServer, policy: str) -> None:
+    """Gives a server the weights of its start."""
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
+    for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
+        requests.post(f"{server.url}{path}", json=content, timeout=60).raise_for_status()
 
 
 def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> None:
@@ -147,3 +139,21 @@ def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> N
 def test_an_address_without_a_server_is_named() -> None:
     with pytest.raises(EngineFault, match=r"127\.0\.0\.1:9 is not"):
         VllmServerEngine(["http://127.0.0.1:9"])
+
+
+def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+    model = model_of(policy)
+    engine.load(model.named_parameters())
+
+    async def kill_one_meanwhile() -> list[Generation]:
+        sessions = [Session() for _ in range(16)]
+        running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
+        while not all(server.requests for server in engine.servers):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        os.killpg(servers[0].pid, signal.SIGKILL)
+        return list(await asyncio.gather(*running))
+
+    for i, answer in enumerate(asyncio.run(kill_one_meanwhile())):
+        assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
+    assert engine.moved > 0
+    assert engine.servers[0].down
