@@ -80,10 +80,11 @@ class Window:
         """The page of the tab in front."""
         return self.tab.page
 
-    async def open(self, urls: Collection[str]) -> None:
-        """Opens the first pages, one tab each; the first tab is in front."""
+    async def open(self, urls: Collection[str], first: Tab | None = None) -> None:
+        """Opens the first pages, one tab each; the first tab is in front. `first` is a tab of the context that is open already."""
         for url in urls:
-            self.tabs.append(await Tab.of(await self.context.new_page()))
+            self.tabs.append(first or await Tab.of(await self.context.new_page()))
+            first = None
             await self._visit(self.tabs[-1], url)
         self.context.on("page", self._adopt)
         if len(self.tabs) > 1:

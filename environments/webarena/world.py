@@ -18,6 +18,7 @@ from environments.webarena.evaluators import evaluate
 from environments.webarena.judge import Judge, judge_from_environment
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
+from environments.webarena.reserve import Reserve
 from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
 from environments.webarena.sites.pages import LOGIN_COOKIE
 from environments.webarena.task_files import TaskFile, read_tasks
@@ -149,23 +150,24 @@ class WebArenaEnvironment:
         world, task = self._world, self.task
         assert task is not None
         browsers, hosts = world.browsers, world.addresses.hosts(task.sites)
+        if world.addresses.embedded:
+            opened = await world.reserve.take()
+            window = self._window = Window(opened.context, opened.close, world.addresses, hosts)
+            self._episode = browsers.gate.open(hosts)
+            await window.context.add_cookies(_cookies(self._episode, task))  # type: ignore[arg-type]
+            await window.open(task.start_urls, opened.tab)
+            first = await self._observe(window, "None")
+            world.reserve.refill()
+            return first
         options: dict[str, Any] = dict(CONTEXT)
         if task.geolocation is not None:
             latitude, longitude = task.geolocation
             options |= {"geolocation": {"latitude": latitude, "longitude": longitude}, "permissions": ["geolocation"]}
-        cookies: list[dict[str, str]] = []
-        if world.addresses.embedded:
-            self._episode = browsers.gate.open(hosts)
-            cookies = _cookies(self._episode, task)
-        else:
-            options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-            options["storage_state"] = world.login(task)
+        options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
+        options["storage_state"] = world.login(task)
         context, close = await browsers.open_context(**options)
         window = self._window = Window(context, close, world.addresses, hosts)
-        if cookies:
-            await context.add_cookies(cookies)  # type: ignore[arg-type]
-        else:
-            await context.add_init_script(page_scripts.STILL)
+        await context.add_init_script(page_scripts.STILL)
         await window.open(task.start_urls)
         return await self._observe(window, "None")
 
@@ -215,6 +217,7 @@ class WebArena:
         environment = os.environ if environment is None else environment
         path = environment.get("WEBARENA_TASKS")
         self.browsers = Browsers()
+        self.reserve = Reserve(self.browsers)
         self.judge: Judge | None = judge_from_environment(environment)
         self.step_s = step_s
         if path:

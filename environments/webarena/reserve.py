@@ -1,0 +1,72 @@
+"""A window in reserve: opened while the agents think, so that an episode need not wait for it.
+
+Opening a context and its first tab, a process of Chromium, takes longer than the rest of a reset. All of it runs in the browsers' thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from playwright.async_api import BrowserContext, Error
+
+from environments.webarena.browser import BrowserError, Browsers
+from environments.webarena.tab import Tab
+from environments.webarena.window import CONTEXT
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A context that nobody has used, and its one tab.
+
+    Attributes:
+        close: What closes the context.
+    """
+
+    context: BrowserContext
+    close: Callable[[], Awaitable[None]]
+    tab: Tab
+
+
+class Reserve:
+    """Keeps one window ready, of the kind that the embedded sites are seen in. Used from the browsers' thread."""
+
+    def __init__(self, browsers: Browsers) -> None:
+        self._browsers = browsers
+        self._ready: asyncio.Task[Opened] | None = None
+
+    async def take(self) -> Opened:
+        """The window that is ready, or a new one.
+
+        Raises:
+            BrowserError, Error: The browser failed.
+        """
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            try:
+                opened = await ready
+            except (BrowserError, Error) as fault:
+                log.info("the window in reserve could not be opened", extra={"fault": str(fault)[:200]})
+            else:
+                browser = opened.context.browser
+                if browser is not None and browser.is_connected() and not opened.tab.page.is_closed():
+                    return opened
+                await opened.close()
+        return await self._open()
+
+    def refill(self) -> None:
+        """Begins to open the next window, if none is ready."""
+        if self._ready is None:
+            self._ready = asyncio.create_task(self._open())
+
+    async def _open(self) -> Opened:
+        context, close = await self._browsers.open_context(**CONTEXT)
+        try:
+            return Opened(context, close, await Tab.of(await context.new_page()))
+        except BaseException:
+            await close()
+            raise
