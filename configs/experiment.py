@@ -22,16 +22,19 @@ class StarterPolicy(Part):
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
-    layers: PositiveInt = 4
+    layers: PositiveInt = 3
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads; must divide hidden_size."""
     tasks: str = "wood-renamed"
     """Task list of the environment whose goals the oracle demonstrates."""
-    tokens: PositiveInt = 600_000
+    tokens: PositiveInt = 1_200_000
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""
+    temperature: PositiveFloat = 1.5
+    """The clone's logits are divided by it in the end. A clone is surer than it is right; above 1 it tries more, which
+    reinforcement learning lives on."""
 
     @model_validator(mode="after")
     def _divisible(self) -> StarterPolicy:

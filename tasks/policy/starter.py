@@ -33,6 +33,8 @@ CODE_VERSION = 2
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
+TOKENIZER_DEMONSTRATIONS = 500
+"""From how many demonstrations the words of observations and actions are taken; those of the prompts are taken from all tasks."""
 MANIFEST = "starter.json"
 
 
@@ -125,7 +127,7 @@ def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: C
     began = time.monotonic()
     tasks = _tasks(world, config.tasks)
     stream = demonstrations(world, tasks, seed, DETOUR_RATE)
-    first = list(islice(stream, 2 * len(tasks)))
+    first = list(islice(stream, TOKENIZER_DEMONSTRATIONS))
     tokenizer = cloning.build_tokenizer(_texts(world, first))
     dialogue = Dialogue(tokenizer, "bare", None)
     examples: list[cloning.Example] = []

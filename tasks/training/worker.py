@@ -59,7 +59,7 @@ class Worker:
         self.processes = PartialState(cpu=not torch.cuda.is_available())
         if not torch.cuda.is_available():
             # The update multiplies larger matrices than the engine: all cores, shared out among the processes.
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.processes.num_processes))
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.processes.num_processes))
         policy = self.experiment.policy
         self.engine = start_engine(
             self.experiment,

@@ -240,3 +240,12 @@ def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
         assert detoured.exchanges[-1].by_oracle
         actions = [exchange.action for exchange in detoured.exchanges if exchange.by_oracle]
         assert actions == [exchange.action for exchange in straight.exchanges]
+
+
+def test_a_softened_policy_samples_as_it_did_at_that_temperature(tokenizer: Qwen2Tokenizer) -> None:
+    model = cloning.build_model(TINY, tokenizer, 0)
+    tokens = torch.randint(len(tokenizer), (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        sharp = model(tokens).logits
+        cloning.soften(model, 1.5)
+        torch.testing.assert_close(model(tokens).logits, sharp / 1.5)
