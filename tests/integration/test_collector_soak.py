@@ -1,0 +1,16 @@
+"""Many sessions in flight, in small; `collector_soak.py` has the command for the full number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from collector_soak import soak
+
+
+@pytest.mark.slow
+def test_two_thousand_sessions_are_in_flight_at_once_and_memory_stays_flat(state_dir: Path) -> None:
+    found = soak(2000, 6000, state_dir)
+    assert found.sessions > 1800
+    assert (found.failed, found.left) == (0, 0)
+    assert found.growth < 0.05

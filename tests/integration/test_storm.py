@@ -1,0 +1,24 @@
+"""Chaos in small; `storm.py` has the command for the full number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from storm import collect
+
+from tasks.rollout.collector import whole_groups
+
+
+@pytest.mark.slow
+def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward_is_made_up(state_dir: Path) -> None:
+    report = collect(240, 0.5, state_dir)
+    assert report.kills >= 2
+    assert len(report.trajectories) == 240
+    assert report.wrong == []
+    assert all(t.reason and t.reward < 1 for t in report.failed)
+    groups, left_out = whole_groups(report.trajectories)
+    assert len(groups) + left_out == 60
+    assert left_out == len({t.group for t in report.failed})
+    assert left_out < 6  # retried, not given up
+    assert report.sessions == 0
