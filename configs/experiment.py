@@ -290,6 +290,11 @@ class Experiment(Part):
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
                 f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
             )
+        if self.rollout.overlap and (self.algorithm.refills or self.algorithm.imitates):
+            raise ValueError(
+                f"rollout.overlap ({self.rollout.overlap}) plays batches ahead, which algorithm.refills and imitation cannot use; "
+                "set rollout.overlap: 0"
+            )
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * self.algorithm.micro_batches
         if parts > batch:

@@ -32,7 +32,6 @@ class RunBar:
 
     def doing(self, what: str) -> None:
         """Says what is being done now."""
-        self._bar.unpause()  # the time per step is that of the steps
         self._bar.set_description(what)
 
     def show(self, event: Event) -> None:

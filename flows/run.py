@@ -17,6 +17,7 @@ from tasks.policy import vllm_servers
 from tasks.provision.servers import EnvironmentServers
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
+from tasks.training.collapse import COLLAPSED, TrainingCollapsed, collapse_note, last_good_step, verdict_at
 from tasks.training.job import Evaluated, Event, Saved, StepDone, TrainerJob
 from tasks.training.process import TrainerProcess
 
@@ -52,7 +53,7 @@ class Run:
             match event:
                 case StepDone():
                     self.folder.add_metrics(event.step, event.metrics)
-                    self.tracker.log_metrics(mlflow_run, event.metrics, event.step)
+                    self.tracker.log_metrics(mlflow_run, event.metrics | {"collapse": self._judge(event.step)}, event.step)
                     self.clock.add("rollouts", event.metrics.get("rollout/seconds", 0.0))
                     self.clock.add("updates", event.metrics["update/seconds"])
                     self.clock.add("weight sync", event.metrics["sync/seconds"])
@@ -61,6 +62,18 @@ class Run:
                     self.clock.add("checkpoints", event.seconds)
                 case Evaluated():
                     self.clock.add("evaluation", event.seconds)
+
+    def _judge(self, step: int) -> float:
+        """The level of the verdict after a step: 0 healthy, 1 strained, 2 collapsed.
+
+        Raises:
+            TrainingCollapsed: It collapsed, and the recipe says that it is to end then.
+        """
+        history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
+        level = verdict_at(history, step).level
+        if level == COLLAPSED and self.experiment.algorithm.on_collapse != "report":
+            raise TrainingCollapsed(collapse_note(history), last_good_step(history))
+        return level
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ from tasks.rollout.storage import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of
-from tasks.training.checkpoint import verify
+from tasks.training.checkpoint import roll_back, verify
+from tasks.training.collapse import TrainingCollapsed, collapse_note
 from tasks.training.job import Evaluate
 from tasks.training.process import TrainerProcess
 
@@ -63,8 +64,11 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     experiment = load_recipe(recipe, overrides)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
     with opened_run(experiment, InfraSettings(), clock) as run:
-        if not all(run.folder.is_done(_name(phase)) for phase in schedule):
-            learn(run, schedule)
+        if not run.folder.is_done("collapsed") and not all(run.folder.is_done(_name(phase)) for phase in schedule):
+            try:
+                learn(run, schedule)
+            except TrainingCollapsed as fall:
+                end_collapsed(run, schedule, fall)
         return report(run)
 
 
@@ -78,6 +82,19 @@ def learn(run: Run, schedule: list[Phase]) -> None:
             for phase in schedule:
                 if not run.folder.is_done(_name(phase)):
                     learn_phase(run, trainer, tasks, phase, is_last=phase is schedule[-1])
+
+
+def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> None:
+    """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
+    run.bar.say(str(fall))
+    if run.experiment.algorithm.on_collapse == "roll_back":
+        step = roll_back(run.folder.path / "checkpoints", fall.last_good)
+        policy = prepare_policy(run)
+        with environment_servers(run) as servers:
+            tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+            with trainer_process(run, policy, tasks, servers, schedule) as trainer:
+                measure(run, trainer, tasks, "rolled-back", f"rolled back to step {step}", step)
+    run.folder.mark_done("collapsed")
 
 
 @flow(name="phase", flow_run_name="phase {phase.index}: horizon {phase.horizon}", validate_parameters=False)
@@ -152,7 +169,8 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
         ),
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
-    run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.index + 1)})
+    if rollouts.is_file():  # sft, dpo and agentevol play no batches
+        run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.index + 1)})
     run.tracker.log_metrics(mlflow_run, result.metrics(), phase.end_step)
 
 
@@ -173,7 +191,7 @@ def prepare_policy(run: Run) -> str:
 
 def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
     """The evaluations of a run so far, from the start to the last phase."""
-    names = ["start", *(_name(phase) for phase in phases(experiment.curriculum, experiment.algorithm.steps))]
+    names = ["start", *(_name(phase) for phase in phases(experiment.curriculum, experiment.algorithm.steps)), "rolled-back"]
     return [read_evaluation(folder.evaluation(name)) for name in names if folder.evaluation(name).is_file()]
 
 
@@ -182,7 +200,8 @@ def report(run: Run) -> str:
     results = evaluations(run.folder, run.experiment)
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
-    table = markdown_table(results)
+    note = collapse_note(run.folder.metrics())
+    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
     run.tracker.log_picture(run.mlflow_run, picture)
     run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
     create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
@@ -191,7 +210,7 @@ def report(run: Run) -> str:
         run.tracker.flush()
     run.bar.close()
     time_spent = f"Where the time went:\n{run.clock.table()}" if run.clock.worked else "It was finished before; nothing was done again."
-    print(f"\n{text_table(results)}\n\n{time_spent}\n\n{where_to_look(run, picture)}")
+    print(f"\n{text_table(results)}\n{note}\n{time_spent}\n\n{where_to_look(run, picture)}")
     return table
 
 

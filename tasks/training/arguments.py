@@ -31,6 +31,7 @@ def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,
         mask_truncated_completions=False,
+        disable_dropout=True,
         shuffle_dataset=False,
     )
 
@@ -52,6 +53,7 @@ def preference_arguments(experiment: Experiment, folder: Path) -> DPOConfig:
         **_common_arguments(experiment, folder),
         per_device_train_batch_size=1,
         beta=experiment.algorithm.offline.preference_weight,
+        disable_dropout=True,
         max_length=None,
         remove_unused_columns=False,
     )
@@ -69,7 +71,6 @@ def _common_arguments(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "warmup_steps": algorithm.warmup_steps * algorithm.epochs * algorithm.mini_batches,
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_gradient_norm,
-        "disable_dropout": True,
         "model_init_kwargs": {"dtype": "float32"},
         "bf16": on_gpu and experiment.policy.dtype == "bfloat16",
         "fp16": on_gpu and experiment.policy.dtype == "float16",

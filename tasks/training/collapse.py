@@ -43,6 +43,18 @@ class Verdict:
     signs: tuple[str, ...]
 
 
+class TrainingCollapsed(RuntimeError):
+    """A run collapsed and its recipe says that it is to end then.
+
+    Attributes:
+        last_good: The last step (counted from 1) at which it was healthy; 0 if it never was.
+    """
+
+    def __init__(self, note: str, last_good: int) -> None:
+        super().__init__(note)
+        self.last_good = last_good
+
+
 def verdict(history: Sequence[Metrics]) -> Verdict:
     """Judges a run by its metrics, one mapping for each step in order.
 
@@ -67,20 +79,23 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
     return Verdict(STRAINED if signs else HEALTHY, tuple(signs))
 
 
+def verdict_at(history: Mapping[int, Metrics], step: int) -> Verdict:
+    """The verdict after a step (counted from 1), given the metrics of it and of those before."""
+    return verdict([history[earlier] for earlier in sorted(history) if earlier <= step])
+
+
 def last_good_step(history: Mapping[int, Metrics]) -> int:
     """The last step (counted from 1) at which the run was healthy; 0 if it never was."""
-    steps = sorted(history)
-    good = [step for n, step in enumerate(steps, start=1) if verdict([history[s] for s in steps[:n]]).level == HEALTHY]
-    return good[-1] if good else 0
+    return max((step for step in history if verdict_at(history, step).level == HEALTHY), default=0)
 
 
 def collapse_note(history: Mapping[int, Metrics]) -> str:
     """A sentence for the summary of a run: when it collapsed and by which signs; empty if it did not."""
-    steps = sorted(history)
-    for n, step in enumerate(steps, start=1):
-        found = verdict([history[s] for s in steps[:n]])
+    for step in sorted(history):
+        found = verdict_at(history, step)
         if found.level == COLLAPSED:
-            return f"Training collapsed at step {step}: {'; '.join(found.signs)}. It was last healthy at step {last_good_step(history)}."
+            before = {earlier: metrics for earlier, metrics in history.items() if earlier < step}
+            return f"Training collapsed at step {step}: {'; '.join(found.signs)}. It was last healthy at step {last_good_step(before)}."
     return ""
 
 

@@ -24,6 +24,8 @@ _LOGGED = {
     "learning_rate": "update/learning_rate",
     "kl": "update/kl",
     "clip_ratio/region_mean": "update/clipped_share",
+    "value_loss": "critic/loss",
+    "rewards/accuracies": "update/preferred_share",
 }
 
 
@@ -79,14 +81,18 @@ class FlowCallback(TrainerCallback):
         horizon = horizon_at(worker.experiment.curriculum, step - 1)
         metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds, step - 1)
         update_seconds = time.perf_counter() - trainer.collected_at
-        tokens = sum(len(t.prompt) + len(t.completion) for t in worker.collected)
-        metrics |= {
-            "rollout/prefix_cache_share": worker.cached_share(),
-            "update/seconds": update_seconds,
-            "update/tokens_per_second": tokens / update_seconds,
-            "sync/seconds": worker.sync_seconds,
-            "checkpoint/seconds": self.checkpoint_seconds,
-        }
+        tokens = sum(len(t.prompt) + len(t.completion) for t in worker.learnt)
+        metrics |= (
+            trainer.batch_metrics
+            | worker.refill_cost
+            | {
+                "rollout/prefix_cache_share": worker.cached_share(),
+                "update/seconds": update_seconds,
+                "update/tokens_per_second": tokens / update_seconds,
+                "sync/seconds": worker.sync_seconds,
+                "checkpoint/seconds": self.checkpoint_seconds,
+            }
+        )
         if worker.gap is not None:
             metrics |= {"sync/probe_gap_mean": worker.gap.mean, "sync/probe_gap_largest": worker.gap.largest}
         if torch.cuda.is_available():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tasks.rollout.ahead import staleness
 from tasks.rollout.collector import whole_groups
@@ -19,7 +20,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         step: The training step (from 0) that learns from them.
 
     Returns:
-        rollout/... by name: success, reward, turns, shares in [0, 1], staleness in steps, entropy in nats per policy token (the mean of
+        rollout/... by name: success, reward, turns, shares in [0, 1] (repeated_share: turns
+        that act like the one before), staleness in steps, entropy in nats per policy token (the mean of
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
@@ -43,6 +45,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         "rollout/turns": _mean([float(len(t.turns)) for t in sound]),
         "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in sound]),
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
+        "rollout/repeated_share": _mean([float(now.action == before.action) for t in sound for before, now in pairwise(t.turns)]),
         "rollout/entropy": -_mean(sampled),
         "rollout/policy_tokens": float(len(sampled)),
         "rollout/staleness_mean": _mean([float(age) for age in ages]),

@@ -20,10 +20,13 @@ from tasks.provision.line import CommandLine, die_with_parent
 from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
 
 if TYPE_CHECKING:
+    from configs.experiment import Algorithm
     from tasks.policy.probe import Gap
     from tasks.rollout.ahead import Batch
     from tasks.rollout.episode import Conditions, EpisodePlan
     from tasks.rollout.trajectory import Trajectory
+    from tasks.training.imitation import CloningTrainer, PreferenceTrainer
+    from tasks.training.trainer import AgentTrainer
 
 T = TypeVar("T")
 
@@ -51,8 +54,8 @@ class Worker:
         from tasks.rollout.ahead import AheadCollector
         from tasks.rollout.collector import Collector
         from tasks.training import checkpoint
+        from tasks.training.batches import ImitationBatches
         from tasks.training.flow_callback import FlowCallback
-        from tasks.training.trainer import AgentTrainer
 
         imported = time.perf_counter()
         self.job, self.line, self.experiment = job, line, job.experiment
@@ -79,12 +82,19 @@ class Worker:
             self.experiment.rollout,
         )
         self.ahead = AheadCollector(self.collector, apart=self.engine.apart) if self.experiment.rollout.overlap else None
-        self.trainer = AgentTrainer(self.experiment, job.policy, tokenizer, self.collect_training_batch, job.folder, job.fingerprint)
+        imitates = self.experiment.algorithm.imitates
+        self.imitation = ImitationBatches(self.experiment, job.train_tasks, job.folder, self._explore) if imitates else None
+        collect = self.collect_imitation_batch if imitates else self.collect_training_batch
+        self.trainer = trainer_class(self.experiment.algorithm)(
+            self.experiment, job.policy, tokenizer, collect, job.folder, job.fingerprint
+        )
         self.trainer.add_callback(FlowCallback(self))
         self.loaded_step: int | None = None
         self.gap: Gap | None = None
         self.sync_seconds = 0.0
         self.collected: list[Trajectory] = []
+        self.learnt: list[Trajectory] = []
+        self.refill_cost: dict[str, float] = {}
         self._cache_counts = (0, 0)
         self.resume, self.notes = checkpoint.latest(job.folder / "checkpoints", job.fingerprint)
         self.seconds = {
@@ -148,20 +158,43 @@ class Worker:
     def collect_training_batch(self, step: int) -> list[Trajectory]:
         """This process's whole groups of a training step (from 0); the main process also stores everybody's."""
         from tasks.rollout.storage import write_trajectories
+        from tasks.training.batches import refill_cost, refilled
 
         self.load_engine(step)
         if self.ahead is None:
             batch = self.batch_of(step)
-            trajectories = self._play(batch.plans, batch.conditions)
+            played = self._play(batch.plans, batch.conditions)
+            trajectories, discarded = refilled(played, self.experiment, self.job.train_tasks, step, batch.conditions, self._play)
         else:
             last = min(step + self.experiment.rollout.overlap, self.experiment.algorithm.steps - 1)
+            discarded = []
             trajectories = self.ahead.collect([self.batch_of(each) for each in range(step, last + 1)], self._progress())
-        everybodys = self._gathered(trajectories)
+        everybodys, thrown_away = self._gathered(trajectories), self._gathered(discarded)
         if self.line is not None:
-            everybodys.sort(key=lambda t: (t.group, t.member))
+            everybodys = sorted([*everybodys, *thrown_away], key=lambda t: (t.group, t.member))
             write_trajectories(self.job.folder / "rollouts" / f"step-{step + 1:06d}.parquet", everybodys)
-            self.collected = everybodys
+            self.collected = self.learnt = everybodys
+            self.refill_cost = refill_cost(thrown_away) if self.experiment.algorithm.refills else {}
         return trajectories
+
+    def collect_imitation_batch(self, step: int) -> list[Trajectory]:
+        """This process's share of what is imitated in a training step (from 0)."""
+        assert self.imitation is not None
+        self.sync_seconds = 0.0
+        self.learnt = self.imitation.batch(step)
+        self.collected = self.imitation.explored
+        return self.imitation.share(self.learnt, self.processes.process_index, self.processes.num_processes)
+
+    def _explore(self, step: int, plans: Sequence[EpisodePlan], conditions: Conditions, path: Path) -> list[Trajectory]:
+        """Plays episodes with the weights of a step, shared out over the processes; the main process stores them."""
+        from tasks.rollout.storage import write_trajectories
+
+        self.load_engine(step)
+        mine = self._play(plans[self.processes.process_index :: self.processes.num_processes], conditions)
+        everybodys = sorted(self._gathered(mine), key=lambda t: (t.group, t.member))
+        if self.line is not None:
+            write_trajectories(path, everybodys)
+        return everybodys
 
     def batch_of(self, step: int) -> Batch:
         """The episodes of a training step that are this process's."""
@@ -242,6 +275,16 @@ class Worker:
         from accelerate.utils import gather_object
 
         return list(gather_object(mine))
+
+
+def trainer_class(algorithm: Algorithm) -> type[AgentTrainer | CloningTrainer | PreferenceTrainer]:
+    """The trainer of a method."""
+    from tasks.training.imitation import CloningTrainer, PreferenceTrainer
+    from tasks.training.trainer import AgentTrainer
+
+    if algorithm.name == "dpo":
+        return PreferenceTrainer
+    return CloningTrainer if algorithm.imitates else AgentTrainer
 
 
 def main() -> None:

@@ -1,0 +1,86 @@
+"""SFT and DPO on recorded trajectories: the gradients of the formulas, no loss on what the environment wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import UntilStep, recorded_trajectories, small_experiment
+from test_update_gradients import Recorder, gradients_of, load, log_probabilities
+from tiny_policy import build_tiny_policy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tasks.rollout.trajectory import Trajectory
+from tasks.training.imitation import CloningTrainer, PreferenceTrainer
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+def trained(kind: Any, name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:
+    experiment = small_experiment(name=name, **algorithm)
+    trainer = kind(experiment, policy, AutoTokenizer.from_pretrained(policy), lambda step: batch, folder, "test")
+    for model in (trainer.model, getattr(trainer, "ref_model", None)):
+        if model is not None:
+            model.double()
+    trainer.critic = None
+    recorder = Recorder(trainer)
+    trainer.add_callback(recorder)
+    trainer.add_callback(UntilStep(4))
+    trainer.train()
+    return trainer, recorder
+
+
+def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
+    ours = torch.cat([update["policy"][1][name].flatten() for name in reference])
+    right = torch.cat([g.flatten() for g in reference.values()])
+    return float((ours - right).norm() / right.norm())
+
+
+def test_cloning_has_the_gradient_of_the_mean_log_likelihood(policy: str, tmp_path: Path) -> None:
+    batch = recorded_trajectories(policy, 0)[:7]
+    trainer, recorder = trained(CloningTrainer, "sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
+    plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
+    for number, update in enumerate(recorder.updates):
+        model = load(plain, update["policy"][0])
+        logps = torch.cat([log_probabilities(model, t) for t in batch[number % 2 :: 2]])
+        assert agree(update, gradients_of(model, -logps.mean())) < 1e-5
+    assert trainer.published is not None
+    assert trainer.published.step == 1
+
+
+def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path) -> None:
+    batch = recorded_trajectories(policy, 0)[:10]
+    _, recorder = trained(PreferenceTrainer, "dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2)
+    start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
+    with torch.no_grad():
+        before = [float(log_probabilities(start, t).sum()) for t in batch]
+    for number, update in enumerate(recorder.updates):
+        model = load(start, update["policy"][0])
+        ratios = [log_probabilities(model, t).sum() - b for t, b in zip(batch, before, strict=True)]
+        pairs = list(zip(ratios[::2], ratios[1::2], strict=True))[number % 2 :: 2]
+        losses = [-torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)) for chosen, rejected in pairs]
+        assert agree(update, gradients_of(model, torch.stack(losses).mean())) < 1e-5
+
+
+def test_a_process_without_a_trajectory_still_takes_part(policy: str, tmp_path: Path) -> None:
+    for kind, name in ((CloningTrainer, "sft"), (PreferenceTrainer, "dpo")):
+        _, recorder = trained(kind, name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3)
+        assert all(g.isfinite().all() for g in recorder.updates[0]["policy"][1].values())
+
+
+def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: str, tmp_path: Path) -> None:
+    trainer, _ = trained(CloningTrainer, "sft", recorded_trajectories(policy, 0)[:2], policy, tmp_path)
+    scores = trainer.score_continuations([[1, 2, 3], [4]], [[5, 6], [7, 8, 9]])
+    trajectory = recorded_trajectories(policy, 0)[0]
+    trajectory.prompt, trajectory.turns = [1, 2, 3], trajectory.turns[:1]
+    trajectory.turns[0].tokens, trajectory.turns[0].observation_tokens = [5, 6], []
+    model = load(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64), dict(trainer.model.named_parameters()))
+    assert scores[0] == pytest.approx(log_probabilities(model, trajectory).tolist(), rel=1e-5)
+    assert [len(row) for row in scores] == [2, 3]
