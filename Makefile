@@ -2,19 +2,22 @@
 #   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test bench up down lint clean
+.PHONY: help setup quickstart methods test bench up down lint clean
 python := .venv/bin/python
 export PYTHON
 
 help: ## Show what can be made
 	@echo "Usage: make TARGET [DEVICE=cpu|gpu]"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
 
 setup: ## Create or update .venv from the lock files (every other target does this)
 	@locks/install.sh $(DEVICE)
 
 quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and show what it learned
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
+
+methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
+	@$(python) -m flows.methods methods
 
 test: setup ## Run all tests
 	@$(python) -m pytest

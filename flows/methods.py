@@ -1,0 +1,103 @@
+"""Every training method on the same task, from the same starter policy, under several seeds.
+
+    python -m flows.methods methods [--field.path value ...]
+
+Each run is a flow of its own; what is finished is not done again, so the same command goes on after a kill.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from flows.command import LocalRecords, recipe_arguments
+
+    RECIPE, OVERRIDES = recipe_arguments("python -m flows.methods", "Train with every method and compare what they reach.")
+    RECORDS = LocalRecords()
+
+import hashlib
+import json
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from pydantic import PositiveInt
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from flows.scaling_inter import Overrides, Recipe, data_url, evaluations, scaling_inter
+from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.tracker import Tracker
+from tasks.training.collapse import collapse_note
+from tasks.training.process import TrainerFailed
+
+METHODS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "rloo": {},
+    "reinforce++": {},
+    "ppo": {},
+    "gigpo": {},
+    "sft": {"algorithm.learning_rate": 3e-4},
+    "dpo": {"algorithm.learning_rate": 1e-4},
+    "agentevol": {"algorithm.learning_rate": 3e-4},
+}
+"""Methods in the order of the table, and what differs from the recipe besides the name: imitation wants smaller steps than
+reinforcement, since its gradients do not vanish where the policy is already good."""
+
+
+@flow(name="methods", flow_run_name="{recipe} x {n_seeds}")
+def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
+    """Trains with each method under the seeds 0, 1, ... and compares held-out success, steps and time.
+
+    A run that fails is named at the end, after the others and the table of those that did not.
+
+    Returns:
+        The table, in Markdown.
+
+    Raises:
+        TrainerFailed: At least one run failed; the same command tries only those again.
+    """
+    runs: dict[str, list[MethodRun]] = {}
+    failures: list[str] = []
+    infrastructure = InfraSettings()
+    for seed in range(n_seeds):  # seeds first: after a few runs of each method there is something to see
+        for method, different in METHODS.items():
+            fields = {"algorithm.name": method, **different, **(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed}
+            try:
+                scaling_inter(recipe, fields)
+            except TrainerFailed as problem:
+                failures.append(f"{method}, seed {seed}: {problem}")
+                continue
+            experiment = load_recipe(recipe, fields)
+            folder = RunFolder(infrastructure.runs, experiment)
+            steps = folder.metrics()
+            runs.setdefault(method, []).append(MethodRun(evaluations(folder, experiment), steps, bool(collapse_note(steps))))
+        record(recipe, overrides, n_seeds, {method: runs[method] for method in METHODS if method in runs}, infrastructure)
+    if failures:
+        raise TrainerFailed("\n".join(failures))
+    return methods_table({method: runs[method] for method in METHODS})
+
+
+def record(recipe: str, overrides: Overrides, n_seeds: int, runs: dict[str, list[MethodRun]], infrastructure: InfraSettings) -> None:
+    """Writes table and plot to results/ of the runs' folder, MLflow and Prefect."""
+    table, picture = methods_table(runs), infrastructure.runs.absolute() / "methods" / "methods.png"
+    draw_methods(picture, runs)
+    picture.with_suffix(".md").write_text(table, encoding="utf-8")
+    name = load_recipe(recipe, overrides).name
+    parameters = {"recipe": recipe, "n_seeds": n_seeds, "overrides": json.dumps(overrides or {}, sort_keys=True)}
+    key = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:12]
+    uri = infrastructure.mlflow_tracking_uri or f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
+    with Tracker(uri, name) as tracker:
+        run = tracker.start_run(f"comparison-{key}", "comparison of methods", parameters, {"kind": "comparison"})
+        tracker.log_table(run, table, "methods.md")
+        tracker.log_picture(run, picture)
+        tracker.end_run(run)
+        tracker.flush()
+    create_markdown_artifact(table, key="methods", description=name)
+    create_image_artifact(data_url(picture), key="methods-plot", description=name)
+    print(f"\n{table}\nTable and plot: {picture.with_suffix('.md')}, {picture}")
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    run_to_the_end(RECORDS, lambda: methods(RECIPE, OVERRIDES))

@@ -1,0 +1,55 @@
+"""Methods are compared by what their runs measured, with intervals, and runs that never got there are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.recipe import load_recipe
+from flows.methods import METHODS
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.estimates import Tally, mean, success_rate
+from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
+
+
+def measured(step: int, *successes: int) -> EvaluationResult:
+    tallies = {task: Tally(good, 8) for task, good in enumerate(successes)}
+    return EvaluationResult(f"step {step}", step, 16, 8 * len(successes), 0, success_rate(tallies), mean([0.5]), 4.0, 0.1, {}, {}, tallies)
+
+
+def run(*results: EvaluationResult, collapsed: bool = False) -> MethodRun:
+    steps = {step: {"rollout/seconds": 50.0, "update/seconds": 9.0, "sync/seconds": 1.0} for step in (1, 2)}
+    return MethodRun(results, steps, collapsed)
+
+
+GOOD = [
+    run(measured(0, 2, 2, 3), measured(6, 4, 3, 4), measured(12, 6, 5, 8)),
+    run(measured(0, 2, 1, 3), measured(6, 2, 1, 3), measured(12, 5, 5, 6)),
+]
+POOR = [run(measured(0, 2, 2, 3), measured(12, 2, 2, 2)), run(measured(0, 2, 1, 3), measured(12, 2, 2, 3), collapsed=True)]
+
+
+def test_a_row_holds_rise_steps_time_and_collapses() -> None:
+    rows = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")
+        for line in methods_table({"grpo": GOOD, "rloo": POOR}).splitlines()
+        if " | " in line
+    }
+    grpo, rloo = rows["grpo"], rows["rloo"]
+    assert grpo[2:4] == ["27.1 %", "72.9 %"]
+    assert grpo[4].startswith("+45.8 [")
+    assert grpo[6:8] == ["9.0 [-29.1, 47.1]", "2/2"]
+    assert grpo[8] == "2.0 min"
+    assert rloo[6:8] == ["-", "0/2"]
+    assert rloo[9].strip(" |") == "1"
+
+
+def test_the_picture_is_drawn_for_runs_of_unequal_length(tmp_path: Path) -> None:
+    draw_methods(tmp_path / "methods.png", {"grpo": GOOD, "rloo": POOR, "ppo": GOOD[:1]})
+    assert (tmp_path / "methods.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_valid_recipe(method: str) -> None:
+    assert load_recipe("methods", {"algorithm.name": method, **METHODS[method]}).algorithm.name == method
