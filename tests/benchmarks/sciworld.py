@@ -1,21 +1,18 @@
-"""SciWorld behind the server: steps and resets with 64 clients, latency of create and reset, memory, the server's own CPU of a request.
+"""SciWorld behind the server: steps and resets with 64 clients, CPU, memory, latency of create and reset.
 
-AgentGym's server is not on any package index, so it cannot be run beside ours. The figures of the other side are quoted: its public
-repository as of May 2026, run once on 2 quiet cores with 64 clients that open a connection for each request, as AgentGym's do.
+AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared with its figures as they were recorded
+on a quiet machine of 2 cores with 64 clients ("recorded").
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import random
 import re
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -23,45 +20,68 @@ import psutil
 from environments.sciworld.simulator import INSTALL
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
-from tests.benchmarks.babyai import Client
+from tests.benchmarks.load import Client, cpu_seconds, drive, row, served
 
 CLIENTS = 64
-ROUNDS = 3
-WAVES = 2
-"""Episodes of each client in a round."""
+ROUNDS = 5
+STEPS = 10
+"""Of an episode, unless it ends before."""
 CHEAP_STEPS = 1000
 """Steps that the simulator has nothing to do for, over which the CPU of a request is taken."""
-AGENTGYM_STEPS_PER_S = 10.7
-AGENTGYM_RESETS_PER_S = 1.9
-AGENTGYM_MEMORY_MB = 10_800.0
+RECORDED_STEPS = 10.7
+"""Steps per second of AgentGym's server with 64 clients and a new connection per request."""
+RECORDED_RESETS = 1.9
+RECORDED_STEP_CPU_MS = 184.0
+RECORDED_RESET_CPU_MS = 1026.0
+RECORDED_MB = 10_800.0
+"""Resident memory of AgentGym's server with 64 sessions."""
 
 FORMS = ("look around", "inventory", "open door to {}", "go to {}", "look at {}", "pick up {}", "wait1", "open {}")
 
 
-class Wanderer(Client):
-    """Plays with random actions over what it sees."""
-
-    def choose(self, observation: str) -> str:
-        """A form of action with a place or a thing of the observation."""
-        form = self._rng.choice(FORMS)
-        if "door" in form or "go to" in form:
-            seen = re.findall(r"[Dd]oor to the ([a-z ]+?) \(", observation) or ["hallway"]
-        else:
-            seen = re.findall(r"^\t(?:an?|the) ([a-z ]+?)(?: \(|$|,|\.)", observation, re.MULTILINE) or ["cupboard"]
-        return form.format(self._rng.choice(seen))
+def action(rng: random.Random, observation: str) -> str:
+    """A random form of action with a place or a thing of the observation."""
+    form = rng.choice(FORMS)
+    if "door" in form or "go to" in form:
+        seen = re.findall(r"[Dd]oor to the ([a-z ]+?) \(", observation) or ["hallway"]
+    else:
+        seen = re.findall(r"^\t(?:an?|the) ([a-z ]+?)(?: \(|$|,|\.)", observation, re.MULTILINE) or ["cupboard"]
+    return form.format(rng.choice(seen))
 
 
-def processes(server: LocalServer) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """The server's own processes and its simulators."""
-    root = psutil.Process(server.pid)
-    simulators = [process for process in root.children(recursive=True) if process.name() == "java"]
-    return [process for process in (root, *root.children(recursive=True)) if process not in simulators], simulators
+class Player:
+    """One of AgentGym's clients: its session, what it saw last, and the seconds that its creates and resets took."""
 
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._seen: dict[str, Any] = {}
+        self.session = 0
+        self.creates_s: list[float] = []
+        self.resets_s: list[float] = []
 
-def memory_mb(server: LocalServer) -> float:
-    """Resident memory of the server with its simulators, in megabytes."""
-    own, simulators = processes(server)
-    return sum(process.memory_info().rss for process in (*own, *simulators)) / 1e6
+    def create(self) -> Client:
+        """Opens the session."""
+        began = time.perf_counter()
+        self.session = (yield "/create", {})["id"]
+        self.creates_s.append(time.perf_counter() - began)
+
+    def reset(self, index: int) -> Client:
+        """Begins a task."""
+        began = time.perf_counter()
+        self._seen = yield "/reset", {"data_idx": index, "id": self.session}
+        self.resets_s.append(time.perf_counter() - began)
+
+    def play(self) -> Client:
+        """Performs an episode's steps."""
+        for _ in range(STEPS):
+            self._seen = yield "/step", {"action": action(self._rng, self._seen["observation"]), "id": self.session}
+            if self._seen["done"]:
+                return
+
+    def idle(self) -> Client:
+        """Steps in which the simulator has nothing to do."""
+        for _ in range(CHEAP_STEPS):
+            yield "/step", {"action": "task", "id": self.session}
 
 
 def run() -> list[dict[str, Any]]:
@@ -69,102 +89,73 @@ def run() -> list[dict[str, Any]]:
     if shutil.which("java") is None:
         sys.stderr.write(f"sciworld: Java is not installed; run: {INSTALL}\n")
         return []
-    command = [sys.executable, "-m", "environments", "serve", "sciworld", "--port", "{port}"]
-    server = LocalServer("sciworld", command, environment={"PYTHONPATH": str(Path(__file__).parents[2])}, start_deadline_s=240)
-    server.start()
-    try:
-        return asyncio.run(_rows(server))
-    finally:
-        server.end()
-
-
-async def _rows(server: LocalServer) -> list[dict[str, Any]]:
     train = list(SciWorld().tasks("agentgym-train"))
     random.Random(0).shuffle(train)
-    tasks = itertools.cycle(train)
-    # The simulators start, and what each does first is compiled.
-    warming = [Wanderer(server.url, seed) for seed in range(8)]
-    await asyncio.gather(*(client.open() for client in warming))
-    for _ in range(10):
-        await asyncio.gather(*(client.reset(next(tasks)) for client in warming))
-        await asyncio.gather(*(client.play() for client in warming))
-    alone_s = await _seconds([lambda: warming[0].reset(next(tasks))] * 50, together=False)
-    for client in warming:
-        await client.post("/close", {"id": client.session})
-        client.close()
+    with served("sciworld") as server:
+        return _rows(server, iter(train))
 
-    clients = [Wanderer(server.url, seed) for seed in range(CLIENTS)]
-    creates_s = await _seconds([client.open for client in clients])
-    step_rates, reset_rates, resets_s, memory = [], [], [], []
+
+def _rows(server: LocalServer, tasks: Iterator[int]) -> list[dict[str, Any]]:
+    players = [Player(seed) for seed in range(CLIENTS)]
+    drive(server, [player.create() for player in players], keep_alive=True)
+    for _ in range(2):  # the simulators start, and most of them is compiled
+        drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
+        drive(server, [player.play() for player in players], keep_alive=True)
+    for player in players:
+        player.resets_s.clear()
+    resets, steps, anew, memory = [], [], [], []
     for _ in range(ROUNDS):
-        steps = 0
-        stepping_s = resetting_s = 0.0
-        for _ in range(WAVES):
-            began = time.perf_counter()
-            resets_s += await _seconds([_reset(client, tasks) for client in clients])
-            resetting_s += time.perf_counter() - began
-            began = time.perf_counter()
-            steps += sum(await asyncio.gather(*(client.play() for client in clients)))
-            stepping_s += time.perf_counter() - began
-        step_rates.append(steps / stepping_s)
-        reset_rates.append(CLIENTS * WAVES / resetting_s)
-        memory.append(memory_mb(server))
-    request_ms = await _request_ms(server, clients[0], train[0])
-    for client in clients:
-        client.close()
+        resets.append(drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True))
+        steps.append(drive(server, [player.play() for player in players], keep_alive=True))
+        drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
+        anew.append(drive(server, [player.play() for player in players], keep_alive=False))
+        memory.append(_resident_mb(server))
+    at_once_ms = [1000 * seconds for player in players for seconds in player.resets_s]
+    players[0].resets_s.clear()
+    for _ in range(50):
+        drive(server, [players[0].reset(next(tasks))], keep_alive=True)
+
+    def recorded(value: float) -> list[float]:
+        return [value] * ROUNDS
+
+    many = f"sciworld: {{}}, {CLIENTS} clients, {{}}, AgentGym's recorded"
     return [
-        _row(f"sciworld: steps, {CLIENTS} clients, keep-alive (AgentGym's figure quoted)", step_rates, "1/s", AGENTGYM_STEPS_PER_S),
-        _row(f"sciworld: resets, {CLIENTS} clients, keep-alive (AgentGym's figure quoted)", reset_rates, "1/s", AGENTGYM_RESETS_PER_S),
-        _row(f"sciworld: memory at {CLIENTS} sessions (AgentGym's figure quoted)", memory, "MB", AGENTGYM_MEMORY_MB),
-        _row(f"sciworld: create p50, {CLIENTS} at once", [1000 * statistics.median(creates_s)], "ms"),
-        _row(f"sciworld: reset p50, {CLIENTS} at once", [1000 * statistics.median(resets_s)], "ms"),
-        _row("sciworld: reset p50, one client", [1000 * statistics.median(alone_s)], "ms"),
-        _row("sciworld: server's CPU of a request beyond the world's", [request_ms], "ms"),
+        row(many.format("steps", "keep-alive"), [load.rate for load in steps], "1/s", recorded(RECORDED_STEPS)),
+        row(many.format("steps", "new connection per request"), [load.rate for load in anew], "1/s", recorded(RECORDED_STEPS)),
+        row(many.format("resets", "keep-alive"), [load.rate for load in resets], "1/s", recorded(RECORDED_RESETS)),
+        row("sciworld: CPU of a step, AgentGym's recorded", [load.cpu_ms for load in steps], "ms", recorded(RECORDED_STEP_CPU_MS)),
+        row("sciworld: CPU of a reset, AgentGym's recorded", [load.cpu_ms for load in resets], "ms", recorded(RECORDED_RESET_CPU_MS)),
+        row(f"sciworld: memory, {CLIENTS} sessions, AgentGym's recorded", memory, "MB", recorded(RECORDED_MB)),
+        _latency(f"sciworld: create p50, {CLIENTS} at once", [1000 * player.creates_s[0] for player in players]),
+        _latency(f"sciworld: reset p50, {CLIENTS} at once", at_once_ms),
+        _latency("sciworld: reset p50, one client", [1000 * seconds for seconds in players[0].resets_s]),
+        row("sciworld: CPU of a request beyond the world's own", [_request_ms(server, players[0])], "ms"),
     ]
 
 
-def _reset(client: Wanderer, tasks: Iterator[int]) -> Callable[[], Awaitable[Any]]:
-    index = next(tasks)
-    return lambda: client.reset(index)
+def _resident_mb(server: LocalServer) -> float:
+    root = psutil.Process(server.pid)
+    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 1e6
 
 
-async def _seconds(requests: Iterable[Callable[[], Awaitable[Any]]], together: bool = True) -> list[float]:
-    """How long each request takes, all made at once or one after another."""
-
-    async def one(request: Callable[[], Awaitable[Any]]) -> float:
-        began = time.perf_counter()
-        await request()
-        return time.perf_counter() - began
-
-    if together:
-        return await asyncio.gather(*(one(request) for request in requests))
-    return [await one(request) for request in requests]
+def _latency(name: str, milliseconds: list[float]) -> dict[str, Any]:
+    """The median; `low` and `high` are the quartiles."""
+    low, middle, high = statistics.quantiles(milliseconds, n=4)
+    return row(name, [middle], "ms") | {"low": round(low, 4), "high": round(high, 4)}
 
 
-async def _request_ms(server: LocalServer, client: Wanderer, index: int) -> float:
-    """The server's CPU, without the simulators', of a step over HTTP less that of the same step in this process."""
-    await client.reset(index)
-    own, _ = processes(server)
-    before = _cpu_s(own)
-    for _ in range(CHEAP_STEPS):
-        await client.post("/step", {"action": "task", "id": client.session})
-    served_s = _cpu_s(own) - before
+def _request_ms(server: LocalServer, player: Player) -> float:
+    """CPU of a step over HTTP less that of the same step in this process, the simulator's included on both sides."""
+    served_ms = drive(server, [player.idle()], keep_alive=True).cpu_ms
     world = SciWorld(processes=1)
     session = world.create()
-    session.reset(index)
-    before = time.process_time()
+    session.reset(0)
+    own = psutil.Process().pid
+    for _ in range(CHEAP_STEPS):  # until it is compiled, as the server's is
+        session.step("task")
+    began_s = cpu_seconds(own)
     for _ in range(CHEAP_STEPS):
         session.step("task")
-    played_s = time.process_time() - before
+    alone_s = cpu_seconds(own) - began_s
     world.close()
-    return 1000 * (served_s - played_s) / CHEAP_STEPS
-
-
-def _cpu_s(some: Iterable[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in some)
-
-
-def _row(name: str, values: list[float], unit: str, other: float | None = None) -> dict[str, Any]:
-    ours = statistics.median(values)
-    ratios = [None] * 3 if other is None else [round(value / other, 3) for value in (ours, min(values), max(values))]
-    return {"name": name, "ours": round(ours, 3), "other": other, "unit": unit} | dict(zip(("ratio", "low", "high"), ratios, strict=True))
+    return served_ms - 1000 * alone_s / CHEAP_STEPS

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 import requests
 from counting_servers import ROOT
-from sciworld_soak import memory_over_episodes, sessions
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
@@ -25,7 +25,8 @@ from environments.sciworld.simulator import INSTALL
 from environments.sciworld.tasks import all_tasks, task
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
-from tests.benchmarks.sciworld import processes
+from tests.integration.memory_soak import memory_over_episodes
+from tests.integration.playing import anonymous_mb
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 
@@ -123,7 +124,7 @@ def test_sessions_play_on_unchanged_when_every_simulator_is_killed(server: Local
     count = 8
 
     def kill() -> None:
-        killed = processes(server)[1]
+        killed = [process for process in psutil.Process(server.pid).children(recursive=True) if process.name() == "java"]
         assert killed
         for process in killed:
             process.kill()
@@ -280,18 +281,36 @@ def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> Non
         assert played == expected
 
 
-def test_clients_that_vanish_leave_no_session_after_their_lease(server: LocalServer) -> None:
-    items = [{"index": index, "lease_s": 0.5} for index in TASKS]
+def vanish(server: LocalServer, lease_s: float) -> None:
+    """64 clients begin an episode and are never heard of again; returns when no session is left."""
+    items = [{"index": index, "lease_s": lease_s} for index in TASKS]
     answer = requests.post(f"{server.url}/v1/create", json={"items": items}, timeout=PATIENCE_S)
     assert all(reply["status"] == 200 for reply in answer.json()["items"])
     deadline = time.monotonic() + PATIENCE_S
-    while sessions(server):
+    while requests.get(f"{server.url}/health", timeout=PATIENCE_S).json()["sessions"]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
+def test_clients_that_vanish_leave_no_session_after_their_lease(server: LocalServer) -> None:
+    vanish(server, 0.5)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_memory_stays_flat_over_500_episodes_and_2000_clients_that_vanish() -> None:
-    memory = memory_over_episodes(500, 10)
+def test_a_thousand_clients_that_vanish_leave_no_memory(start: Start) -> None:
+    """The episodes of a thousand would be some 300 MB."""
+    server, memory = start(), []
+    for _ in range(20):
+        vanish(server, 0.5)
+        memory.append(anonymous_mb(server))
+    server.end()
+    assert max(memory[4:]) <= 1.05 * max(memory[:4]), memory
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_memory_stays_flat_over_500_episodes() -> None:
+    """The full run: python -m tests.integration.memory_soak sciworld --episodes 500"""
+    memory = memory_over_episodes("sciworld", 500, 10)
     assert max(memory[1:]) <= 1.05 * memory[0], memory
