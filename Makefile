@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test bench up down lint clean
+.PHONY: help setup quickstart methods test bench bench-gpu up down lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -24,6 +24,9 @@ test: setup ## Run all tests
 
 bench: setup ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks
+
+bench-gpu: setup ## Measure the update on a GPU: Qwen2.5-0.5B and 1.5B architectures, trajectories of 8,000 tokens
+	@$(python) -m tests.benchmarks.update
 
 up: setup ## Start the Prefect server, MLflow and a worker on this machine
 	@$(python) -m tasks.provision.services up

@@ -14,8 +14,8 @@ from tasks.evaluation.report import change
 
 NOTE = (
     "Success on held-out tasks before and after training, mean over seeds. Rises are in points, with 95 % intervals: over seeds "
-    "(Student's t) and over tasks. Steps: training steps until a measurement first was {gain:.0f} points above the start, mean over the runs that got "
-    "there. Time: rollouts, updates and weight sync, without start-up and measurements."
+    "(Student's t) and over tasks. Steps: training steps until a measurement first was {gain:.0f} points above the start, mean over the "
+    "runs that got there. Time: rollouts, updates and weight sync, without start-up and measurements."
 )
 
 
