@@ -9,6 +9,7 @@ from random import Random
 
 import torch
 from tokenizers import AddedToken, pre_tokenizers
+from torch import distributed
 from torch.nn import functional
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -34,6 +35,8 @@ LOGIT_GAP = 6.0
 MATCH_GAIN = 0.5
 
 BATCH_TOKENS = 768
+PARTS = 2
+"""A batch is computed in so many parts, which as many processes can share."""
 WARMUP = 0.05
 DECAY = 0.5
 CONTEXT_WEIGHT = 0.2
@@ -195,7 +198,7 @@ def clone(
         progress: Called after each update with the number of tokens seen so far and the mean loss in nats.
 
     Returns:
-        The loss of each update, in nats; see `cloning_loss`.
+        The mean loss of each update, in nats; see `set_gradient`.
     """
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
@@ -209,14 +212,12 @@ def clone(
         now = (seen + sum(len(example.tokens) for example in batch) / 2) / total
         for group in optimiser.param_groups:
             group["lr"] = learning_rate * min(now / WARMUP, 1.0, (1 - now) / DECAY)
-        loss = cloning_loss(model, batch)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = set_gradient(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
         optimiser.step()
         seen += sum(len(example.tokens) for example in batch)
-        losses.append(loss.item())
-        progress(seen, losses[-1])
+        losses.append(loss)
+        progress(seen, loss)
     model.eval()
     return losses
 
@@ -227,17 +228,43 @@ def soften(model: Qwen2ForCausalLM, temperature: float) -> None:
     model.model.norm.weight /= temperature
 
 
+def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> float:
+    """Sets the gradient of a batch's mean loss over its weights (see `weights_of`) and returns that loss, in nats.
+
+    The batch is computed in `PARTS`. If torch.distributed joins several processes, they share the parts; the sum is the same to the bit.
+    """
+    rank, size = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    parameters = list(model.parameters())
+    sums = torch.zeros(sum(p.numel() for p in parameters) + 1)
+    for part in range(rank, PARTS, size):
+        if examples := batch[part::PARTS]:
+            loss = cloning_loss(model, examples)
+            gradients = torch.autograd.grad(loss, parameters)
+            sums += torch.cat([*(gradient.flatten() for gradient in gradients), loss.detach().reshape(1)])
+    if size > 1:
+        distributed.all_reduce(sums)
+    sums /= sum(sum(weights_of(example)[1:]) for example in batch)
+    for parameter, gradient in zip(parameters, sums[:-1].split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = gradient.view_as(parameter)
+    return sums[-1].item()
+
+
 def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> torch.Tensor:
-    """Weighted mean negative log-likelihood, in nats, of a batch: weight 1 on what the oracle wrote, `CONTEXT_WEIGHT` on the rest."""
+    """Weighted sum of the negative log-likelihoods of all tokens but each example's first, in nats; see `weights_of`."""
     longest = max(len(example.tokens) for example in batch)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     weights = torch.zeros(len(batch), longest)
     for row, example in enumerate(batch):
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
-        weights[row, : len(example.tokens)] = torch.tensor([1.0 if learned else CONTEXT_WEIGHT for learned in example.learned])
+        weights[row, : len(example.tokens)] = torch.tensor(weights_of(example))
     # Padding is on the right, behind everything that is learned: causal attention alone keeps it out.
     hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
     weights = weights[:, 1:]
     weighed = weights > 0
     losses = functional.cross_entropy(model.lm_head(hidden[:, :-1][weighed]), tokens[:, 1:][weighed], reduction="none")
-    return (losses * weights[weighed]).sum() / weights.sum()
+    return (losses * weights[weighed]).sum()
+
+
+def weights_of(example: Example) -> list[float]:
+    """The weight of each token in the loss: 1 on what the oracle wrote, `CONTEXT_WEIGHT` on the rest. Shape (T,)."""
+    return [1.0 if learned else CONTEXT_WEIGHT for learned in example.learned]

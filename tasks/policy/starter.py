@@ -12,15 +12,18 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -28,14 +31,25 @@ from configs.experiment import StarterPolicy
 from environments.environment import World
 from environments.registry import load_world
 from tasks.policy.demonstrations import Demonstration, demonstrations
+from tasks.provision.line import die_with_parent
 
-CODE_VERSION = 2
+if TYPE_CHECKING:
+    from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
+
+    from tasks.policy.cloning import Example
+
+CODE_VERSION = 3
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
 TOKENIZER_DEMONSTRATIONS = 500
 """From how many demonstrations the words of observations and actions are taken; those of the prompts are taken from all tasks."""
+ASSISTED_TOKENS = 100_000
+"""From how many tokens on a second process is worth its start."""
+MEETING = timedelta(minutes=5)
+"""How long one process waits for the other, which imports and makes demonstrations meanwhile."""
 MANIFEST = "starter.json"
+Report = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,7 @@ def find_starter_policy(config: StarterPolicy, environment: str, seed: int, fold
     return StarterReport(path=path, **manifest["report"], found=True)
 
 
-def build_starter_policy(
-    config: StarterPolicy, environment: str, seed: int, folder: Path, report: Callable[[int, int, float], None] | None = None
-) -> StarterReport:
+def build_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
     """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
 
     It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
@@ -109,7 +121,7 @@ def build_starter_policy(
             shutil.rmtree(left_behind)
         building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
         try:
-            made = _build(config, load_world(environment), seed, building, report)
+            made = _build(config, environment, seed, building, report)
             shutil.rmtree(folder / name, ignore_errors=True)
             building.rename(folder / name)
         except BaseException:
@@ -118,19 +130,56 @@ def build_starter_policy(
     return replace(made, path=folder / name)
 
 
-def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: Callable[[int, int, float], None] | None) -> StarterReport:
+def _build(config: StarterPolicy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
+    from tasks.policy import cloning
+
+    began = time.monotonic()
+    with _assisted(config, environment, seed, path) as store:
+        cloned = _clone(config, environment, seed, store, 0, report)
+    cloning.soften(cloned.model, config.temperature)
+    cloned.model.save_pretrained(path)
+    cloned.tokenizer.save_pretrained(path)
+    tenth = max(1, len(cloned.losses) // 10)
+    made = StarterReport(
+        path=path,
+        parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
+        vocabulary=len(cloned.tokenizer),
+        demonstrations=len(cloned.examples),
+        tokens=sum(len(example.tokens) for example in cloned.examples),
+        learned_tokens=sum(sum(example.learned) for example in cloned.examples),
+        first_loss=sum(cloned.losses[:tenth]) / tenth,
+        last_loss=sum(cloned.losses[-tenth:]) / tenth,
+        seconds=time.monotonic() - began,
+        found=False,
+    )
+    figures = {key: value for key, value in asdict(made).items() if key not in ("path", "found")}
+    files = {file.name: _digest(file) for file in sorted(path.iterdir())}
+    (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Cloned:
+    model: Qwen2ForCausalLM
+    tokenizer: Qwen2Tokenizer
+    examples: list[Example]
+    losses: list[float]
+
+
+def _clone(config: StarterPolicy, environment: str, seed: int, store: Path | None, rank: int, report: Report | None) -> _Cloned:
+    """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
     import torch
+    from torch import distributed
 
     from tasks.policy import cloning
     from tasks.policy.dialogue import Dialogue
 
-    began = time.monotonic()
-    tasks = _tasks(world, config.tasks)
-    stream = demonstrations(world, tasks, seed, DETOUR_RATE)
+    world = load_world(environment)
+    stream = demonstrations(world, _tasks(world, config.tasks), seed, DETOUR_RATE)
     first = list(islice(stream, TOKENIZER_DEMONSTRATIONS))
     tokenizer = cloning.build_tokenizer(_texts(world, first))
     dialogue = Dialogue(tokenizer, "bare", None)
-    examples: list[cloning.Example] = []
+    examples: list[Example] = []
     tokens = 0
     for demonstration in chain(first, stream):
         examples.append(cloning.to_example(demonstration, dialogue))
@@ -140,32 +189,38 @@ def _build(config: StarterPolicy, world: World, seed: int, path: Path, report: C
     model = cloning.build_model(config, tokenizer, seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
+    if store is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=MEETING)
     try:
         losses = cloning.clone(
             model, examples, config.learning_rate, seed, lambda seen, loss: report(seen, tokens, loss) if report else None
         )
     finally:
         torch.set_num_threads(threads)
-    cloning.soften(model, config.temperature)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    tenth = max(1, len(losses) // 10)
-    made = StarterReport(
-        path=path,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        vocabulary=len(tokenizer),
-        demonstrations=len(examples),
-        tokens=tokens,
-        learned_tokens=sum(sum(example.learned) for example in examples),
-        first_loss=sum(losses[:tenth]) / tenth,
-        last_loss=sum(losses[-tenth:]) / tenth,
-        seconds=time.monotonic() - began,
-        found=False,
-    )
-    figures = {key: value for key, value in asdict(made).items() if key not in ("path", "found")}
-    files = {file.name: _digest(file) for file in sorted(path.iterdir())}
-    (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
-    return made
+        if store is not None:
+            distributed.destroy_process_group()
+    return _Cloned(model, tokenizer, examples, losses)
+
+
+@contextmanager
+def _assisted(config: StarterPolicy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+    """A second process that shares the work where there is a core for it; yields the file at which the two meet.
+
+    It comes to the same weights and leaves nothing behind.
+    """
+    if config.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
+        yield None
+        return
+    store = folder.with_name(f"{folder.name}.meeting")
+    what = ["--environment", environment, "--seed", str(seed), "--config", config.model_dump_json(), "--folder", str(folder.parent)]
+    assistant = subprocess.Popen([sys.executable, "-m", "tasks.policy.starter", *what, "--assist", str(store)], stdout=subprocess.DEVNULL)
+    try:
+        yield store
+    finally:
+        assistant.kill()
+        assistant.wait()
+        store.unlink(missing_ok=True)
 
 
 def _tasks(world: World, name: str) -> list[int]:
@@ -217,8 +272,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
     parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
+    parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     config = StarterPolicy.model_validate_json(arguments.config)
+    if arguments.assist:
+        die_with_parent()
+        _clone(config, arguments.environment, arguments.seed, arguments.assist, 1, None)
+        return
     with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
 
         def show(seen: int, total: int, loss: float) -> None:

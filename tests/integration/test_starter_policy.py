@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -99,6 +100,13 @@ def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: 
     report = build(0, tmp_path)
     assert files(report) == files(made)
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
+def test_two_processes_come_to_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.policy.starter.ASSISTED_TOKENS", 0)
+    assert files(build(0, tmp_path)) == files(made)
+    assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == [tmp_path / made.path.name]
 
 
 def test_of_two_calls_at_once_one_builds(tmp_path: Path) -> None:
@@ -206,7 +214,12 @@ def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(ma
 
     for batch in ([example], [longer], [example, longer]):
         sums, weights = zip(*(weighted(each) for each in batch), strict=True)
-        torch.testing.assert_close(cloning.cloning_loss(model, batch), sum(sums) / sum(weights))
+        torch.testing.assert_close(cloning.cloning_loss(model, batch), sum(sums))
+        assert cloning.set_gradient(model, batch) == pytest.approx(float(sum(sums).detach() / sum(weights)))
+        mean = sum(sums) / sum(weights)
+        gradients = torch.autograd.grad(mean, list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
 
 
 def test_batches_hold_every_example_once_and_few_tokens() -> None:
