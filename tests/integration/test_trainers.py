@@ -77,6 +77,21 @@ def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> Non
     assert len(losses) == 8
 
 
+def test_the_critic_learns_what_trajectories_earn(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="ppo", micro_batches=2, critic__learning_rate=1e-3)
+    trainer = trainer_of(experiment, policy, tmp_path)
+    assert trainer.critic is not None
+    losses, explained = [], []
+    for _ in range(40):
+        for tensors in trainer.micro_batches_of(recorded_trajectories(policy, 0), 0):
+            trainer.critic.add_gradient(tensors)
+        losses.append(trainer.critic.update(1.0))
+        explained.append(trainer.batch_metrics["critic/explained_variance"])
+    assert abs(explained[0]) < 0.01  # it begins by knowing nothing
+    assert explained[-1] > 0.3
+    assert losses[-1] < 0.5 * losses[0]
+
+
 def test_filtering_and_masking_leave_trajectories_out_and_say_so(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="grpo", least_spread=0.6, truncated="masked", micro_batches=2)
     trainer = trainer_of(experiment, policy, tmp_path)

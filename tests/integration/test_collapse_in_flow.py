@@ -1,0 +1,60 @@
+"""What the flow does when the trainer's metrics show a collapse, by what the recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from flows.progress import RunBar
+from flows.run import Run
+from tasks.evaluation.clock import Clock
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.tracker import Tracker
+from tasks.training.collapse import TrainingCollapsed, collapse_note
+from tasks.training.job import StepDone
+
+pytestmark = pytest.mark.slow
+
+
+def steps(*rewards: float) -> Iterator[StepDone]:
+    for step, reward in enumerate(rewards, start=1):
+        yield StepDone(step, {"rollout/reward": reward, "rollout/success": reward, "update/seconds": 1.0, "sync/seconds": 0.1})
+
+
+def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
+    """A run that has been told of these steps, with its records in real files."""
+    experiment = load_recipe("quickstart", {"name": "falls", "algorithm.on_collapse": on_collapse})
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with Tracker(uri, "falls") as tracker, RunBar(30) as bar:
+        parent = tracker.start_run(on_collapse, on_collapse, {})
+        run = Run(experiment, InfraSettings(runs=tmp_path), RunFolder(tmp_path, experiment), tracker, parent, Clock(), bar)
+        try:
+            run.follow(steps(*rewards), parent)
+        finally:
+            tracker.end_run(parent)
+            tracker.flush()
+    return run
+
+
+def test_a_collapse_is_reported_with_every_step_and_the_run_goes_on(tmp_path: Path) -> None:
+    run = followed(tmp_path, "report", *[0.6] * 12, *[0.0] * 6)
+    assert len(run.folder.metrics()) == 18
+    history = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_metric_history(run.mlflow_run, "collapse")
+    assert [int(point.value) for point in history] == [0] * 14 + [1] * 2 + [2] * 2
+    assert "collapsed at step 17" in collapse_note(run.folder.metrics())
+
+
+@pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
+def test_a_collapse_ends_the_run_and_names_the_last_good_step(tmp_path: Path, on_collapse: str) -> None:
+    with pytest.raises(TrainingCollapsed, match="collapsed at step 17: reward fell from 0") as fall:
+        followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
+    assert fall.value.last_good == 14
+
+
+def test_a_run_that_learns_is_left_alone(tmp_path: Path) -> None:
+    followed(tmp_path, "stop", *[0.3 + 0.02 * i for i in range(20)])
