@@ -244,7 +244,7 @@ def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> float:
     if size > 1:
         distributed.all_reduce(sums)
     sums /= sum(sum(weights_of(example)[1:]) for example in batch)
-    for parameter, gradient in zip(parameters, sums[:-1].split([p.numel() for p in parameters]), strict=True):
+    for parameter, gradient in zip(parameters, torch.split(sums[:-1], [p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter)
     return sums[-1].item()
 
