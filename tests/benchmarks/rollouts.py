@@ -1,0 +1,311 @@
+"""Collection of episodes against what it replaces, with a real engine and a real environment server on this machine.
+
+- Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for the longest episode.
+- One offline call: the engine fed with all prompts of a collection at once, as fast as it can.
+- TRL's own multi-turn loop (`environment_factory`, vLLM in its process); see trl_rollouts.py.
+
+A random policy of 60,000 parameters samples every message, of uneven length; what is done is the expert's action, so that episodes are of
+the lengths that a trained policy's are. Both sides have the same engine, tasks, seeds, latencies and number of episodes in flight;
+runs alternate. `low` and `high` are the smallest and largest ratio of the pairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.experiment import Rollout
+from environments.client import EnvironmentClient, Session
+from environments.environment import Step
+from environments.registry import load_world
+from tasks.policy.dialogue import Dialogue
+from tasks.policy.engine import Generation, Sampling
+from tasks.policy.policy import Budgets, Message
+from tasks.policy.token_policy import TokenConversation, TokenPolicy
+from tasks.policy.vllm_engine import VllmEngine
+from tasks.provision.local import LocalServer
+from tasks.rollout.collector import Collector
+from tasks.rollout.episode import Conditions, EpisodePlan
+
+ROOT = Path(__file__).parents[2]
+EPISODES, IN_FLIGHT = 192, 64
+HORIZON = 30
+ROLLOUT = Rollout(in_flight=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
+BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
+STOPS = 1 / 12
+"""Share of the vocabulary that ends a message: messages of the random policy are then 12 tokens long on average."""
+
+Latency = Callable[[int, int], float]
+"""Seconds that the environment takes longer, by task and turn."""
+
+
+def none(task: int, turn: int) -> float:
+    return 0.0
+
+
+def exponential(task: int, turn: int) -> float:
+    return random.Random(f"{task} {turn}").expovariate(1 / 0.3)
+
+
+def heavy_tail(task: int, turn: int) -> float:
+    draw = random.Random(f"{task} {turn}")
+    return 2.0 if draw.random() < 0.02 else draw.expovariate(1 / 0.1)
+
+
+CASES: tuple[tuple[str, Latency, int], ...] = (
+    ("no latency", none, 5),
+    ("latency exponential, mean 0.3 s", exponential, 3),
+    ("latency mean 0.1 s, 2 % of steps 20 times that", heavy_tail, 2),
+)
+
+
+class GuidedPolicy(TokenPolicy):
+    """Its messages are sampled by the engine, its actions are the expert's."""
+
+    solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> GuidedConversation:
+        return GuidedConversation(self, task, seed, self.dialogue.prompt(observation), budgets)
+
+
+class GuidedConversation(TokenConversation):
+    """One episode of a `GuidedPolicy`."""
+
+    def __init__(self, policy: GuidedPolicy, task: int, seed: int, prompt: list[int], budgets: Budgets) -> None:
+        super().__init__(policy, seed, prompt, budgets)
+        self._solution = policy.solutions[task]
+
+    async def speak(self, turn: int) -> Message:
+        said = await super().speak(turn)
+        return Message(said.text, self._solution[turn], "", said.tokens, said.log_probabilities, said.policy_version, said.cut)
+
+
+class LateClient(EnvironmentClient):
+    """An environment that takes its time."""
+
+    latency: Latency = staticmethod(none)
+
+    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+        if seconds := self.latency(session.index, session.turn):
+            await asyncio.sleep(seconds)
+        return await super().step(session, action, deadline_s=deadline_s)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The ways to collect the same episodes."""
+
+    url: str
+    engine: VllmEngine
+    policy: GuidedPolicy
+    plans: tuple[EpisodePlan, ...]
+
+    def client(self, latency: Latency) -> LateClient:
+        client = LateClient([self.url], deadline_s=60, connections=IN_FLIGHT)
+        client.latency = latency
+        return client
+
+    async def ours(self, latency: Latency) -> int:
+        """Our collector; returns the number of tokens sampled."""
+        sides = self
+
+        class LateCollector(Collector):
+            def client(self) -> EnvironmentClient:
+                return sides.client(latency)
+
+        collector = LateCollector("textcraft", (self.url,), self.policy, ROLLOUT)
+        trajectories = await collector.collect(self.plans, Conditions(HORIZON, 1.0))
+        assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
+        return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
+
+    async def lock_step(self, latency: Latency) -> int:
+        """Rounds: everybody speaks, everybody acts, and again; returns the number of tokens sampled."""
+        tokens = 0
+        async with self.client(latency) as client:
+            for begin in range(0, len(self.plans), IN_FLIGHT):
+                tokens += await self._batch(client, self.plans[begin : begin + IN_FLIGHT])
+        return tokens
+
+    async def _batch(self, client: LateClient, plans: Sequence[EpisodePlan]) -> int:
+        begun = await asyncio.gather(*(client.start(plan.task) for plan in plans))
+        going = [
+            (session, await self.policy.begin(plan.task, plan.seed, observation, BUDGETS))
+            for plan, (session, observation) in zip(plans, begun, strict=True)
+        ]
+        tokens = 0
+        for turn in range(HORIZON):
+            messages = await asyncio.gather(*(conversation.speak(turn) for _, conversation in going))
+            tokens += sum(len(message.tokens) for message in messages)
+            steps = await asyncio.gather(
+                *(client.step(session, message.action or "") for (session, _), message in zip(going, messages, strict=True))
+            )
+            still = [(pair, step) for pair, step in zip(going, steps, strict=True) if not step.done]
+            for (_, conversation), step in still:
+                await conversation.hear(step.observation)
+            going = [pair for pair, _ in still]
+            if not going:
+                break
+        await asyncio.gather(*(client.close(session) for session, _ in begun))
+        return tokens
+
+    def offline(self, requests: Sequence[tuple[list[int], Sampling]]) -> int:
+        """All prompts at once in the bare engine; returns the number of tokens sampled."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        llm, tokens = self.engine._engine, 0
+        for number, (prompt, sampling) in enumerate(requests):
+            parameters = SamplingParams(
+                temperature=sampling.temperature,
+                max_tokens=sampling.max_tokens,
+                stop_token_ids=list(sampling.stop_tokens),
+                seed=sampling.seed,
+                logprobs=0,
+                detokenize=False,
+            )
+            llm.add_request(f"offline {number}", TokensPrompt(prompt_token_ids=prompt), parameters)
+        while llm.has_unfinished_requests():
+            tokens += sum(len(output.outputs[0].token_ids) for output in llm.step() if output.finished)
+        return tokens
+
+
+class Bench:
+    """The server and the engine that both sides share."""
+
+    def __enter__(self) -> Sides:
+        sys.path.insert(0, str(ROOT / "tests" / "integration"))
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        import torch
+        from tiny_policy import build_tiny_policy
+        from transformers import AutoTokenizer
+
+        torch.set_num_threads(1)
+        command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
+        self.server = LocalServer("textcraft", command, environment={"PYTHONPATH": str(ROOT)})
+        self.server.start()
+        self.folder = tempfile.TemporaryDirectory()
+        model = build_tiny_policy(Path(self.folder.name))
+        self.engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, in_flight=IN_FLIGHT, dtype="float32")
+        dialogue = Dialogue(AutoTokenizer.from_pretrained(model), "bare", None)
+        ids = range(len(AutoTokenizer.from_pretrained(model)))
+        dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
+        policy = GuidedPolicy(self.engine, dialogue)
+        solutions = expert_solutions(EPISODES)
+        object.__setattr__(policy, "solutions", solutions)
+        plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(solutions))
+        return Sides(self.server.url, self.engine, policy, plans)
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close()
+        self.server.end()
+        self.folder.cleanup()
+
+
+def expert_solutions(count: int) -> dict[int, list[str]]:
+    """The expert's actions in so many training tasks of at most `HORIZON` turns."""
+    world, found = load_world("textcraft"), {}
+    tasks = list(world.tasks("train"))
+    random.Random(0).shuffle(tasks)
+    for task in tasks:
+        environment, actions, done = world.create(), [], False
+        environment.reset(task)
+        with suppress(Exception):
+            while not done and len(actions) < HORIZON:
+                actions.append(environment.oracle_action())
+                done = environment.step(actions[-1]).done
+        if done:
+            found[task] = actions
+        if len(found) == count:
+            break
+    return found
+
+
+class Recorder:
+    """Remembers what the engine is asked while the block lasts."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.requests: list[tuple[list[int], Sampling]] = []
+        self._engine, self._generate = engine, engine.generate
+
+    def __enter__(self) -> Recorder:
+        async def generate(tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+            self.requests.append((list(tokens), sampling))
+            return await self._generate(tokens, sampling, session)
+
+        self._engine.generate = generate  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._engine.generate  # type: ignore[method-assign]
+
+
+def fresh(engine: VllmEngine) -> None:
+    """Nobody profits from what another has computed."""
+    engine._engine.reset_prefix_cache()
+
+
+def timed(work: Callable[[], int]) -> tuple[float, int]:
+    """Seconds, and tokens."""
+    began = time.perf_counter()
+    tokens = work()
+    return time.perf_counter() - began, tokens
+
+
+def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
+    rows = []
+    for name, latency, pairs in CASES:
+        ours: list[float] = []
+        theirs: list[float] = []
+        for number in range(pairs):
+            sides = [(ours, bench.ours), (theirs, bench.lock_step)]
+            for seconds, side in sides if number % 2 == 0 else reversed(sides):
+                fresh(bench.engine)
+                seconds.append(timed(lambda side=side, latency=latency: asyncio.run(side(latency)))[0])
+        name = f"rollouts, {name}: against lock-step rounds"
+        rows.append(row(name, [EPISODES / s for s in ours], [EPISODES / s for s in theirs], "episodes/s"))
+    return rows
+
+
+def against_offline(bench: Sides, pairs: int = 5) -> dict[str, Any]:
+    with Recorder(bench.engine) as recorder:
+        asyncio.run(bench.ours(none))
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(pairs):
+        fresh(bench.engine)
+        seconds, tokens = timed(lambda: asyncio.run(bench.ours(none)))
+        ours.append(tokens / seconds)
+        fresh(bench.engine)
+        seconds, tokens = timed(lambda: bench.offline(recorder.requests))
+        theirs.append(tokens / seconds)
+    return row("rollouts, no latency: engine use, against one offline call", ours, theirs, "tokens/s")
+
+
+def row(name: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> dict[str, Any]:
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "name": name,
+        "ours": round(statistics.median(ours), 3),
+        "other": round(statistics.median(theirs), 3),
+        "ratio": round(statistics.median(ratios), 3),
+        "low": round(min(ratios), 3),
+        "high": round(max(ratios), 3),
+        "unit": unit,
+    }
+
+
+def run() -> list[dict[str, Any]]:
+    """The rows of the table."""
+    with Bench() as bench:
+        asyncio.run(bench.ours(none))  # warms up
+        return [*against_lock_step(bench), against_offline(bench)]
