@@ -34,6 +34,7 @@ from configs.collection import Collection
 from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient
 from tasks.policy.sources import opened_policy
+from tasks.policy.token_policy import TokenPolicy
 from tasks.provision.servers import EnvironmentServers
 from tasks.rollout.collecting import collect_to_shelf
 from tasks.rollout.shelf import Shelf
@@ -93,6 +94,8 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                         check=servers.check if servers else lambda: None,
                     )
                 )
+            if isinstance(policy, TokenPolicy):
+                tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
     print(f"{folder}: {tally.summary()}")
     return str(folder)
@@ -106,6 +109,7 @@ class Tally:
         self.before = before
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.turns = self.tokens = 0
+        self.cached: float | None = None
         self.reasons: dict[str, int] = {}
         self._began = time.perf_counter()
         self._bar = tqdm(total=episodes, initial=before, unit="episode", dynamic_ncols=True, file=sys.stderr, disable=before == episodes)
@@ -138,6 +142,8 @@ class Tally:
             f"{played} episodes ({self.before} before), success {self._success():.1%}, {self.turns / played:.1f} turns, "
             f"{self.tokens} tokens of the policy"
         )
+        if self.cached is not None:
+            line += f", {self.cached:.0%} of the prompts' tokens from the prefix cache"
         if failed:
             reason = max(self.reasons, key=lambda each: self.reasons[each])
             line += f"; {failed} FAILED, most often: {reason}. The same command plays their groups again"
