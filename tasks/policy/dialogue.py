@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
@@ -31,6 +31,8 @@ Write "Action:" once in a message. Only the line that follows it is performed.""
 # Stand-ins for texts of which the place in a rendered conversation is looked up. Nothing that a template trims or parses.
 _INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecondzQ", "QzThirdzQ"
 _REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
+
+CACHED_REPLIES = 4096
 
 _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
@@ -114,6 +116,9 @@ class Dialogue:
         self._render_options: dict[str, Any] = {"strftime_now": partial(datetime.strftime, datetime(2025, 1, 1))}
         self._special_texts = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self.system_role = False
+        self._anchor = self._encode(_REPLY)
+        # The members of a group see much the same: rendering a template and encoding take longer than a turn of a small engine.
+        self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
         tail = self._derive()
         tokens = self._encode_after_reply(tail)
         self._end_of_turn = self._find_end_of_turn(tokens)
@@ -140,14 +145,17 @@ class Dialogue:
             last_tokens: The message just written. If it lacks the template's end of turn (the token budget cut it, or another stop
                 token ended it), the result begins with it.
         """
+        tokens = self._cached_reply(observation)
+        if self._end_of_turn is not None and last_tokens and last_tokens[-1] == self._end_of_turn:
+            return list(tokens[tokens.index(self._end_of_turn) + 1 :])
+        return list(tokens)
+
+    def _whole_reply(self, observation: str) -> tuple[int, ...]:
+        """What follows a message without its end of turn."""
         if self._has_special_text(observation):
             before, after = self._tail(_SECOND).split(_SECOND)
-            tokens = [*self._encode_after_reply(before), *self._encode_plain(observation), *self._encode(after)]
-        else:
-            tokens = self._encode_after_reply(self._tail(observation))
-        if self._end_of_turn is not None and last_tokens and last_tokens[-1] == self._end_of_turn:
-            return tokens[tokens.index(self._end_of_turn) + 1 :]
-        return tokens
+            return (*self._encode_after_reply(before), *self._encode_plain(observation), *self._encode(after))
+        return tuple(self._encode_after_reply(self._tail(observation)))
 
     def message(self, text: str) -> list[int]:
         """The tokens of a message that says `text`, end of turn included: for demonstrations. Shape (M,)."""
@@ -268,11 +276,10 @@ class Dialogue:
         Raises:
             ChatTemplateError: The end of a message and what follows share a token.
         """
-        anchor = self._encode(_REPLY)
         tokens = self._encode(_REPLY + tail)
-        if tokens[: len(anchor)] != anchor:
+        if tokens[: len(self._anchor)] != self._anchor:
             raise self._fault("puts no boundary between tokens after the policy's message")
-        return tokens[len(anchor) :]
+        return tokens[len(self._anchor) :]
 
     def _find_end_of_turn(self, tail: list[int]) -> int | None:
         """The special token that ends the policy's turn: the first of the tail, blanks before it aside; None if there is none."""
