@@ -2,7 +2,6 @@
 
 - Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for the longest episode.
 - One offline call: the engine fed with all prompts of a collection at once, as fast as it can.
-- TRL's own multi-turn loop (`environment_factory`, vLLM in its process); see trl_rollouts.py.
 
 A random policy of 60,000 parameters samples every message, of uneven length; what is done is the expert's action, so that episodes are of
 the lengths that a trained policy's are. Both sides have the same engine, tasks, seeds, latencies and number of episodes in flight;
