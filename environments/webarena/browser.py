@@ -66,6 +66,28 @@ def find_chromium() -> str | None:
     return next((path for name in EXECUTABLES if (path := shutil.which(name))), None)
 
 
+def settle(gone: asyncio.Future[None]) -> None:
+    """Says that it is gone. A second call does nothing."""
+    if not gone.done():
+        gone.set_result(None)
+
+
+async def unless(gone: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns, unless `gone` is done before: Playwright does not always answer what it asked of a browser that has died.
+
+    Raises:
+        BrowserLostError: The browser is gone.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise BrowserLostError("the browser ended while a window was opened")
+        return task.result()
+    finally:
+        task.cancel()
+
+
 @dataclass(eq=False, slots=True)
 class _Running:
     """A browser with its driver.
@@ -74,10 +96,12 @@ class _Running:
         opened: Contexts that it ever had.
         contexts: Contexts that it has.
         retired: Whether it gets no more.
+        gone: Done when the browser has ended.
     """
 
     driver: Playwright
     browser: Browser
+    gone: asyncio.Future[None]
     opened: int = 0
     contexts: int = 0
     retired: bool = False
@@ -154,7 +178,7 @@ class Browsers:
             if running.opened >= CONTEXTS_PER_BROWSER:
                 running.retired, self._current = True, None
         try:
-            context = await running.browser.new_context(**{"proxy": {"server": self.gate.address}} | options)
+            context = await unless(running.gone, running.browser.new_context(**{"proxy": {"server": self.gate.address}} | options))
         except BaseException:
             await self._release(running)
             raise
@@ -202,7 +226,8 @@ class Browsers:
             await driver.stop()
             raise BrowserLostError(f"{executable} did not start: {fault.message[:500]}") from fault
         log.info("browser started", extra={"executable": executable, "version": browser.version})
-        running = _Running(driver, browser)
+        running = _Running(driver, browser, asyncio.get_running_loop().create_future())
+        browser.on("disconnected", lambda _: settle(running.gone))
         self._running.add(running)
         return running
 

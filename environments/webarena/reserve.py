@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from playwright.async_api import BrowserContext, Error
 
-from environments.webarena.browser import BrowserError, Browsers
+from environments.webarena.browser import BrowserError, Browsers, settle, unless
 from environments.webarena.tab import Tab
 from environments.webarena.window import CONTEXT
 
@@ -62,11 +62,24 @@ class Reserve:
         """Begins to open the next window, if none is ready."""
         if self._ready is None:
             self._ready = asyncio.create_task(self._open())
+            self._ready.add_done_callback(_look_at_fault)
 
     async def _open(self) -> Opened:
         context, close = await self._browsers.open_context(**CONTEXT)
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        context.once("close", lambda _: settle(gone))
         try:
-            return Opened(context, close, await Tab.of(await context.new_page()))
+            return Opened(context, close, await unless(gone, _first_tab(context)))
         except BaseException:
             await close()
             raise
+
+
+def _look_at_fault(done: asyncio.Task[Opened]) -> None:
+    """Whoever takes the window is told what went wrong; if nobody does, it does not matter."""
+    if not done.cancelled():
+        done.exception()
+
+
+async def _first_tab(context: BrowserContext) -> Tab:
+    return await Tab.of(await context.new_page())

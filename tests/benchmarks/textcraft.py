@@ -1,7 +1,8 @@
 """TextCraft behind the server: 64 clients on 2 cores, with a new connection per request, kept alive, and in batches; cost of HTTP.
 
 AgentGym's own server is on no package index. Ours is compared with its figures as they were recorded on a quiet machine of 2 cores
-("recorded"), and side by side with a FastAPI server of the same world, with which the noise of a machine cancels.
+("recorded"), and side by side with a FastAPI server of the same world and with an application that does nothing under uvicorn: there the
+noise of a machine cancels. CPU is the server's, the kernel's part included, less what the same steps take without a server.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ ROUNDS = 5
 STEPS = 40
 """Of an episode at most. Actions are random: few episodes end before."""
 BATCHES = 30
+HOWS = {"new connection per request": False, "keep-alive": True}
+BARE = "an application that does nothing"
 RECORDED_STEPS = 2331.0
 """Steps per second of AgentGym's server with 64 clients and a new connection per request."""
 RECORDED_RESETS = 1020.0
@@ -111,42 +114,50 @@ def measure(server: LocalServer, play: Play, what: str, *, keep_alive: bool) -> 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the benchmark, about a minute."""
-    plain = [sys.executable, "-m", "tests.benchmarks.fastapi_textcraft", "{port}"]
-    with served("textcraft") as ours, served("fastapi", command=plain) as theirs:
-        return _rows(ours, theirs)
+    started = (served("textcraft"), served("FastAPI", command=_other("fastapi_textcraft")), served("bare", command=_other("bare_asgi")))
+    with started[0] as ours, started[1] as theirs, started[2] as bare:
+        return _rows({"ours": ours, "FastAPI": theirs, BARE: bare})
 
 
-def _rows(ours: LocalServer, theirs: LocalServer) -> list[dict[str, Any]]:
-    loads: dict[str, list[Load]] = {}
-    http_ms: dict[str, list[float]] = {}
+def _other(module: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.benchmarks.{module}", "{port}"]
+
+
+def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
+    loads: dict[tuple[str, str, str], list[Load]] = {}
+    alone_ms: dict[str, list[float]] = {"resets": [], "steps": []}
     batches, tasks = [], itertools.cycle(TextCraft().tasks("train"))
     for seed in range(ROUNDS + 1):  # the first round warms up
-        for place, server in (("ours", ours), ("theirs", theirs)):
-            play = Play(seed)
+        play = Play(seed)
+        for what, some in alone_ms.items():
+            some.append(play.alone_s(what) * 1000)
+        for who, server in servers.items():
             measure(server, play, "create", keep_alive=True)
-            for keep_alive, how in ((False, "new connection per request"), (True, "keep-alive")):
+            for how, keep_alive in HOWS.items():
                 for what in ("resets", "steps"):
-                    load = measure(server, play, what, keep_alive=keep_alive)
-                    loads.setdefault(f"{place} {what} {how}", []).append(load)
-                    if place == "ours":
-                        cost = (load.cpu_s - play.alone_s(what)) / load.requests * 1000
-                        http_ms.setdefault(f"of a {what[:-1]}, {how}", []).append(cost)
-                    elif what == "steps":
-                        measure(server, play, "reset", keep_alive=True)
+                    loads.setdefault((who, what, how), []).append(measure(server, play, what, keep_alive=keep_alive))
+                measure(server, play, "reset", keep_alive=True)
             measure(server, play, "close", keep_alive=True)
-        load = drive(ours, [batch(tasks)], keep_alive=True)
-        batches.append(CLIENTS * BATCHES / load.wall_s)
+        batches.append(CLIENTS * BATCHES / drive(servers["ours"], [batch(tasks)], keep_alive=True).wall_s)
+
+    def rates(who: str, what: str, how: str) -> list[float]:
+        return [load.rate for load in loads[who, what, how][1:]]
+
+    def costs(who: str, what: str, how: str) -> list[float]:
+        worlds = alone_ms[what] if who != BARE else [0.0] * (ROUNDS + 1)
+        return [load.cpu_ms - world_ms / load.requests for load, world_ms in zip(loads[who, what, how], worlds, strict=True)][1:]
 
     rows = []
-    rate = {name: [load.rate for load in some[1:]] for name, some in loads.items()}
     for what, recorded in (("resets", RECORDED_RESETS), ("steps", RECORDED_STEPS)):
-        for how in ("new connection per request", "keep-alive"):
-            mine, other = rate[f"ours {what} {how}"], rate[f"theirs {what} {how}"]
-            name = f"textcraft: {what}, {CLIENTS} clients, {how}"
-            rows.append(row(f"{name}, beside FastAPI", mine, "1/s", other))
+        for how in HOWS:
+            name, mine = f"textcraft: {what}, {CLIENTS} clients, {how}", rates("ours", what, how)
             rows.append(row(f"{name}, AgentGym's recorded", mine, "1/s", [recorded] * ROUNDS))
-    rows.append(row(f"textcraft: steps, batches of {CLIENTS}, AgentGym's recorded", batches[1:], "1/s", [RECORDED_STEPS] * ROUNDS))
-    for how in ("keep-alive", "new connection per request"):
-        rows.append(row(f"textcraft: steps, batches of {CLIENTS}, beside ours with {how}", batches[1:], "1/s", rate[f"ours steps {how}"]))
-    rows += [row(f"textcraft: CPU of HTTP and sessions, {what}", costs[1:], "ms") for what, costs in http_ms.items()]
+            rows.append(row(f"{name}, beside FastAPI", mine, "1/s", rates("FastAPI", what, how)))
+    name = f"textcraft: steps, batches of {CLIENTS}"
+    rows.append(row(f"{name}, AgentGym's recorded", batches[1:], "1/s", [RECORDED_STEPS] * ROUNDS))
+    rows += [row(f"{name}, beside one a request, {how}", batches[1:], "1/s", rates("ours", "steps", how)) for how in HOWS]
+    for how in HOWS:
+        for what in alone_ms:
+            name, mine = f"textcraft: CPU of HTTP and sessions, of a {what[:-1]}, {how}", costs("ours", what, how)
+            rows += [row(f"{name}, beside {who}", mine, "ms", costs(who, what, how)) for who in servers if who != "ours"]
     return rows

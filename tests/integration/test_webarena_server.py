@@ -195,10 +195,10 @@ def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path) ->
         def renderers() -> int:
             return sum("--type=renderer" in process.cmdline() for process in chromium_processes(root))
 
-        eventually(lambda: renderers() == 0)
+        eventually(lambda: renderers() <= 1)  # the window in reserve
         for index in range(4):
             assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
-        eventually(lambda: renderers() == 0)
+        eventually(lambda: renderers() <= 1)  # the window in reserve
         with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
             assert json.load(answer)["sessions"] == 0
     finally:
