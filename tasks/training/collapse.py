@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from configs.experiment import Experiment
+
 Metrics = Mapping[str, float]
 
 HEALTHY, STRAINED, COLLAPSED = 0.0, 1.0, 2.0
@@ -87,6 +89,13 @@ def verdict_at(history: Mapping[int, Metrics], step: int) -> Verdict:
 def last_good_step(history: Mapping[int, Metrics]) -> int:
     """The last step (counted from 1) at which the run was healthy; 0 if it never was."""
     return max((step for step in history if verdict_at(history, step).level == HEALTHY), default=0)
+
+
+def checkpoints_kept(experiment: Experiment) -> int:
+    """How many of the newest checkpoints must stay: a collapse shows steps after the last good one, to which a run may be rolled back."""
+    if experiment.algorithm.on_collapse != "roll_back":
+        return experiment.keep_checkpoints
+    return max(experiment.keep_checkpoints, -(-2 * WINDOW // experiment.checkpoint_every) + 1)
 
 
 def collapse_note(history: Mapping[int, Metrics]) -> str:

@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from tasks.curriculum.horizon import horizon_at
 from tasks.training import checkpoint
+from tasks.training.collapse import checkpoints_kept
 from tasks.training.job import Saved, StepDone, Trained
 from tasks.training.step_metrics import rollout_metrics
 
@@ -70,7 +71,7 @@ class FlowCallback(TrainerCallback):
         published = self.worker.trainer.published
         if published is not None:
             self.worker.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
-            checkpoint.prune(published.folder.parent, self.worker.experiment.keep_checkpoints, self.worker.job.phase_ends)
+            checkpoint.prune(published.folder.parent, checkpoints_kept(self.worker.experiment), self.worker.job.phase_ends)
         if step >= self.until:
             self.worker.tell(Trained(step))
             self.until = self.worker.obey(step)

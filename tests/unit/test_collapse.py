@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
+from configs.recipe import load_recipe
 from tasks.training.checkpoint import roll_back, steps_in
-from tasks.training.collapse import COLLAPSED, HEALTHY, STRAINED, collapse_note, last_good_step, verdict
+from tasks.training.collapse import COLLAPSED, HEALTHY, STRAINED, checkpoints_kept, collapse_note, last_good_step, verdict
 
 GOOD = {
     "rollout/reward": 0.5,
@@ -78,6 +79,15 @@ def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
     assert "last healthy at step 22" in note
     assert last_good_step(history) == 22
     assert "collapsed at step 25" in note
+
+
+def test_a_run_that_may_be_rolled_back_keeps_checkpoints_from_before_a_collapse_can_show() -> None:
+    def kept(**overrides: object) -> int:
+        return checkpoints_kept(load_recipe("quickstart", {name.replace("__", "."): value for name, value in overrides.items()}))
+
+    assert kept(keep_checkpoints=2, checkpoint_every=3) == 2
+    assert kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5  # 3, 6, 9 and 12 steps back, and the last
+    assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
 
 
 def test_rolling_back_keeps_what_came_before(tmp_path: Path) -> None:
