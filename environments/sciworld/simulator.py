@@ -5,6 +5,7 @@ It ends by itself when its standard input closes, which the system does when thi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -225,7 +226,8 @@ class Simulator:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait(END_S)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it is dying all the same; the standard library collects it later
+        process.wait(END_S)
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         pipe.close()
