@@ -24,11 +24,15 @@ ROUNDS = 5
 STEPS = 40
 """Of an episode at most. Actions are random: few episodes end before."""
 BATCHES = 30
+BATCH_CLIENTS = 4
+"""So that one thinks out its next request while the server works for another."""
 HOWS = {"new connection per request": False, "keep-alive": True}
 BARE = "an application that does nothing"
 RECORDED_STEPS = 2331.0
 """Steps per second of AgentGym's server with 64 clients and a new connection per request."""
 RECORDED_RESETS = 1020.0
+RECORDED_STEP_MS, RECORDED_RESET_MS = 0.45, 1.0
+"""CPU of AgentGym's server for one of each."""
 
 
 def action(rng: random.Random, observation: str) -> str:
@@ -126,7 +130,7 @@ def _other(module: str) -> list[str]:
 def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
     loads: dict[tuple[str, str, str], list[Load]] = {}
     alone_ms: dict[str, list[float]] = {"resets": [], "steps": []}
-    batches, tasks = [], itertools.cycle(TextCraft().tasks("train"))
+    batches, batch_ms, tasks = [], [], itertools.cycle(TextCraft().tasks("train"))
     for seed in range(ROUNDS + 1):  # the first round warms up
         play = Play(seed)
         for what, some in alone_ms.items():
@@ -138,7 +142,9 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
                     loads.setdefault((who, what, how), []).append(measure(server, play, what, keep_alive=keep_alive))
                 measure(server, play, "reset", keep_alive=True)
             measure(server, play, "close", keep_alive=True)
-        batches.append(CLIENTS * BATCHES / drive(servers["ours"], [batch(tasks)], keep_alive=True).wall_s)
+        batched = drive(servers["ours"], [batch(tasks) for _ in range(BATCH_CLIENTS)], keep_alive=True)
+        batches.append(BATCH_CLIENTS * CLIENTS * BATCHES / batched.wall_s)
+        batch_ms.append(batched.cpu_s * 1000 / (BATCH_CLIENTS * CLIENTS * BATCHES))
 
     def rates(who: str, what: str, how: str) -> list[float]:
         return [load.rate for load in loads[who, what, how][1:]]
@@ -160,4 +166,12 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
         for what in alone_ms:
             name, mine = f"textcraft: CPU of HTTP and sessions, of a {what[:-1]}, {how}", costs("ours", what, how)
             rows += [row(f"{name}, beside {who}", mine, "ms", costs(who, what, how)) for who in servers if who != "ours"]
+    rows.append(
+        row(f"textcraft: all CPU of a step, batches of {CLIENTS}, AgentGym's recorded", batch_ms[1:], "ms", [RECORDED_STEP_MS] * ROUNDS)
+    )
+    for what, recorded_ms in (("resets", RECORDED_RESET_MS), ("steps", RECORDED_STEP_MS)):
+        for how in HOWS:
+            spent = [load.cpu_ms for load in loads["ours", what, how][1:]]
+            name = f"textcraft: all CPU of a {what[:-1]}, {how}, AgentGym's recorded"
+            rows.append(row(name, spent, "ms", [recorded_ms] * ROUNDS))
     return rows

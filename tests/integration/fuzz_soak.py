@@ -31,6 +31,8 @@ def main() -> int:
         fuzzer = Fuzzer(server.url, given.world, tasks, given.seed)
         for done in tqdm(range(0, given.requests, PART), f"{given.world} x{PART}"):
             fuzzer.run(min(PART, given.requests - done))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what was sent so far:\n")
     finally:
         server.end()
     sent, statuses = sum(fuzzer.statuses.values()), dict(sorted(fuzzer.statuses.items()))
