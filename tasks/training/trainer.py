@@ -77,6 +77,7 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""] * (rows * arguments.world_size)}),
             processing_class=tokenizer,
         )
+        self._gather_rows_of_unequal_numbers()
         if algorithm.kl_in == "reward":
             self.beta = 0.0  # the reference model is loaded, and the loss leaves it alone
         self.critic: Critic | None = None
@@ -84,6 +85,16 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
             self.critic = Critic(
                 policy, algorithm.critic, self.accelerator.device, bool(arguments.bf16), experiment.policy.gradient_checkpointing
             )
+
+    def _gather_rows_of_unequal_numbers(self) -> None:
+        """TRL gathers one figure per trajectory for its metrics, and our micro-batches have other numbers of rows on each process."""
+        gather = self.accelerator.gather
+
+        def gather_padded(tensor: torch.Tensor) -> Any:
+            missing = float("nan") if tensor.is_floating_point() else 0
+            return gather(self.accelerator.pad_across_processes(tensor, pad_index=missing))
+
+        self.accelerator.gather = gather_padded
 
     def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
         """Whole groups become lessons, lessons become tensors."""

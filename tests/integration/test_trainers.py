@@ -27,19 +27,20 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-def updated_by(processes: int, policy: str, out: Path) -> dict[str, Any]:
+def updated_by(processes: int, algorithm: str, policy: str, out: Path) -> dict[str, Any]:
     """What so many processes, joined by gloo, make of the same batches."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
-    run = [sys.executable, *launch, str(HERE / "update_process.py"), policy, str(out)]
+    run = [sys.executable, *launch, str(HERE / "update_process.py"), algorithm, policy, str(out)]
     made = subprocess.run(run, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=500)
     assert made.returncode == 0, made.stderr[-4000:]
     loaded: dict[str, Any] = torch.load(out, weights_only=True)
     return loaded
 
 
-def test_two_processes_make_the_update_of_one(policy: str, tmp_path: Path) -> None:
-    one, two = updated_by(1, policy, tmp_path / "one.pt"), updated_by(2, policy, tmp_path / "two.pt")
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_processes_make_the_update_of_one(algorithm: str, policy: str, tmp_path: Path) -> None:
+    one, two = (updated_by(n, algorithm, policy, tmp_path / f"{n}.pt") for n in (1, 2))
     assert two["norms"] == pytest.approx(one["norms"], rel=1e-4)
     assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-6)
     start = {f"policy.{name}": p for name, p in _start(policy).named_parameters()}
