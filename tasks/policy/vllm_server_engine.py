@@ -14,6 +14,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,6 +319,7 @@ class VllmServerEngine:
             try:
                 found = await self._post(server, "/v1/models", b"", self._request_seconds, method="GET")
                 model = msgspec.json.decode(found, type=_Models).data[0]
+                await self._resume(server)  # whoever paused it to load weights may have been killed
                 await self._check_log_probabilities(server, model.id)
             except (_Gone, msgspec.DecodeError, IndexError) as fault:
                 raise EngineFault(f"{server.url} is not a vLLM server that can be used: {fault}") from fault
@@ -363,20 +365,27 @@ class VllmServerEngine:
         await asyncio.gather(*(load(server) for server in self.servers))
 
     async def _load(self, server: Server) -> None:
+        """Pauses the server, gives it the weights and lets it go on, also when it fails or is cancelled in between."""
         steps: tuple[tuple[str, dict[str, Any]], ...] = (
             ("/pause?mode=wait", {}),
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self._weights)}}),
             ("/reset_prefix_cache", {}),
             ("/update_weight_version", {"new_version": self._version()}),
-            ("/resume", {}),
         )
-        for path, content in steps:
-            try:
+        try:
+            for path, content in steps:
                 await self._post(server, path, msgspec.json.encode(content), LOAD_S)
-            except EngineFault as refused:
-                raise EngineFault(
-                    f"{refused}; weights can be loaded into servers that were started with VLLM_SERVER_DEV_MODE=1"
-                ) from refused
+        except EngineFault as refused:
+            raise EngineFault(f"{refused}; weights can be loaded into servers that were started with VLLM_SERVER_DEV_MODE=1") from refused
+        except asyncio.CancelledError:
+            await self._resume(server)
+            raise
+        await self._post(server, "/resume", b"{}", LOAD_S)
+
+    async def _resume(self, server: Server) -> None:
+        """Lets a server go on that may have been paused; one that cannot be paused has no such address."""
+        with suppress(_Gone, EngineFault):
+            await self._post(server, "/resume", b"{}", CONNECT_S)
 
     def _version(self) -> str:
         return f"{self._folder.name}/{self._loads}"

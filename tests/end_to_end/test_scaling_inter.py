@@ -75,21 +75,21 @@ def test_a_finished_run_is_not_done_again(undisturbed: Path, policy: str) -> Non
 
 @pytest.mark.parametrize("seed", [1])
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, undisturbed: Path, tmp_path: Path, seed: int) -> None:
-    """The flow and the trainer are killed in turn; the environment server is killed in between and must not even end the run."""
+    """The flow and the trainer are killed in turn; the environment server is killed before that and must not even end the run."""
     chance = random.Random(seed)
-    for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", chance.randint(3, 5))):
+    for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", 3)):
         run = start(tmp_path, policy)
         try:
             wait_for(lambda reached=reached: max(metrics(tmp_path), default=0) >= reached, run)
-            find(run, "environments", "serve").kill()
-            time.sleep(chance.uniform(0, 1.5))
             if victim == "flow":
+                find(run, "environments", "serve").kill()
+                time.sleep(chance.uniform(0, 0.5))
                 children = family(run.pid)[1:]
                 run.kill()
                 run.wait()
                 _, alive = psutil.wait_procs(children, timeout=15)
                 assert alive == []
-            else:
+            else:  # at once: a quick machine is through with the last three steps in a second
                 find(run, "tasks.training.worker").kill()
                 assert run.wait(60) != 0
                 assert "the same command" in (tmp_path / "terminal.log").read_text().lower()

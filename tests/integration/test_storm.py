@@ -12,13 +12,13 @@ from tasks.rollout.collector import whole_groups
 
 @pytest.mark.slow
 def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward_is_made_up(state_dir: Path) -> None:
-    report = collect(240, 0.5, state_dir)
+    report = collect(960, 0.2, state_dir)
     assert report.kills >= 2
-    assert len(report.trajectories) == 240
+    assert len(report.trajectories) == 960
     assert report.wrong == []
     assert all(t.reason and t.reward < 1 for t in report.failed)
     groups, left_out = whole_groups(report.trajectories)
-    assert len(groups) + left_out == 60
+    assert len(groups) + left_out == 240
     assert left_out == len({t.group for t in report.failed})
-    assert left_out < 6  # retried, not given up
+    assert left_out < 24  # retried, not given up
     assert report.sessions == 0

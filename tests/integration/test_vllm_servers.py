@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,23 @@ def as_after_a_restart(server: LocalServer, policy: str) -> None:
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
     for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
         requests.post(f"{server.url}{path}", json=content, timeout=60).raise_for_status()
+
+
+def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+    model = model_of(policy)
+    engine.load(model.named_parameters())
+
+    async def cut_short() -> None:
+        for seconds in (0.001, 0.004, 0.01, 0.02, 0.04):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(engine._load(engine.servers[0]), seconds)
+
+    asyncio.run(cut_short())
+    engine.load(model.named_parameters())
+    answer = generate(engine, 6)[0]
+    requests.post(f"{servers[0].url}/pause?mode=wait", json={}, timeout=60).raise_for_status()  # and by one that was killed
+    with closing(VllmServerEngine([server.url for server in servers], request_seconds=20)) as later:
+        assert generate(later, 6)[0].tokens == answer.tokens
 
 
 def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> None:
