@@ -100,7 +100,17 @@ class LocalRecords:
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         if self._server is not None:
+            send_what_waits()
             self._server.end()
+
+
+def send_what_waits(seconds: float = 2.0) -> None:
+    """Lets Prefect's background threads send their logs and events while there is a server; without one each would try for seconds."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=seconds)
 
 
 def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:

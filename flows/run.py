@@ -84,11 +84,13 @@ class TaskLists:
         instruction: What the agent is told first.
         train: Task indices to learn from.
         evaluation: Task indices to measure on.
+        tags: Task index to a tag, such as "depth 2", by which success is broken down; not every world has tags.
     """
 
     instruction: str
     train: list[int]
     evaluation: list[int]
+    tags: dict[int, str]
 
 
 @contextmanager
@@ -143,7 +145,10 @@ def task_lists(experiment: Experiment, urls: tuple[str, ...]) -> TaskLists:
             world = await client.world()
             train = await client.tasks(experiment.environment.train_tasks)
             evaluation = await client.tasks(experiment.evaluation.tasks)
-        return TaskLists(world.instruction, train[: experiment.environment.n_train_tasks], evaluation[: experiment.evaluation.n_tasks])
+            tags = await client.tags(experiment.evaluation.tasks)
+        return TaskLists(
+            world.instruction, train[: experiment.environment.n_train_tasks], evaluation[: experiment.evaluation.n_tasks], tags
+        )
 
     return asyncio.run(ask())
 

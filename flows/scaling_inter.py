@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from prefect import flow, task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 from pydantic import Field
 
 from configs.experiment import Experiment
@@ -59,7 +60,7 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     Returns:
         The table of the results, in Markdown.
     """
-    clock = Clock()
+    clock = Clock(time.time()) if is_subflow() else Clock()
     clock.add("Prefect start", time.time() - clock.began)
     experiment = load_recipe(recipe, overrides)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
@@ -70,6 +71,12 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
             except TrainingCollapsed as fall:
                 end_collapsed(run, schedule, fall)
         return report(run)
+
+
+def is_subflow() -> bool:
+    """Whether another flow started the present one; what went before it in this process is then not its own."""
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
 
 
 def learn(run: Run, schedule: list[Phase]) -> None:
@@ -144,7 +151,7 @@ def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, name: str, labe
         str(trajectories),
     )
     run.follow(trainer.evaluate(command), run.mlflow_run)
-    result = evaluate(read_trajectories(trajectories), label=label, step=step, horizon=evaluation.horizon)
+    result = evaluate(read_trajectories(trajectories), label=label, step=step, horizon=evaluation.horizon, tags=tasks.tags)
     if result.scored == 0:
         raise RuntimeError(f"all {result.failed} episodes of the evaluation {name!r} failed; see {trajectories} for the reasons")
     run.tracker.log_metrics(run.mlflow_run, result.metrics(), step)
