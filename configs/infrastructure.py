@@ -28,8 +28,8 @@ class InfraSettings(BaseSettings):
     """Start environment servers as local processes or as containers."""
     environment_image: str | None = None
     """Container image of the environment servers."""
-    trainer_processes: PositiveInt = 1
-    """Processes of the trainer: one per GPU; on a CPU one is right."""
+    trainer_processes: PositiveInt | None = None
+    """Processes of the trainer, one per GPU. Empty: two on a CPU with two cores or more, else one."""
     accelerate_config: Path | None = None
     """An accelerate configuration file (DeepSpeed, FSDP, several nodes); it then says how many processes there are."""
     engine_urls: Annotated[list[str], NoDecode] = []

@@ -112,7 +112,7 @@ echo "$device" >.venv/.device
 total=$(cat "${locks[@]}" | grep -c '==')
 site_packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 installed() { find "$site_packages" -maxdepth 1 -name '*.dist-info' | wc -l; }
-fetched() { grep -cE '^(Collecting|Processing|Requirement already satisfied)' $log || true; }
+fetched() { sed -nE 's/^(Collecting|Processing|Requirement already satisfied:) ([^ ]+).*/\2/p' $log | sort -u | wc -l; }
 
 with_progress() { # runs a command with its output in the log, and says how far it has come
     local every=20 end='\n'

@@ -151,6 +151,15 @@ def launch_command(infrastructure: InfraSettings, job_file: Path) -> list[str]:
     module = ["-m", "tasks.training.worker", str(job_file.absolute())]
     if infrastructure.accelerate_config is not None:
         return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
-    processes = str(infrastructure.trainer_processes)
+    processes = str(infrastructure.trainer_processes or default_processes(infrastructure))
     rendezvous = ["--nnodes", "1", "--nproc_per_node", processes, "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     return [sys.executable, "-m", "torch.distributed.run", *rendezvous, *module]
+
+
+def default_processes(infrastructure: InfraSettings) -> int:
+    """Two on a CPU with two cores or more: each has an engine, and an engine for small matrices uses one core.
+
+    One where there is a GPU, as which ones are free is for the user to say; and one where vLLM servers generate, which need no second.
+    """
+    servers = infrastructure.engine_urls or infrastructure.engine_servers
+    return 1 if servers or Path("/dev/nvidia0").exists() else min(2, len(os.sched_getaffinity(0)))
