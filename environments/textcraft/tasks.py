@@ -75,6 +75,21 @@ def task(index: int) -> Task:
         TaskIndexError: There is no such task.
     """
     wanted = goal(index)
+    needed, others = _commands(wanted)
+    distractors = sorted(others, key=lambda command: _order(f"distractors {index}", command))[:MAX_DISTRACTORS]
+    lines = [*needed, *distractors]
+    lines.sort(key=lambda line: _order(f"lines {index}", line))
+    observation = "\n".join(["Crafting commands:", *lines, "", f"Goal: craft {wanted}."])
+    variant = index // len(goals())
+    if variant == 0:
+        return Task(wanted, observation, None)
+    exchanged = renaming(variant, words_of(_family_names(wanted)))
+    return Task(wanted, exchanged.apply(observation), exchanged)
+
+
+@cache
+def _commands(wanted: str) -> tuple[list[str], list[str]]:
+    """The commands that are of use for a goal, and those that are not but have an ingredient in common with them."""
     needed = needed_recipes(wanted)
     touched = {name for recipe in needed for name, _ in recipe.ingredients}
     others = [
@@ -83,15 +98,7 @@ def task(index: int) -> Task:
         for recipe in some
         if recipe not in needed and any(name in touched for name, _ in recipe.ingredients)
     ]
-    distractors = sorted(others, key=lambda recipe: _order(f"distractors {index}", recipe.command()))[:MAX_DISTRACTORS]
-    lines = [recipe.command() for recipe in needed + distractors]
-    lines.sort(key=lambda line: _order(f"lines {index}", line))
-    observation = "\n".join(["Crafting commands:", *lines, "", f"Goal: craft {wanted}."])
-    variant = index // len(goals())
-    if variant == 0:
-        return Task(wanted, observation, None)
-    exchanged = renaming(variant, words_of(_family_names(wanted)))
-    return Task(wanted, exchanged.apply(observation), exchanged)
+    return [recipe.command() for recipe in needed], [recipe.command() for recipe in others]
 
 
 def needed_recipes(wanted: str) -> list[Recipe]:

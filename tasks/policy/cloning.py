@@ -27,7 +27,8 @@ CHAT_TEMPLATE = (
 )
 CONTEXT_LENGTH = 16_384
 
-INTERMEDIATE = 3
+INTERMEDIATE = 4.5
+"""Width of the gated layer in parts of hidden_size."""
 ROPE_BASE = 1000.0
 INITIAL_STD = 0.08
 PREVIOUS_TOKENS = (1, 2, 3)
@@ -94,7 +95,7 @@ def build_model(config: StarterPolicy, tokenizer: Qwen2Tokenizer, seed: int) -> 
             Qwen2Config(
                 vocab_size=len(tokenizer),
                 hidden_size=config.hidden_size,
-                intermediate_size=INTERMEDIATE * config.hidden_size,
+                intermediate_size=int(INTERMEDIATE * config.hidden_size),
                 num_hidden_layers=config.layers,
                 num_attention_heads=config.heads,
                 num_key_value_heads=config.heads,

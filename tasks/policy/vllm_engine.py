@@ -20,7 +20,25 @@ from tasks.policy.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_in
 
 if TYPE_CHECKING:
     import torch
-    from vllm import RequestOutput
+    from vllm import RequestOutput, SamplingParams
+
+
+def vllm_parameters(sampling: Sampling) -> SamplingParams:
+    """What vLLM is told of a request: the whole answer at its end, in the form that costs least to gather."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_tokens),
+        seed=sampling.seed if sampling.temperature > 0 else None,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,  # nobody else holds it
+    )
 
 
 class VllmEngine:
@@ -102,18 +120,10 @@ class VllmEngine:
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
-        from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
         request = str(next(self._ids))
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=list(sampling.stop_tokens),
-            seed=sampling.seed if sampling.temperature > 0 else None,
-            logprobs=0,
-            detokenize=False,
-        )
+        parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
             self._engine.add_request(request, TokensPrompt(prompt_token_ids=list(tokens)), parameters)
@@ -156,7 +166,9 @@ class VllmEngine:
         if not tokens or completion.logprobs is None:
             answer.set_exception(EngineFault(f"vLLM ended a request without a token ({completion.finish_reason})"))
             return
-        log_probabilities = [row[token].logprob for row, token in zip(completion.logprobs, tokens, strict=True)]
+        # Flat: the values of all positions in one list; of each position the first is the sampled token's.
+        flat = completion.logprobs
+        log_probabilities = [flat.logprobs[start] for start in flat.start_indices]
         self.generated_tokens += len(tokens)
         self.prompt_tokens += len(output.prompt_token_ids or ())
         self.cached_tokens += output.num_cached_tokens or 0
