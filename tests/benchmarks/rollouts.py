@@ -31,13 +31,13 @@ from tasks.policy.dialogue import Dialogue
 from tasks.policy.engine import Generation, Sampling
 from tasks.policy.policy import Budgets, Message
 from tasks.policy.token_policy import TokenConversation, TokenPolicy
-from tasks.policy.vllm_engine import VllmEngine
+from tasks.policy.vllm_engine import VllmEngine, vllm_parameters
 from tasks.provision.local import LocalServer
 from tasks.rollout.collector import Collector
 from tasks.rollout.episode import Conditions, EpisodePlan
 
 ROOT = Path(__file__).parents[2]
-EPISODES, IN_FLIGHT = 192, 64
+EPISODES, IN_FLIGHT = 768, 64
 HORIZON = 30
 ROLLOUT = Rollout(in_flight=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
@@ -159,20 +159,11 @@ class Sides:
 
     def offline(self, requests: Sequence[tuple[list[int], Sampling]]) -> int:
         """All prompts at once in the bare engine; returns the number of tokens sampled."""
-        from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
         llm, tokens = self.engine._engine, 0
         for number, (prompt, sampling) in enumerate(requests):
-            parameters = SamplingParams(
-                temperature=sampling.temperature,
-                max_tokens=sampling.max_tokens,
-                stop_token_ids=list(sampling.stop_tokens),
-                seed=sampling.seed,
-                logprobs=0,
-                detokenize=False,
-            )
-            llm.add_request(f"offline {number}", TokensPrompt(prompt_token_ids=prompt), parameters)
+            llm.add_request(f"offline {number}", TokensPrompt(prompt_token_ids=prompt), vllm_parameters(sampling))
         while llm.has_unfinished_requests():
             tokens += sum(len(output.outputs[0].token_ids) for output in llm.step() if output.finished)
         return tokens
