@@ -215,6 +215,9 @@ class Rollout(Part):
     """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
     in_flight: PositiveInt = 256
     """Episodes under way at once, at most."""
+    engine_batch: PositiveInt | None = None
+    """Most sequences that an engine in this process computes at once; in_flight when empty. With some fewer than in_flight the batch
+    stays full while other episodes wait for their environments."""
     request_seconds: PositiveFloat = 60.0
     """Deadline of one HTTP request to a vLLM server; it is then taken for stuck, and the request goes to another."""
     turn_seconds: PositiveFloat = 120.0

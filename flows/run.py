@@ -163,7 +163,7 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
     command = vllm_servers.command(
         policy,
         context_length=rollout.trajectory_tokens,
-        in_flight=rollout.in_flight,
+        in_flight=rollout.engine_batch or rollout.in_flight,
         dtype=run.experiment.policy.dtype,
         gpu_memory_fraction=infrastructure.engine_memory_fraction,
         cpu_cache_gb=infrastructure.engine_cpu_cache_gb,

@@ -33,6 +33,7 @@ _INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecon
 _REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
 
 CACHED_REPLIES = 4096
+CACHED_PROMPTS = 256
 
 _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
@@ -119,6 +120,7 @@ class Dialogue:
         self._anchor = self._encode(_REPLY)
         # The members of a group see much the same: rendering a template and encoding take longer than a turn of a small engine.
         self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
+        self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._whole_prompt)
         tail = self._derive()
         tokens = self._encode_after_reply(tail)
         self._end_of_turn = self._find_end_of_turn(tokens)
@@ -132,10 +134,13 @@ class Dialogue:
 
     def prompt(self, observation: str) -> list[int]:
         """Token ids from the beginning up to where the policy writes its first message. Shape (P,)."""
+        return list(self._cached_prompt(observation))
+
+    def _whole_prompt(self, observation: str) -> tuple[int, ...]:
         if not self._has_special_text(observation):
-            return self._encode(self._render(self._opening(self._instruction, observation)))
+            return tuple(self._encode(self._render(self._opening(self._instruction, observation))))
         before, after = self._render(self._opening(self._instruction, _FIRST)).split(_FIRST)
-        return [*self._encode(before), *self._encode_plain(observation), *self._encode(after)]
+        return (*self._encode(before), *self._encode_plain(observation), *self._encode(after))
 
     def reply(self, observation: str, last_tokens: Sequence[int]) -> list[int]:
         """Token ids that follow the policy's message and carry an observation to the start of its next message. Shape (R,).

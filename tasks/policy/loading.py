@@ -50,16 +50,17 @@ def local_engine(
     rollout: Rollout, dtype: str, model: str, *, distributed: bool = False, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1
 ) -> Engine:
     """An engine in this process with the weights of `model`; see `start_engine`."""
+    batch = rollout.engine_batch or rollout.in_flight
     if rollout.engine == "transformers":
         from tasks.policy.transformers_engine import TransformersEngine
 
-        return TransformersEngine(model, context_length=rollout.trajectory_tokens, in_flight=rollout.in_flight, dtype=dtype)
+        return TransformersEngine(model, context_length=rollout.trajectory_tokens, in_flight=batch, dtype=dtype)
     from tasks.policy.vllm_engine import VllmEngine
 
     return VllmEngine(
         model,
         context_length=rollout.trajectory_tokens,
-        in_flight=rollout.in_flight,
+        in_flight=batch,
         dtype=dtype,
         distributed=distributed,
         gpu_memory_fraction=gpu_memory_fraction,

@@ -1,29 +1,34 @@
 """Collection of episodes against what it replaces, with a real engine and a real environment server on this machine.
 
 - Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for the longest episode.
-- One offline call: the engine fed with all prompts of a collection at once, as fast as it can.
+- TRL's loop: GRPOTrainer with `environment_factory` and colocated vLLM, batches of as many episodes as we have in flight (`trl_loop`).
+- One offline call: the engine fed with all prompts of a collection at once, as fast as it can, by the requests that our side makes. Its
+  batch has the same size on both sides; of our episodes there are some more than that, so that others take the places of those
+  that are with their environment.
 
-A random policy of 60,000 parameters samples every message, of uneven length; what is done is the expert's action, so that episodes are of
-the lengths that a trained policy's are. Both sides have the same engine, tasks, seeds, latencies and number of episodes in flight;
-runs alternate. `low` and `high` are the smallest and largest ratio of the pairs.
+A random policy samples every message, of uneven length; what is done is the expert's action, so that episodes are of the lengths that a
+trained policy's are. Both sides have the same engine, tasks, latencies and size of the engine's batch, and but for TRL, which has
+none, the same seeds; runs alternate. `low` and `high` are the smallest and largest ratio of the pairs. The policy has 60,000 parameters, so
+that all that is not the engine weighs as much as can be; engine use is also measured with 10 million.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from configs.experiment import Rollout
+from configs.experiment import Rollout, StarterPolicy
 from environments.client import EnvironmentClient, Session
 from environments.environment import Step
 from environments.registry import load_world
@@ -37,7 +42,8 @@ from tasks.rollout.collector import Collector
 from tasks.rollout.episode import Conditions, EpisodePlan
 
 ROOT = Path(__file__).parents[2]
-EPISODES, IN_FLIGHT = 768, 64
+EPISODES, FEW_EPISODES, IN_FLIGHT = 768, 192, 64
+MORE_IN_FLIGHT = 80
 HORIZON = 30
 ROLLOUT = Rollout(in_flight=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
@@ -59,6 +65,10 @@ def exponential(task: int, turn: int) -> float:
 def heavy_tail(task: int, turn: int) -> float:
     draw = random.Random(f"{task} {turn}")
     return 2.0 if draw.random() < 0.02 else draw.expovariate(1 / 0.1)
+
+
+def slow(task: int, turn: int) -> float:
+    return random.Random(f"{task} {turn}").expovariate(1 / 0.02)
 
 
 CASES: tuple[tuple[str, Latency, int], ...] = (
@@ -105,12 +115,18 @@ class Sides:
     """The ways to collect the same episodes."""
 
     url: str
+    model: str
     engine: VllmEngine
     policy: GuidedPolicy
     plans: tuple[EpisodePlan, ...]
+    rollout: Rollout = ROLLOUT
+
+    def with_plans(self, count: int) -> Sides:
+        """The same with the first so many episodes."""
+        return replace(self, plans=self.plans[:count])
 
     def client(self, latency: Latency) -> LateClient:
-        client = LateClient([self.url], deadline_s=60, connections=IN_FLIGHT)
+        client = LateClient([self.url], deadline_s=60, connections=self.rollout.in_flight)
         client.latency = latency
         return client
 
@@ -122,7 +138,7 @@ class Sides:
             def client(self) -> EnvironmentClient:
                 return sides.client(latency)
 
-        collector = LateCollector("textcraft", (self.url,), self.policy, ROLLOUT)
+        collector = LateCollector("textcraft", (self.url,), self.policy, self.rollout)
         trajectories = await collector.collect(self.plans, Conditions(HORIZON, 1.0))
         assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
@@ -172,6 +188,10 @@ class Sides:
 class Bench:
     """The server and the engine that both sides share."""
 
+    def __init__(self, size: StarterPolicy) -> None:
+        """`size` is the policy's."""
+        self._size = size
+
     def __enter__(self) -> Sides:
         sys.path.insert(0, str(ROOT / "tests" / "integration"))
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -184,16 +204,17 @@ class Bench:
         self.server = LocalServer("textcraft", command, environment={"PYTHONPATH": str(ROOT)})
         self.server.start()
         self.folder = tempfile.TemporaryDirectory()
-        model = build_tiny_policy(Path(self.folder.name))
+        model = build_tiny_policy(Path(self.folder.name), size=self._size)
         self.engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, in_flight=IN_FLIGHT, dtype="float32")
         dialogue = Dialogue(AutoTokenizer.from_pretrained(model), "bare", None)
         ids = range(len(AutoTokenizer.from_pretrained(model)))
         dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
         policy = GuidedPolicy(self.engine, dialogue)
-        solutions = expert_solutions(EPISODES)
+        solutions = expert_solutions()
         object.__setattr__(policy, "solutions", solutions)
-        plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(solutions))
-        return Sides(self.server.url, self.engine, policy, plans)
+        tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
+        plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(tasks))
+        return Sides(self.server.url, model, self.engine, policy, plans)
 
     def __exit__(self, *_: object) -> None:
         self.engine.close()
@@ -201,8 +222,8 @@ class Bench:
         self.folder.cleanup()
 
 
-def expert_solutions(count: int) -> dict[int, list[str]]:
-    """The expert's actions in so many training tasks of at most `HORIZON` turns."""
+def expert_solutions() -> dict[int, list[str]]:
+    """The expert's actions in all training tasks of at most `HORIZON` turns, in a random order."""
     world, found = load_world("textcraft"), {}
     tasks = list(world.tasks("train"))
     random.Random(0).shuffle(tasks)
@@ -215,8 +236,6 @@ def expert_solutions(count: int) -> dict[int, list[str]]:
                 done = environment.step(actions[-1]).done
         if done:
             found[task] = actions
-        if len(found) == count:
-            break
     return found
 
 
@@ -251,34 +270,62 @@ def timed(work: Callable[[], int]) -> tuple[float, int]:
     return time.perf_counter() - began, tokens
 
 
+def alternate(engine: VllmEngine, ours: Callable[[], int], theirs: Callable[[], int], pairs: int) -> tuple[list[float], list[float]]:
+    """Runs both sides so often, in turns; returns what each got done per second in each run."""
+    speeds: tuple[list[float], list[float]] = ([], [])
+    for number in range(pairs):
+        sides = list(zip(speeds, (ours, theirs), strict=True))
+        for reached, side in sides if number % 2 == 0 else reversed(sides):
+            fresh(engine)
+            seconds, done = timed(side)
+            reached.append(done / seconds)
+    return speeds
+
+
 def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
-    rows = []
+    """Both sides collect the same episodes, `IN_FLIGHT` at once."""
+    bench, rows = bench.with_plans(FEW_EPISODES), []
     for name, latency, pairs in CASES:
-        ours: list[float] = []
-        theirs: list[float] = []
-        for number in range(pairs):
-            sides = [(ours, bench.ours), (theirs, bench.lock_step)]
-            for seconds, side in sides if number % 2 == 0 else reversed(sides):
-                fresh(bench.engine)
-                seconds.append(timed(lambda side=side, latency=latency: asyncio.run(side(latency)))[0])
-        name = f"rollouts, {name}: against lock-step rounds"
-        rows.append(row(name, [EPISODES / s for s in ours], [EPISODES / s for s in theirs], "episodes/s"))
+
+        def collect(side: Callable[[Latency], Coroutine[Any, Any, int]], latency: Latency = latency) -> int:
+            asyncio.run(side(latency))
+            return len(bench.plans)
+
+        ours, theirs = alternate(bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs)
+        rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, theirs, "episodes/s"))
     return rows
 
 
-def against_offline(bench: Sides, pairs: int = 5) -> dict[str, Any]:
+def against_trl(bench: Sides) -> list[dict[str, Any]]:
+    """Both sides collect episodes of the same tasks, `IN_FLIGHT` at once."""
+    from tests.benchmarks.trl_loop import TrlLoop
+
+    rows = []
+    for name, latency, count, pairs in (("no latency", None, FEW_EPISODES * 2, 5), ("latency mean 0.02 s", slow, IN_FLIGHT * 2, 3)):
+        few = bench.with_plans(count)
+        with tempfile.TemporaryDirectory() as folder:
+            loop = TrlLoop(few, few.model, Path(folder), IN_FLIGHT, HORIZON, latency)
+
+            def theirs(loop: TrlLoop = loop, few: Sides = few) -> int:
+                loop.collect([plan.task for plan in few.plans])
+                return len(few.plans)
+
+            def ours(few: Sides = few, latency: Latency | None = latency) -> int:
+                asyncio.run(few.ours(latency or none))
+                return len(few.plans)
+
+            loop.collect([plan.task for plan in few.plans[:IN_FLIGHT]])  # warms up
+            rows.append(row(f"rollouts, {name}: against TRL's loop", *alternate(few.engine, ours, theirs, pairs), "episodes/s"))
+    return rows
+
+
+def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
+    """The same requests in one call; what is compared is tokens sampled per second."""
+    bench = replace(bench, rollout=ROLLOUT.model_copy(update={"in_flight": MORE_IN_FLIGHT}))
     with Recorder(bench.engine) as recorder:
         asyncio.run(bench.ours(none))
-    ours: list[float] = []
-    theirs: list[float] = []
-    for _ in range(pairs):
-        fresh(bench.engine)
-        seconds, tokens = timed(lambda: asyncio.run(bench.ours(none)))
-        ours.append(tokens / seconds)
-        fresh(bench.engine)
-        seconds, tokens = timed(lambda: bench.offline(recorder.requests))
-        theirs.append(tokens / seconds)
-    return row("rollouts, no latency: engine use, against one offline call", ours, theirs, "tokens/s")
+    ours, theirs = alternate(bench.engine, lambda: asyncio.run(bench.ours(none)), lambda: bench.offline(recorder.requests), pairs)
+    return row(f"rollouts, no latency, policy of {name}: engine use, against one offline call", ours, theirs, "tokens/s")
 
 
 def row(name: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> dict[str, Any]:
@@ -296,6 +343,9 @@ def row(name: str, ours: Sequence[float], theirs: Sequence[float], unit: str) ->
 
 def run() -> list[dict[str, Any]]:
     """The rows of the table."""
-    with Bench() as bench:
-        asyncio.run(bench.ours(none))  # warms up
-        return [*against_lock_step(bench), against_offline(bench)]
+    with Bench(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
+        asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))  # warms up
+        rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 5)]
+    with Bench(StarterPolicy(hidden_size=256, layers=8, heads=8)) as bench:
+        asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))
+        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "10 million", 3)]
