@@ -9,7 +9,7 @@
 A random policy samples every message, of uneven length; what is done is the expert's action, so that episodes are of the lengths that a
 trained policy's are. Both sides have the same engine, tasks, latencies and size of the engine's batch, and but for TRL, which has
 none, the same seeds; runs alternate. `low` and `high` are the smallest and largest ratio of the pairs. The policy has 60,000 parameters, so
-that all that is not the engine weighs as much as can be; engine use is also measured with 10 million.
+that all that is not the engine weighs as much as can be; engine use is also measured with 3 million.
 """
 
 from __future__ import annotations
@@ -346,6 +346,6 @@ def run() -> list[dict[str, Any]]:
     with Bench(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))  # warms up
         rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 5)]
-    with Bench(StarterPolicy(hidden_size=256, layers=8, heads=8)) as bench:
+    with Bench(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))
-        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "10 million", 3)]
+        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 3)]

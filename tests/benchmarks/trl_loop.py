@@ -1,0 +1,185 @@
+"""TRL's own multi-turn loop on our benchmark's episodes: `GRPOTrainer` with `environment_factory` and colocated vLLM, as it is installed.
+
+Left as TRL has it: the loop itself (`_tool_call_loop`), its calls of `LLM.generate`, its chat templates and tokenisation, the environment
+as a tool that it awaits. What is replaced makes it no slower:
+
+- its `LLM` gets the engine of our side, started with our settings: TRL's own would compile the model on a CPU, and compute most of a
+  short dialogue again each turn, as its blocks of the prefix cache are four times as large;
+- every message of the random policy is taken for a call of the tool, in the place of TRL's parser, and the tool performs the expert's
+  action, as our side does;
+- it stops before scoring and padding: resetting the environments, rendering the prompts and generating alone are timed.
+
+TRL has no other end of an episode than a message that calls no tool: there is one message more when the world has ended it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from tests.benchmarks.rollouts import Latency, Sides
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' %}{{ '<|assistant|>' + message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments }}{% endfor %}{{ '<|end|>' }}"
+    "{% else %}{{ '<|user|>' + message.content }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""Our starter policy's template, with the tool calls in it that TRL demands."""
+OVER = "~over~"
+"""Stands at the end of an observation that ends its episode."""
+
+
+class Rolled(Exception):
+    """Generation is done; the rest of TRL's step is not measured."""
+
+
+class TextCraft:
+    """TextCraft on a server, as TRL wants an environment: keep-alive, one connection for each."""
+
+    url: str
+    solutions: dict[int, list[str]]
+
+    def __init__(self) -> None:
+        self._http = http.client.HTTPConnection(urlsplit(self.url).netloc)
+
+    def reset(self, task: int, **_: Any) -> str:
+        self.task, self.turn = task, 0
+        reply = self._ask("create", {"index": task})
+        self.session = reply["session"]
+        return str(reply["observation"])
+
+    def _act(self) -> str:
+        reply = self._ask("step", {"session": self.session, "turn": self.turn, "action": self.solutions[self.task][self.turn]})
+        self.turn += 1
+        if not reply["done"]:
+            return str(reply["observation"])
+        assert reply["reward"] == 1.0
+        self._ask("close", {"session": self.session})
+        return f"{reply['observation']}{OVER}"
+
+    def _ask(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
+        self._http.request("POST", f"/v1/{operation}", json.dumps({"items": [item]}), {"content-type": "application/json"})
+        [reply] = json.loads(self._http.getresponse().read())["items"]
+        assert reply["status"] == 200, reply
+        return dict(reply)
+
+
+class PromptTextCraft(TextCraft):
+    """Its tool answers at once."""
+
+    def act(self, message: str) -> str:
+        """
+        Performs an action.
+
+        Args:
+            message: What the policy says.
+        """
+        return self._act()
+
+
+class LateTextCraft(TextCraft):
+    """Its tool takes its time."""
+
+    latency: Latency
+
+    async def act(self, message: str) -> str:
+        """
+        Performs an action.
+
+        Args:
+            message: What the policy says.
+        """
+        await asyncio.sleep(type(self).latency(self.task, self.turn))
+        return self._act()
+
+
+class TrlLoop:
+    """A trainer of TRL around the engine of our side."""
+
+    def __init__(self, sides: Sides, model: str, folder: Path, in_flight: int, horizon: int, latency: Latency | None) -> None:
+        """`latency` is the environment's; None if it answers at once."""
+        from datasets import Dataset
+        from transformers import AutoTokenizer
+        from trl import GRPOConfig, GRPOTrainer
+        from trl.trainer import grpo_trainer
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        loop = self
+
+        class Trainer(GRPOTrainer):  # type: ignore[misc]
+            def _generate(self, prompts: list[Any]) -> Any:
+                loop.generated = super()._generate(prompts)
+                raise Rolled
+
+        environment: type[TextCraft] = PromptTextCraft if latency is None else LateTextCraft
+        environment.url, environment.solutions = sides.url, sides.policy.solutions
+        if latency is not None:
+            LateTextCraft.latency = staticmethod(latency)
+        tokenizer = AutoTokenizer.from_pretrained(model, chat_template=TEMPLATE)
+        tokenizer.response_template = {}  # TRL looks whether there is one; what reads it is replaced
+        over = tokenizer.encode(f"{OVER}<|assistant|>", add_special_tokens=False)
+
+        def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int] = (), tools: Any = None) -> dict[str, Any]:
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            if list(prefix[-len(over) :]) == over:
+                return {"role": "assistant", "content": text}
+            call = {"type": "function", "function": {"name": "act", "arguments": {"message": text}}}
+            return {"role": "assistant", "content": text, "tool_calls": [call]}
+
+        grpo_trainer.parse_response = parse
+        stops = list(sides.policy.dialogue.stop_tokens)
+        arguments = GRPOConfig(
+            output_dir=str(folder),
+            max_steps=1,
+            per_device_train_batch_size=in_flight,
+            num_generations=2,
+            beta=0.0,
+            max_completion_length=sides.engine.context_length,
+            max_tool_calling_iterations=horizon,
+            use_vllm=True,
+            vllm_mode="colocate",
+            vllm_max_model_length=sides.engine.context_length,
+            temperature=1.0,
+            generation_kwargs={"max_tokens": 32, "stop_token_ids": stops, "detokenize": False},
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        start = LLMEngine.from_engine_args
+        LLMEngine.from_engine_args = lambda *_, **__: sides.engine._engine  # type: ignore[method-assign, assignment]
+        try:
+            self.trainer = Trainer(
+                model=model,
+                reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+                args=arguments,
+                train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": ""}]}] * in_flight),
+                processing_class=tokenizer,
+                environment_factory=environment,
+            )
+        finally:
+            LLMEngine.from_engine_args = start  # type: ignore[method-assign]
+        self.trainer._last_loaded_step = self.trainer.state.global_step  # both sides keep the weights that the engine began with
+        self.trainer.model.train()
+        self._in_flight = in_flight
+
+    def collect(self, tasks: Sequence[int]) -> int:
+        """Plays an episode of each task, `in_flight` at a time; returns the number of tokens sampled."""
+        tokens = 0
+        for begin in range(0, len(tasks), self._in_flight):
+            rows = [{"prompt": [{"role": "user", "content": ""}], "task": task} for task in tasks[begin : begin + self._in_flight]]
+            try:
+                self.trainer._generate_and_score_completions(rows)
+            except Rolled:
+                mask = self.generated[2]
+                tokens += sum(sum(row) for row in mask)
+        return tokens
