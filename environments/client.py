@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ import msgspec
 
 from environments.environment import Step
 from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
+from environments.together import Together
 from environments.transport import (
     FIRST_PAUSE_S,
     Busy,
@@ -59,11 +61,19 @@ HEALTH_S = 5.0
 
 @dataclass(eq=False)
 class Replica:
-    """One server of several that are alike. `sessions` counts ours on it."""
+    """One server of several that are alike.
+
+    Attributes:
+        url: Its base URL.
+        sessions: Ours on it.
+        avoided_until: When it may get new sessions again (time.monotonic()).
+        together: Where calls share requests, once it has said that it answers promptly.
+    """
 
     url: str
     sessions: int = 0
     avoided_until: float = 0.0
+    together: Together | None = None
 
 
 @dataclass(eq=False)
@@ -230,6 +240,8 @@ class EnvironmentClient:
         except BaseException:
             asked[-1].sessions -= 1
             raise
+        if reply.prompt and asked[-1].together is None:
+            asked[-1].together = Together(partial(self._ask, asked[-1]))
         session = Session(reply.session, index, asked[-1])
         self._sessions[session.id] = session
         return session, reply.observation
@@ -270,7 +282,10 @@ class EnvironmentClient:
         while True:
             replica = choose()
             try:
-                [reply] = await self._ask(replica, operation, [item], deadline)
+                if replica.together is None:
+                    [reply] = await self._ask(replica, operation, [item], deadline)
+                else:
+                    reply = await replica.together.ask(operation, item, deadline)
                 if reply.status != 200:
                     raise _fault(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
                 return reply

@@ -90,6 +90,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
     error: Error | None = None
     number: int | None = None
     """create in the AgentGym dialect: the session's integer id."""
+    prompt: bool = False
+    """create: whether an answer takes so little that sessions can share a request: none waits for a slow one."""
 
 
 class Replies(msgspec.Struct, omit_defaults=True):

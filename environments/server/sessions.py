@@ -115,7 +115,8 @@ class Sessions:
         if numbered:
             self._open[number] = session
         self.metrics.sessions.labels("created").inc()
-        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None)
+        prompt = not getattr(self.world, "blocking", False)
+        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None, prompt=prompt)
         if index is not None:
             try:
                 self._begin(session, index)
