@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import torch
     from vllm import RequestOutput, SamplingParams
 
+TURNS = 8
+"""Turns of the event loop between two steps of the engine: a message needs five to be on its way to the environment, and a reply as
+many to become the next request. With fewer they wait for another step."""
+
 
 def vllm_parameters(sampling: Sampling) -> SamplingParams:
     """What vLLM is told of a request: the whole answer at its end, in the form that costs least to gather."""
@@ -146,8 +150,7 @@ class VllmEngine:
                     self._deliver(output)
                 if not self._waiting:
                     return  # nobody who has an answer finds the pump still going
-                # A reply of an environment needs three turns of the loop to become the next request.
-                for _ in range(3):
+                for _ in range(TURNS):
                     await asyncio.sleep(0)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
             for answer in self._waiting.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 # An engine in this process needs a few turns of the loop to notice that it has nothing to do.
-SETTLE = 8
+SETTLE = 16
 
 
 class Gate:

@@ -42,7 +42,7 @@ from tasks.rollout.collector import Collector
 from tasks.rollout.episode import Conditions, EpisodePlan
 
 ROOT = Path(__file__).parents[2]
-EPISODES, FEW_EPISODES, IN_FLIGHT = 768, 192, 64
+EPISODES, FEW_EPISODES, IN_FLIGHT = 1536, 192, 64
 MORE_IN_FLIGHT = 80
 HORIZON = 30
 ROLLOUT = Rollout(in_flight=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
@@ -345,7 +345,7 @@ def run() -> list[dict[str, Any]]:
     """The rows of the table."""
     with Bench(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))  # warms up
-        rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 5)]
+        rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 3)]
     with Bench(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))
-        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 3)]
+        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 2)]
