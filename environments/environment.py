@@ -6,7 +6,7 @@ A world knows nothing of HTTP, of tokens or of training. It is a folder of this 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -64,10 +64,23 @@ class Environment(Protocol):
         ...
 
 
+class AwaitedEnvironment(Environment, Protocol):
+    """An environment that waits for another process, which the server's event loop can do for many at once without a thread."""
+
+    def reset_awaited(self, index: int) -> Awaitable[str]:
+        """As `reset`, on the running event loop."""
+        ...
+
+    def step_awaited(self, action: str) -> Awaitable[Step]:
+        """As `step`, on the running event loop."""
+        ...
+
+
 class World(Protocol):
     """One of the worlds that the server hosts: its tasks, its instruction, and the sessions that it makes.
 
-    What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread),
+    What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread), `awaited = True`
+    (its environments are `AwaitedEnvironment`s, and their `close` does not wait),
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
     `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down).
 

@@ -5,6 +5,7 @@ It ends by itself when its standard input closes, which the system does when thi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -17,6 +18,8 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from environments.environment import WorldError
@@ -44,6 +47,10 @@ START_S = 180.0
 ANSWER_S = 60.0
 EXPERT_S = 600.0
 END_S = 5.0
+CHECK_S = 1.0
+"""How often an event loop looks whether a deadline has passed."""
+AHEAD = 4
+"""Requests sent before their turn, so that the simulator need not wait for the event loop. They fit the pipe: no write waits."""
 
 
 class SimulatorError(WorldError):
@@ -96,6 +103,8 @@ class Answer:
 class Simulator:
     """A process that holds many sessions and performs one request at a time; requests may come from any thread.
 
+    Where an event loop waits for answers (`asked`), it does so from then on for all: no thread is held up and none is woken.
+
     Attributes:
         gone: Whether it has ended.
         sessions: Sessions that hold on to it; kept by whoever shares it out.
@@ -119,6 +128,10 @@ class Simulator:
         self._lock = threading.Lock()
         self._ready = False
         self._buffer = bytearray()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[_Request] = deque()
+        self._sent: deque[_Request] = deque()
+        self._late_at = 0.0
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [java, *FLAGS, "-cp", str(package / "scienceworld.jar"), str(SOURCE)],
@@ -153,34 +166,126 @@ class Simulator:
             RefusedRequestError: It failed over this request; the message is Java's.
             JavaMissingError: This Java cannot run it.
         """
-        parts = [operation.encode("utf-16-be")]
-        for argument in arguments:
-            if isinstance(argument, str):
-                text = argument.encode(errors="replace")  # a lone surrogate cannot travel; it becomes "?"
-                parts += (struct.pack(">i", len(text)), text)
-            else:
-                parts.append(struct.pack(">i", argument))
-        content = b"".join(parts)
+        frame = _frame(operation, arguments)
         with self._lock:
-            if self.gone:
-                raise SimulatorGoneError("the simulator's process has ended")
-            try:
-                if not self._ready:
-                    self._receive(START_S)
-                    self._ready = True
-                self._send(struct.pack(">i", len(content)) + content)
-                answer = Answer(self._receive(deadline_s))
-            except BaseException:  # what was interrupted half-way cannot be gone on with
-                self._close()
-                raise
-        if not answer.flag():
-            raise RefusedRequestError(answer.text())
-        return answer
+            loop = self._loop
+            if loop is None:
+                return _served(self._exchange(frame, deadline_s))
+        return _served(asyncio.run_coroutine_threadsafe(self._queue(frame, deadline_s), loop).result())
+
+    async def asked(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+        """As `ask`, on the running event loop."""
+        return _served(await self._queue(_frame(operation, arguments), deadline_s))
+
+    def tell(self, operation: str, *arguments: int | str) -> None:
+        """As `ask`, for a request whose answer nobody needs; never waits on an event loop."""
+        loop = self._loop
+        if loop is None:
+            with contextlib.suppress(SimulatorGoneError):
+                self.ask(operation, *arguments)
+        elif not loop.is_closed():
+            request = _Request(_frame(operation, arguments), ANSWER_S, loop.create_future())
+            request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())  # which nobody misses
+            loop.call_soon_threadsafe(self._enqueue, request)
 
     def end(self) -> None:
         """Ends the process. A second call does nothing."""
-        with self._lock:
+        self.gone = True
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            with self._lock:
+                self._close()
+        else:
+            loop.call_soon_threadsafe(self._fail, SimulatorGoneError("the simulator's process was ended"))
+
+    def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
+        if self.gone:
+            raise SimulatorGoneError("the simulator's process has ended")
+        try:
+            if not self._ready:
+                self._receive(START_S)
+                self._ready = True
+            self._send(frame)
+            return self._receive(deadline_s)
+        except BaseException:  # what was interrupted half-way cannot be gone on with
             self._close()
+            raise
+
+    async def _queue(self, frame: bytes, deadline_s: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        request = _Request(frame, deadline_s, loop.create_future())
+        if self._loop is None:
+            self._attach(loop)
+        self._enqueue(request)
+        return await request.answer
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._loop = loop
+            if self.gone:
+                return
+            if not self._ready:  # the first thing to come says that it is
+                self._sent.append(_Request(b"", START_S, loop.create_future()))
+                self._late_at = loop.time() + START_S
+            loop.add_reader(self._out, self._arrived)
+            loop.call_later(CHECK_S, self._look_at_clock)
+
+    def _enqueue(self, request: _Request) -> None:
+        if self.gone:
+            request.answer.set_exception(SimulatorGoneError("the simulator's process has ended"))
+            return
+        self._waiting.append(request)
+        self._send_ahead()
+
+    def _send_ahead(self) -> None:
+        assert self._loop is not None
+        while self._waiting and len(self._sent) < AHEAD:
+            request = self._waiting.popleft()
+            if not self._sent:
+                self._late_at = self._loop.time() + request.deadline_s
+            self._sent.append(request)
+            try:
+                self._send(request.frame)
+            except SimulatorError as ended:
+                self._fail(ended)
+
+    def _arrived(self) -> None:
+        assert self._loop is not None
+        if not (part := os.read(self._out, 65536)):
+            self._fail(self._ended())
+            return
+        self._buffer += part
+        while (content := self._whole()) is not None:
+            self._ready = True
+            request = self._sent.popleft()
+            if not request.answer.done():
+                request.answer.set_result(content)
+            if self._sent:
+                self._late_at = self._loop.time() + self._sent[0].deadline_s
+        self._send_ahead()
+
+    def _look_at_clock(self) -> None:
+        assert self._loop is not None
+        if self.gone:
+            return
+        if self._sent and self._loop.time() >= self._late_at:
+            self._fail(SimulatorGoneError(f"the simulator gave no answer in {self._sent[0].deadline_s:g} s and was ended"))
+            return
+        self._loop.call_later(CHECK_S, self._look_at_clock)
+
+    def _fail(self, fault: SimulatorError) -> None:
+        assert self._loop is not None
+        self.gone = True
+        if self._complaints.closed:
+            return
+        self._loop.remove_reader(self._out)
+        self._close()
+        failing = [*self._sent, *self._waiting]
+        self._sent.clear()
+        self._waiting.clear()
+        for request in failing:
+            if not request.answer.done():
+                request.answer.set_exception(type(fault)(*fault.args))
 
     def _send(self, frame: bytes) -> None:
         try:
@@ -191,20 +296,25 @@ class Simulator:
 
     def _receive(self, deadline_s: float) -> bytes:
         deadline = time.monotonic() + deadline_s
-        size = 4
-        while True:
-            while len(self._buffer) < size:
-                if not self._arrival.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                    raise SimulatorGoneError(f"the simulator gave no answer in {deadline_s:g} s and was ended")
-                part = os.read(self._out, 65536)
-                if not part:
-                    raise self._ended()
-                self._buffer += part
-            if size > 4:
-                content = bytes(self._buffer[4:size])
-                del self._buffer[:size]
-                return content
-            size = 4 + struct.unpack_from(">i", self._buffer)[0]
+        while (content := self._whole()) is None:
+            if not self._arrival.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise SimulatorGoneError(f"the simulator gave no answer in {deadline_s:g} s and was ended")
+            part = os.read(self._out, 65536)
+            if not part:
+                raise self._ended()
+            self._buffer += part
+        return content
+
+    def _whole(self) -> bytes | None:
+        """Takes an answer out of what has arrived; None if none is complete."""
+        if len(self._buffer) < 4:
+            return None
+        size = 4 + struct.unpack_from(">i", self._buffer)[0]
+        if len(self._buffer) < size:
+            return None
+        content = bytes(self._buffer[4:size])
+        del self._buffer[:size]
+        return content
 
     def _ended(self) -> SimulatorError:
         """The error that says how the process ended."""
@@ -222,6 +332,34 @@ class Simulator:
         self.gone = True
         self._finish()
         self._complaints.close()
+
+
+@dataclass(slots=True)
+class _Request:
+    """What an event loop asks, and where the answer's content goes."""
+
+    frame: bytes
+    deadline_s: float
+    answer: asyncio.Future[bytes]
+
+
+def _frame(operation: str, arguments: tuple[int | str, ...]) -> bytes:
+    parts = [operation.encode("utf-16-be")]
+    for argument in arguments:
+        if isinstance(argument, str):
+            text = argument.encode(errors="replace")  # a lone surrogate cannot travel; it becomes "?"
+            parts += (struct.pack(">i", len(text)), text)
+        else:
+            parts.append(struct.pack(">i", argument))
+    content = b"".join(parts)
+    return struct.pack(">i", len(content)) + content
+
+
+def _served(content: bytes) -> Answer:
+    answer = Answer(content)
+    if not answer.flag():
+        raise RefusedRequestError(answer.text())
+    return answer
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeVar
 
 from environments.environment import EpisodeOverError, OracleError, Step
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
-from environments.sciworld.simulator import EXPERT_S, Answer, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
+from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Answer, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
 from environments.sciworld.tasks import VERSION, Task, task, task_list
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,10 @@ MAX_CHARACTERS = 500
 ATTEMPTS = 3
 """Simulators that a request is tried in, should one after another end under it."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
+
+T = TypeVar("T")
+Ask = Callable[..., Awaitable[Answer]]
+"""How a simulator is asked, by its own arguments: `Simulator.asked`, or `_ask_now`, which waits without an event loop."""
 
 _numbers = itertools.count()
 
@@ -50,10 +54,17 @@ class SciWorldEnvironment:
 
     def reset(self, index: int) -> str:
         """Begins task `index`: its description, and what "look around" shows; see `Environment.reset`."""
+        return _at_once(self._reset(index, _ask_now))
+
+    def reset_awaited(self, index: int) -> Awaitable[str]:
+        """As `reset`, on the running event loop."""
+        return self._reset(index, Simulator.asked)
+
+    async def _reset(self, index: int, ask: Ask) -> str:
         self.task = task(index)
         self.score = 0.0
         self._actions = []
-        observation = self._rebuild()
+        observation = await self._rebuild(ask)
         self._over = False
         return f"{self.task_description}\n{observation}"
 
@@ -65,15 +76,22 @@ class SciWorldEnvironment:
         Raises:
             SimulatorGoneError: One simulator after another ended under this action.
         """
+        return _at_once(self._step(action, _ask_now))
+
+    def step_awaited(self, action: str) -> Awaitable[Step]:
+        """As `step`, on the running event loop."""
+        return self._step(action, Simulator.asked)
+
+    async def _step(self, action: str, ask: Ask) -> Step:
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
             return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False)
         try:
-            answer = self._ask(lambda simulator: simulator.ask("s", self._number, action))
+            answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
         except RefusedRequestError as refused:
             log.warning("the simulation broke down over an action", extra={"task": str(self.task), "fault": str(refused)})
-            self._rebuild()
+            await self._rebuild(ask)
             return Step(BROKEN, 0.0, False)
         self._actions.append(action)
         observation, progress, completed = answer.text(), answer.real(), answer.flag()
@@ -88,7 +106,7 @@ class SciWorldEnvironment:
             raise OracleError("no SciWorld episode is in progress")
         if self.task not in self._ways:
             name, variation = self.task.name, self.task.variation
-            answer = self._ask(lambda simulator: simulator.ask("g", name, variation, deadline_s=EXPERT_S))
+            answer = _at_once(self._ask(lambda simulator: _ask_now(simulator, "g", name, variation, deadline_s=EXPERT_S), _ask_now))
             self._ways[self.task] = tuple(answer.text() for _ in range(answer.integer()))
         way, done = self._ways[self.task], len(self._actions)
         if list(way[:done]) != self._actions:
@@ -111,7 +129,7 @@ class SciWorldEnvironment:
         """The forms of the actions, the objects in sight and the progress by the package's goals, as JSON."""
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
-        answer = self._ask(lambda simulator: simulator.ask("h", self._number))
+        answer = _at_once(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
         return json.dumps(
             {"possible_actions": answer.text().split("\n"), "possible_objects": answer.text().split("\n"), "goals": answer.text()}
         )
@@ -123,19 +141,18 @@ class SciWorldEnvironment:
         self._actions = []
         simulator, self._simulator = self._simulator, None
         if simulator is not None:
-            with contextlib.suppress(SimulatorGoneError):
-                simulator.ask("e", self._number)
+            simulator.tell("e", self._number)
             self._pool.leave(simulator)
 
-    def _rebuild(self) -> str:
+    async def _rebuild(self, ask: Ask) -> str:
         """Begins the task and performs the actions so far; returns the first observation."""
         assert self.task is not None
         for attempt in itertools.count(1):
             self._simulator = self._pool.place(self._simulator)
             try:
-                begun = self._simulator.ask("b", self._number, self.task.name, self.task.variation)
+                begun = await ask(self._simulator, "b", self._number, self.task.name, self.task.variation)
                 for action in self._actions:
-                    self._simulator.ask("s", self._number, action)
+                    await ask(self._simulator, "s", self._number, action)
             except SimulatorGoneError:
                 if attempt == ATTEMPTS:
                     raise
@@ -144,18 +161,32 @@ class SciWorldEnvironment:
                 return begun.text()
         raise AssertionError
 
-    def _ask(self, request: Callable[[Simulator], Answer]) -> Answer:
+    async def _ask(self, request: Callable[[Simulator], Awaitable[Answer]], ask: Ask) -> Answer:
         """What the session's simulator answers; should it end, the session is built again in another, which is asked then."""
         assert self._simulator is not None
         for attempt in itertools.count(1):
             try:
-                return request(self._simulator)
+                return await request(self._simulator)
             except SimulatorGoneError as gone:
                 log.warning("a session is built again", extra={"task": str(self.task), "turn": len(self._actions), "fault": str(gone)})
                 if attempt == ATTEMPTS:
                     raise
-                self._rebuild()
+                await self._rebuild(ask)
         raise AssertionError
+
+
+async def _ask_now(simulator: Simulator, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+    return simulator.ask(operation, *arguments, deadline_s=deadline_s)
+
+
+def _at_once(work: Coroutine[None, None, T]) -> T:
+    """The result of what waits for nothing on an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    raise AssertionError("this waits on an event loop")
 
 
 class SciWorld:
@@ -164,6 +195,7 @@ class SciWorld:
     name = "sciworld"
     version = VERSION
     blocking = True
+    awaited = True
     instruction = (
         "You work on an elementary science task in a simulated house: a kitchen, a bathroom, a living room, a bedroom, a workshop, an art "
         "studio, a greenhouse, a foundry and a hallway, with an outside. The first message names the task and shows where you are. "

@@ -35,6 +35,7 @@ class Host:
         self._peers = peers
         self._turns = itertools.count(worker)
         blocking = getattr(sessions.world, "blocking", False)
+        self._awaited = getattr(sessions.world, "awaited", False)
         self._pool = ThreadPoolExecutor(THREADS, "world") if blocking else None
 
     async def perform(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
@@ -60,6 +61,8 @@ class Host:
     async def perform_here(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
         """The same, for sessions of this process."""
         if self._pool is not None:
+            if len(calls) == 1:
+                return [await self._perform_blocking(operation, calls[0])]
             return await asyncio.gather(*(self._perform_blocking(operation, call) for call in calls))
         answer = self.sessions.answer
         replies = []
@@ -127,12 +130,19 @@ class Host:
             return [Reply(status=410, error=gone) for _ in calls]
 
     async def _perform_blocking(self, operation: str, call: Call) -> Reply:
-        loop = asyncio.get_running_loop()
         session = None if operation == "create" else self.sessions.get(call[0])
         if session is None:
-            return await loop.run_in_executor(self._pool, self.sessions.answer, operation, call)
+            return await self._perform_apart(operation, call)
         async with session.lock:
-            return await loop.run_in_executor(self._pool, self.sessions.answer, operation, call)
+            return await self._perform_apart(operation, call)
+
+    async def _perform_apart(self, operation: str, call: Call) -> Reply:
+        """Waited for by the event loop where the world knows how, else in a thread."""
+        if self._awaited and operation != "look":
+            return await self.sessions.answer_awaited(operation, call)
+        if operation == "look" and self.sessions.shows_at_once(*call):
+            return self.sessions.answer(operation, call)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.sessions.answer, operation, call)
 
     async def _end_blocking(self, session: Session) -> None:
         async with session.lock:

@@ -10,9 +10,9 @@ import threading
 import time
 from asyncio import Lock
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from environments.environment import Environment, EpisodeOverError, TaskIndexError, World, WorldError
+from environments.environment import AwaitedEnvironment, Environment, EpisodeOverError, Step, TaskIndexError, World, WorldError
 from environments.protocol import Error, Reply
 from environments.server.metrics import Metrics
 
@@ -95,73 +95,72 @@ class Sessions:
             return Reply(status=refusal.status, error=refusal.error)
         return reply
 
+    async def answer_awaited(self, operation: str, call: tuple[Any, ...]) -> Reply:
+        """As `answer`, for a world whose resets and steps are awaited; not for `look`."""
+        if operation == "close" or operation == "observe":
+            return self.answer(operation, call)
+        try:
+            reply: Reply = await getattr(self, f"{operation}_awaited")(*call)
+            return reply
+        except Refusal as refusal:
+            self.metrics.errors.labels(refusal.error.type).inc()
+            return Reply(status=refusal.status, error=refusal.error)
+
     def create(self, index: int | None, lease_s: float | None, numbered: bool = False) -> Reply:
         """Opens a session and, with an index, begins its first episode. `numbered` also makes it reachable by its number."""
-        with self._count_lock:
-            if self._count >= self.limit:
-                raise Refusal(503, "session_limit", f"all {self.limit} sessions of this server are in use; try again later")
-            self._count += 1
-            number = self._next
-            self._next += self._workers
-        try:
-            environment = self.world.create()
-        except Exception as fault:
-            with self._count_lock:
-                self._count -= 1
-            log.exception("the world failed to create a session", extra={"world": self.world.name})
-            raise _world_fault(fault) from fault
-        session = Session(environment, self._sign(number), number, lease_s or self.default_lease_s)
-        self._open[session.id] = session
-        if numbered:
-            self._open[number] = session
-        self.metrics.sessions.labels("created").inc()
-        prompt = not getattr(self.world, "blocking", False)
-        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None, prompt=prompt)
+        session, reply = self._open_session(lease_s, numbered)
         if index is not None:
             try:
                 self._begin(session, index)
             except Refusal:
                 self.end(session, "failed")
                 raise
-            assert session.last is not None
-            reply.turn, reply.observation = 0, session.last.observation
-        session.expires = self._clock() + session.lease_s
-        return reply
+        return self._opened(session, reply)
+
+    async def create_awaited(self, index: int | None, lease_s: float | None, numbered: bool = False) -> Reply:
+        """As `create`."""
+        session, reply = self._open_session(lease_s, numbered)
+        if index is not None:
+            try:
+                await self._begin_awaited(session, index)
+            except Refusal:
+                self.end(session, "failed")
+                raise
+        return self._opened(session, reply)
 
     def reset(self, ref: SessionRef, index: int) -> Reply:
         """Begins the episode of task `index`."""
         session = self.find(ref)
-        self._begin(session, index)
-        session.expires = self._clock() + session.lease_s
-        assert session.last is not None
-        return session.last
+        return self._begin(session, index)
+
+    async def reset_awaited(self, ref: SessionRef, index: int) -> Reply:
+        """As `reset`."""
+        session = self.find(ref)
+        return await self._begin_awaited(session, index)
 
     def step(self, ref: SessionRef, turn: int | None, action: str) -> Reply:
         """Performs the action of `turn`, or answers again what the same turn was answered. `turn` None means the next one."""
         session = self.find(ref)
         if turn is not None and turn != session.turn:
-            if turn == session.turn - 1 and session.last is not None:
-                if action != session.action:
-                    raise Refusal(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
-                return session.last
-            raise Refusal(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
+            return _repeated(session, turn, action)
         started = time.perf_counter()
         try:
             step = session.environment.step(action)
-            observation, reward, done = step.observation, float(step.reward), bool(step.done)
-            _check(observation)
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward}")
-        except EpisodeOverError as over:
-            raise _episode_over(over) from over
         except Exception as fault:
-            raise self._failed(session, "step", fault) from fault
-        self.metrics.step_seconds.observe(time.perf_counter() - started)
-        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done)
-        session.action, session.last = action, reply
-        session.turn += 1
-        session.expires = self._clock() + session.lease_s
-        return reply
+            raise self._refusal(session, "step", fault) from fault
+        return self._stepped(session, action, step, started)
+
+    async def step_awaited(self, ref: SessionRef, turn: int | None, action: str) -> Reply:
+        """As `step`."""
+        session = self.find(ref)
+        if turn is not None and turn != session.turn:
+            return _repeated(session, turn, action)
+        started = time.perf_counter()
+        try:
+            step = await cast(AwaitedEnvironment, session.environment).step_awaited(action)
+        except Exception as fault:
+            raise self._refusal(session, "step", fault) from fault
+        return self._stepped(session, action, step, started)
 
     def observe(self, ref: SessionRef) -> Reply:
         """The last reply that held an observation."""
@@ -180,6 +179,11 @@ class Sessions:
             raise _episode_over(over) from over
         except Exception as fault:
             raise self._failed(session, "look", fault) from fault
+
+    def shows_at_once(self, ref: SessionRef, attribute: str) -> bool:
+        """Whether `look` at the attribute asks nothing of the world, which could take long."""
+        session = self._open.get(ref)
+        return session is None or not callable(getattr(type(session.environment), attribute, None))
 
     def close(self, ref: SessionRef) -> Reply:
         """Ends the session."""
@@ -240,18 +244,84 @@ class Sessions:
         except ValueError:
             return None
 
-    def _begin(self, session: Session, index: int) -> None:
+    def _open_session(self, lease_s: float | None, numbered: bool) -> tuple[Session, Reply]:
+        with self._count_lock:
+            if self._count >= self.limit:
+                raise Refusal(503, "session_limit", f"all {self.limit} sessions of this server are in use; try again later")
+            self._count += 1
+            number = self._next
+            self._next += self._workers
+        try:
+            environment = self.world.create()
+        except Exception as fault:
+            with self._count_lock:
+                self._count -= 1
+            log.exception("the world failed to create a session", extra={"world": self.world.name})
+            raise _world_fault(fault) from fault
+        session = Session(environment, self._sign(number), number, lease_s or self.default_lease_s)
+        self._open[session.id] = session
+        if numbered:
+            self._open[number] = session
+        self.metrics.sessions.labels("created").inc()
+        prompt = not getattr(self.world, "blocking", False)
+        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None, prompt=prompt)
+        return session, reply
+
+    def _opened(self, session: Session, reply: Reply) -> Reply:
+        if session.last is not None:
+            reply.turn, reply.observation = 0, session.last.observation
+        session.expires = self._clock() + session.lease_s
+        return reply
+
+    def _begin(self, session: Session, index: int) -> Reply:
         started = time.perf_counter()
         try:
             observation = session.environment.reset(index)
+        except Exception as fault:
+            raise self._refusal(session, "reset", fault, index) from fault
+        return self._begun(session, observation, started)
+
+    async def _begin_awaited(self, session: Session, index: int) -> Reply:
+        started = time.perf_counter()
+        try:
+            observation = await cast(AwaitedEnvironment, session.environment).reset_awaited(index)
+        except Exception as fault:
+            raise self._refusal(session, "reset", fault, index) from fault
+        return self._begun(session, observation, started)
+
+    def _begun(self, session: Session, observation: str, started: float) -> Reply:
+        try:
             _check(observation)
-        except TaskIndexError as missing:
-            raise Refusal(422, "no_such_task", f"{missing or index}; GET /v1/tasks lists the tasks", "index") from missing
         except Exception as fault:
             raise self._failed(session, "reset", fault) from fault
         self.metrics.reset_seconds.observe(time.perf_counter() - started)
         session.turn, session.action = 0, None
         session.last = Reply(status=200, turn=0, observation=observation)
+        session.expires = self._clock() + session.lease_s
+        return session.last
+
+    def _stepped(self, session: Session, action: str, step: Step, started: float) -> Reply:
+        try:
+            observation, reward, done = step.observation, float(step.reward), bool(step.done)
+            _check(observation)
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward is {reward}")
+        except Exception as fault:
+            raise self._failed(session, "step", fault) from fault
+        self.metrics.step_seconds.observe(time.perf_counter() - started)
+        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done)
+        session.action, session.last = action, reply
+        session.turn += 1
+        session.expires = self._clock() + session.lease_s
+        return reply
+
+    def _refusal(self, session: Session, operation: str, fault: Exception, index: int | None = None) -> Refusal:
+        """What answers a fault of the world: the client's by the contract, or the world's own, which ends the session."""
+        if isinstance(fault, TaskIndexError) and operation == "reset":
+            return Refusal(422, "no_such_task", f"{fault or index}; GET /v1/tasks lists the tasks", "index")
+        if isinstance(fault, EpisodeOverError) and operation == "step":
+            return _episode_over(fault)
+        return self._failed(session, operation, fault)
 
     def _failed(self, session: Session, operation: str, fault: Exception) -> Refusal:
         log.exception("the world failed", extra={"world": self.world.name, "operation": operation, "session": session.id})
@@ -270,6 +340,19 @@ class Sessions:
             return secrets.compare_digest(self._sign(int(prefix, 16)), ref)
         except (ValueError, TypeError):  # not a number, or not ASCII
             return False
+
+
+def _repeated(session: Session, turn: int, action: str) -> Reply:
+    """What the turn before this one was answered.
+
+    Raises:
+        Refusal: It is another turn, or was performed with another action.
+    """
+    if turn != session.turn - 1 or session.last is None:
+        raise Refusal(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
+    if action != session.action:
+        raise Refusal(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
+    return session.last
 
 
 def _check(observation: str) -> None:

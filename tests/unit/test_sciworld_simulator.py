@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -111,6 +112,32 @@ def test_a_simulator_that_gives_no_answer_in_time_is_ended(world: SciWorld) -> N
     assert not psutil.pid_exists(hung.pid)
     assert play(session, "look around")
     session.close()
+
+
+@needs_java
+def test_an_event_loop_is_not_held_up_by_a_simulator_that_hangs_and_all_who_wait_for_it_are_told() -> None:
+    simulator = Simulator()
+
+    async def hang() -> tuple[list[object], int]:
+        begun = await asyncio.gather(*(simulator.asked("b", number, "boil", number) for number in range(10)))
+        assert len({answer.text() for answer in begun}) > 1
+        in_thread = await asyncio.to_thread(simulator.ask, "s", 3, "look around")
+        assert in_thread.text() == (await simulator.asked("s", 3, "look around")).text()
+        os.kill(simulator.pid, signal.SIGSTOP)
+        waiting = asyncio.gather(
+            *(simulator.asked("s", number, "look around", deadline_s=0.5) for number in range(10)), return_exceptions=True
+        )
+        turns = 0
+        while not waiting.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+        return list(await waiting), turns
+
+    faults, turns = asyncio.run(hang())
+    assert [type(fault) for fault in faults] == [SimulatorGoneError] * 10
+    assert turns > 1
+    assert simulator.gone
+    assert not psutil.pid_exists(simulator.pid)
 
 
 @needs_java
