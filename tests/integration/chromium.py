@@ -26,6 +26,14 @@ def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
     ]
 
 
+def ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; it may end while it is looked at."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def number(observation: str, element: str) -> int:
     """The number of the first element that begins like that, e.g. "link 'Cart'"."""
     found = re.search(rf"^\t*\[(\d+)\] {re.escape(element)}", observation, re.MULTILINE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from chromium import chromium_processes, eventually, needs_chromium, play
+from chromium import chromium_processes, ended, eventually, needs_chromium, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -246,7 +246,7 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
     mine = set(chromium_processes(psutil.Process())) - before
     for _ in range(4):
         assert session.reset(task_about("Put ")) == first
-    eventually(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in mine))
+    eventually(lambda: all(ended(process) for process in mine))
     session.close()
     world.browsers.stop()
     eventually(lambda: set(chromium_processes(psutil.Process())) <= before)
