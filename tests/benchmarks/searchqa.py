@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
-
 from environments.searchqa.world import SearchQA
 from tasks.provision.local import LocalServer
+from tests.benchmarks.load import Client as Driven
+from tests.benchmarks.load import drive
 
 ROUNDS = 5
 SEARCHES = 600
@@ -79,11 +79,9 @@ def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
     latencies_ms, http_ms, batched = [], [], []
     for _ in range(ROUNDS):
         some = list(itertools.islice(queries, SEARCHES))
-        before = _cpu_s(server.pid)
         latencies_ms.append(statistics.median(one.search(query) for query in some) * 1000)
-        spent = _cpu_s(server.pid) - before
-        http_ms.append((spent - _alone_cpu_s(world, task, some)) / len(some) * 1000)
         batched.append(len(some) / sum(one.search(*some[n : n + CLIENTS]) for n in range(0, len(some), CLIENTS)))
+        http_ms.append(_http_ms(server, world, task, some))
 
     clients = [Client(server.url, task) for _ in range(CLIENTS)]
     rates = []
@@ -111,6 +109,23 @@ def _queries(world: SearchQA) -> Iterator[str]:
             session.step(action)
 
 
+def _http_ms(server: LocalServer, world: SearchQA, task: int, queries: list[str]) -> float:
+    """CPU of a search over HTTP with all the clients at once, less that of the same search in this process."""
+    sessions: list[str] = []
+
+    def create() -> Driven:
+        sessions.append((yield "/v1/create", {"items": [{"index": task}]})["items"][0]["session"])
+
+    def search(session: str, share: list[str]) -> Driven:
+        for turn, query in enumerate(share):
+            yield "/v1/step", {"items": [{"session": session, "turn": turn, "action": f"<search>{query}</search>"}]}
+
+    drive(server, [create() for _ in range(CLIENTS)], keep_alive=True)
+    shares = [search(session, queries[number::CLIENTS]) for number, session in enumerate(sessions)]
+    served_ms = drive(server, shares, keep_alive=True).cpu_ms
+    return served_ms - _alone_cpu_s(world, task, queries) / len(queries) * 1000
+
+
 def _alone_cpu_s(world: SearchQA, task: int, queries: list[str]) -> float:
     session = world.create()
     session.reset(task)
@@ -118,11 +133,6 @@ def _alone_cpu_s(world: SearchQA, task: int, queries: list[str]) -> float:
     for query in queries:
         session.step(f"<search>{query}</search>")
     return time.process_time() - began
-
-
-def _cpu_s(pid: int) -> float:
-    root = psutil.Process(pid)
-    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
 def _row(name: str, values: list[float], unit: str) -> dict[str, Any]:
