@@ -286,6 +286,7 @@ class Simulator:
         for request in failing:
             if not request.answer.done():
                 request.answer.set_exception(type(fault)(*fault.args))
+                request.answer.exception()  # is then no unseen fault where nobody waits: at the start, or after a cancelled request
 
     def _send(self, frame: bytes) -> None:
         try:
