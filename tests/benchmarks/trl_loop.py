@@ -89,7 +89,7 @@ class PromptTextCraft(TextCraft):
 class LateTextCraft(TextCraft):
     """Its tool takes its time."""
 
-    latency: Latency
+    _latency: Latency
 
     async def act(self, message: str) -> str:
         """
@@ -98,7 +98,7 @@ class LateTextCraft(TextCraft):
         Args:
             message: What the policy says.
         """
-        await asyncio.sleep(type(self).latency(self.task, self.turn))
+        await asyncio.sleep(type(self)._latency(self.task, self.turn))
         return self._act()
 
 
@@ -123,7 +123,7 @@ class TrlLoop:
         environment: type[TextCraft] = PromptTextCraft if latency is None else LateTextCraft
         environment.url, environment.solutions = sides.url, sides.policy.solutions
         if latency is not None:
-            LateTextCraft.latency = staticmethod(latency)
+            LateTextCraft._latency = staticmethod(latency)
         tokenizer = AutoTokenizer.from_pretrained(model, chat_template=TEMPLATE)
         tokenizer.response_template = {}  # TRL looks whether there is one; what reads it is replaced
         over = tokenizer.encode(f"{OVER}<|assistant|>", add_special_tokens=False)
