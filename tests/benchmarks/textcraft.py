@@ -7,12 +7,10 @@ noise of a machine cancels. CPU is the server's, the kernel's part included, les
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from environments.textcraft.world import TextCraft
@@ -23,7 +21,6 @@ CLIENTS = 64
 ROUNDS = 5
 STEPS = 40
 """Of an episode at most. Actions are random: few episodes end before."""
-BATCHES = 30
 BATCH_CLIENTS = 4
 """So that one thinks out its next request while the server works for another."""
 HOWS = {"new connection per request": False, "keep-alive": True}
@@ -61,7 +58,7 @@ class Play:
                 actions.append(action(rng, first))
                 done = session.step(actions[-1]).done
             self.actions.append(actions)
-        self.sessions: list[int] = [0] * CLIENTS
+        self.sessions: list[Any] = [0] * CLIENTS
 
     def create(self, number: int) -> Client:
         """Opens a session."""
@@ -102,13 +99,22 @@ class Play:
         return time.process_time() - began
 
 
-def batch(tasks: Iterator[int]) -> Client:
-    """One client of our dialect that steps 64 sessions with each request."""
-    items = [{"index": next(tasks)} for _ in range(CLIENTS)]
-    begun = (yield "/v1/create", {"items": items})["items"]
-    for turn in range(BATCHES):
-        yield "/v1/step", {"items": [{"session": one["session"], "turn": turn, "action": "inventory"} for one in begun]}
-    yield "/v1/close", {"items": [{"session": one["session"]} for one in begun]}
+    def batch_create(self) -> Client:
+        """Opens all sessions of our dialect with one request, each with its task."""
+        begun = yield "/v1/create", {"items": [{"index": task} for task in self.tasks]}
+        self.sessions = [one["session"] for one in begun["items"]]
+
+    def batch_steps(self) -> Client:
+        """Performs the actions of all sessions, a turn of all with each request."""
+        for turn in range(STEPS):
+            played = [(session, said[turn]) for session, said in zip(self.sessions, self.actions, strict=True) if turn < len(said)]
+            if not played:
+                return
+            yield "/v1/step", {"items": [{"session": session, "turn": turn, "action": said} for session, said in played]}
+
+    def batch_close(self) -> Client:
+        """Ends all sessions with one request."""
+        yield "/v1/close", {"items": [{"session": session} for session in self.sessions]}
 
 
 def measure(server: LocalServer, play: Play, what: str, *, keep_alive: bool) -> Load:
@@ -130,7 +136,7 @@ def _other(module: str) -> list[str]:
 def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
     loads: dict[tuple[str, str, str], list[Load]] = {}
     alone_ms: dict[str, list[float]] = {"resets": [], "steps": []}
-    batches, batch_ms, tasks = [], [], itertools.cycle(TextCraft().tasks("train"))
+    batches, batch_ms = [], []
     for seed in range(ROUNDS + 1):  # the first round warms up
         play = Play(seed)
         for what, some in alone_ms.items():
@@ -142,9 +148,13 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
                     loads.setdefault((who, what, how), []).append(measure(server, play, what, keep_alive=keep_alive))
                 measure(server, play, "reset", keep_alive=True)
             measure(server, play, "close", keep_alive=True)
-        batched = drive(servers["ours"], [batch(tasks) for _ in range(BATCH_CLIENTS)], keep_alive=True)
-        batches.append(BATCH_CLIENTS * CLIENTS * BATCHES / batched.wall_s)
-        batch_ms.append(batched.cpu_s * 1000 / (BATCH_CLIENTS * CLIENTS * BATCHES))
+        plays = [Play(1000 * number + seed) for number in range(BATCH_CLIENTS)]
+        drive(servers["ours"], [each.batch_create() for each in plays], keep_alive=True)
+        batched = drive(servers["ours"], [each.batch_steps() for each in plays], keep_alive=True)
+        drive(servers["ours"], [each.batch_close() for each in plays], keep_alive=True)
+        steps = sum(len(said) for each in plays for said in each.actions)
+        batches.append(steps / batched.wall_s)
+        batch_ms.append(batched.cpu_s * 1000 / steps)
 
     def rates(who: str, what: str, how: str) -> list[float]:
         return [load.rate for load in loads[who, what, how][1:]]
