@@ -1,7 +1,7 @@
 """All benchmarks, side by side with what they are compared with: `make bench`.
 
 Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low, high, unit}; `low`, `high` bound the ratio.
-The rows are written to results/bench.json and printed as a table.
+The rows are written to results/bench.json and printed as a table. If only some benchmarks are run, the other rows of the file stay.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ def main() -> None:
         prog="python -m tests.benchmarks", description="Run benchmarks side by side.", epilog="example: python -m tests.benchmarks babyai"
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks())} (default: all)")
-    names = parser.parse_args().names or benchmarks()
+    chosen = parser.parse_args().names
+    names = chosen or benchmarks()
     if unknown := set(names) - set(benchmarks()):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}")
+    before: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []
     rows: list[dict[str, Any]] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"tests.benchmarks.{name}").run()
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        measured = {row["name"] for row in rows}
+        stored = sorted([row for row in before if row["name"] not in measured] + rows, key=lambda row: str(row["name"]))
+        RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
 
 
