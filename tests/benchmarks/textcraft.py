@@ -98,7 +98,6 @@ class Play:
                     environment.reset(self.tasks[(number + shift) % CLIENTS])
         return time.process_time() - began
 
-
     def batch_create(self) -> Client:
         """Opens all sessions of our dialect with one request, each with its task."""
         begun = yield "/v1/create", {"items": [{"index": task} for task in self.tasks]}
