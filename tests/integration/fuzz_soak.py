@@ -24,7 +24,8 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
     given = parser.parse_args()
-    server = server_of(given.world)
+    # What is opened by mistake is never closed; it must not fill the server.
+    server = server_of(given.world, "--lease", "5")
     server.start()
     try:
         tasks = requests.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][:200]

@@ -69,7 +69,7 @@ class Fuzzer:
             reply = self._ours("create", {"index": rng.choice(self._tasks), "lease_s": 30.0})
             if "session" in reply:
                 self._sessions.append((reply["session"], reply["observation"], 0))
-            if len(self._sessions) > 50:
+            if len(self._sessions) > 20:
                 operation = "close"
         place = rng.randrange(len(self._sessions)) if self._sessions else 0
         if operation == "create" or not self._sessions:
