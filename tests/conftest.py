@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -27,6 +28,9 @@ os.environ.update(
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",
     VLLM_NO_USAGE_STATS="1",
 )
+
+# A shell's background job ignores Ctrl-C, and every process that a test starts and interrupts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts on time: this machine may be slow.
 hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
