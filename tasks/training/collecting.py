@@ -59,6 +59,12 @@ class CollectingTrainer(Trainer):
     def beside_the_weights(self, written: Path) -> None:
         """Adds to a checkpoint before it is published; called in the main process."""
 
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        if self.args.device.type == "cpu":
+            # accelerate numbers the CPU of each of several processes, and torch loads nothing onto "cpu:0".
+            self.args._setup_devices = torch.device("cpu")
+        super()._load_optimizer_and_scheduler(checkpoint)
+
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor | Any]:
         """The next micro-batch; when the last batch is used up, the next one is collected."""
         if not self._micro_batches:

@@ -110,6 +110,6 @@ class Critic:
         Raises:
             FileNotFoundError: The checkpoint has no critic.
         """
-        state = torch.load(folder / FILE, map_location=self.device, weights_only=True)
+        state = torch.load(folder / FILE, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
