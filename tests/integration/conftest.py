@@ -16,9 +16,9 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("provision")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def counting_server(state_dir: Path) -> Iterator[str]:
-    """The URL of a server of the counting world that no test harms."""
+    """The URL of a server of the counting world that no test harms; what one file leaves open is not another's."""
     server = counting(state_dir, "counting")
     server.start()
     yield server.url
