@@ -19,8 +19,8 @@ quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and sho
 methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
 	@$(python) -m flows.methods methods
 
-test: setup ## Run all tests
-	@$(python) -m pytest
+test: setup ## Run all tests, two files at a time (a file's tests share its servers)
+	@$(python) -m pytest -n 2 --dist loadfile
 
 bench: setup ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks
