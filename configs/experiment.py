@@ -214,7 +214,7 @@ class Rollout(Part):
     trajectory_tokens: PositiveInt = 10_752
     """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
     in_flight: PositiveInt = 256
-    """Episodes under way at once, at most."""
+    """Episodes under way at once, at most; fewer where the engine's KV cache would not hold them all to their ends."""
     engine_batch: PositiveInt | None = None
     """Most sequences that an engine in this process computes at once; in_flight when empty. With some fewer than in_flight the batch
     stays full while other episodes wait for their environments."""

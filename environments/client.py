@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 AVOID_S = 2.0
 """A replica that did not answer gets no new session for this long, if another can take it."""
+ROOM = 10_000.0
+"""Taken for the room of a server that does not tell it."""
 CLOSE_S = 5.0
 HEALTH_S = 5.0
 
@@ -66,12 +68,14 @@ class Replica:
     Attributes:
         url: Its base URL.
         sessions: Ours on it.
+        room: About how many sessions of ours it could hold beside those of others; infinite before it has said so.
         avoided_until: When it may get new sessions again (time.monotonic()).
         together: Where calls share requests, once it has said that it answers promptly.
     """
 
     url: str
     sessions: int = 0
+    room: float = math.inf
     avoided_until: float = 0.0
     together: Together | None = None
 
@@ -98,7 +102,7 @@ class EnvironmentClient:
     def __init__(self, urls: Sequence[str], *, deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            urls: Base URLs of servers of one world; a new session goes to the one with the fewest of ours.
+            urls: Base URLs of servers of one world; a new session goes to the one with the most room left.
             deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
             connections: Requests in flight at once; further calls wait for their turn.
         """
@@ -212,7 +216,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentFault: A server does not answer; Refused: the world has no such list.
         """
-        return (await self._read(self._least_loaded(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
+        return (await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
     async def tags(self, name: str) -> dict[int, str]:
         """The kind of each task of a list, e.g. "depth 2", by its index; empty where the world tells none.
@@ -220,7 +224,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentFault: A server does not answer; Refused: the world has no such list.
         """
-        found = await self._read(self._least_loaded(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
+        found = await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
 
     async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
@@ -229,7 +233,7 @@ class EnvironmentClient:
         def choose() -> Replica:
             if asked:
                 asked[-1].sessions -= 1
-            asked.append(self._least_loaded())
+            asked.append(self._roomiest())
             asked[-1].sessions += 1  # counted while it is being opened, so that starts at one moment spread
             return asked[-1]
 
@@ -240,6 +244,7 @@ class EnvironmentClient:
         except BaseException:
             asked[-1].sessions -= 1
             raise
+        asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
         if reply.prompt and asked[-1].together is None:
             asked[-1].together = Together(partial(self._ask, asked[-1]))
         session = Session(reply.session, index, asked[-1])
@@ -271,9 +276,9 @@ class EnvironmentClient:
         if self._sessions.pop(session.id, None) is not None:
             session.replica.sessions -= 1
 
-    def _least_loaded(self) -> Replica:
+    def _roomiest(self) -> Replica:
         now = time.monotonic()
-        return min(self._replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions))
+        return min(self._replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions - replica.room, replica.sessions))
 
     async def _perform(self, choose: Callable[[], Replica], operation: str, item: msgspec.Struct, deadline_s: float | None) -> Reply:
         """Asks until an answer comes, or the deadline."""

@@ -73,6 +73,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
             wrong), 500 (the world failed; the session has ended), 503 (the session limit is reached).
         session: create: the new session's id.
         lease_s: create: seconds that the session outlives its last request.
+        free: create: about how many more sessions the server could open now.
         turn: The turn that was performed (step), or that comes next (create with an index, reset: 0).
         observation: create with an index, reset, step: what the agent sees.
         reward: step: what the action earned.
@@ -83,6 +84,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     status: int
     session: str | None = None
     lease_s: float | None = None
+    free: int | None = None
     turn: int | None = None
     observation: str | None = None
     reward: float | None = None

@@ -264,8 +264,8 @@ class Sessions:
             self._open[number] = session
         self.metrics.sessions.labels("created").inc()
         prompt = not getattr(self.world, "blocking", False)
-        reply = Reply(status=200, session=session.id, lease_s=session.lease_s, number=number if numbered else None, prompt=prompt)
-        return session, reply
+        free = (self.limit - self._count) * self._workers  # the other workers are taken to be as full as this one
+        return session, Reply(200, session.id, session.lease_s, free, number=number if numbered else None, prompt=prompt)
 
     def _opened(self, session: Session, reply: Reply) -> Reply:
         if session.last is not None:

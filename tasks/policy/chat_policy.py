@@ -43,6 +43,7 @@ class ChatPolicy:
         self.form: Form = form
         self.instruction = react_instruction(instruction) if instruction is not None and form == "react" else instruction
         self.dialogue = dialogue
+        self.cache_tokens: int | None = None  # an endpoint does not tell
         self._tokens_field = "max_tokens"
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})

@@ -57,6 +57,7 @@ class Engine(Protocol):
         generated_tokens: Tokens generated since the start.
         prompt_tokens: Tokens of the prompts since the start.
         cached_tokens: Those of them that the prefix cache held.
+        cache_tokens: Tokens that the KV cache holds at once; None where that bounds nothing.
         policy_version: Training step of the weights; set by whoever loads them.
     """
 
@@ -68,6 +69,11 @@ class Engine(Protocol):
     cached_tokens: int
     context_length: int
     policy_version: int
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """See above."""
+        ...
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`.

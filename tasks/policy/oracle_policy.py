@@ -35,6 +35,7 @@ class OraclePolicy:
     dialogue: Dialogue | None = None
     name: str = "oracle"
     version: int = 0
+    cache_tokens: int | None = None
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> OracleConversation:
         """Begins an episode; see `Policy.begin`."""

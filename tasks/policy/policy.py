@@ -97,6 +97,11 @@ class Policy(Protocol):
         """Training step of its present weights."""
         ...
 
+    @property
+    def cache_tokens(self) -> int | None:
+        """Tokens of conversations that it holds at once at no cost; None where that bounds nothing."""
+        ...
+
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Conversation:
         """Begins an episode with the environment's first observation.
 

@@ -27,6 +27,11 @@ class TokenPolicy:
         """Training step of the engine's present weights."""
         return self.engine.policy_version
 
+    @property
+    def cache_tokens(self) -> int | None:
+        """What the engine's KV cache holds."""
+        return self.engine.cache_tokens
+
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
         """Begins an episode; see `Policy.begin`."""
         return TokenConversation(self, seed, self.dialogue.prompt(observation), budgets)

@@ -35,6 +35,7 @@ class TransformersEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
         self.context_length = context_length
+        self.cache_tokens: int | None = None  # it keeps none between two requests
         self._in_flight = in_flight
         self._waiting: list[_Request] = []
         self._pump: asyncio.Task[None] | None = None

@@ -114,6 +114,8 @@ class VllmEngine:
         self._torch = torch
         self.exact = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
+        cache = self._engine.vllm_config.cache_config
+        self.cache_tokens = cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None

@@ -51,7 +51,6 @@ class AheadCollector:
         self._collector = collector
         self._apart = apart
         self._gate = Gate()
-        self._slots = asyncio.Semaphore(collector.rollout.in_flight)
         self._episodes: dict[int, list[asyncio.Task[Trajectory]]] = {}
         self._client: EnvironmentClient | None = None
         self._loop = asyncio.new_event_loop()
@@ -148,7 +147,7 @@ class AheadCollector:
         ]
 
     async def _play(self, plan: EpisodePlan, conditions: Conditions) -> Trajectory:
-        async with self._slots:
+        async with self._collector.room.place():
             assert self._client is not None
             return await self._collector.play_until_sound(plan, conditions, self._client, self._gate)
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from tasks.policy.policy import Policy
 from tasks.rollout.episode import Conditions, EpisodePlan, play
 from tasks.rollout.gate import Gate
+from tasks.rollout.room import Room
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 Progress = Callable[[int, int], None]
 Finished = Callable[[Trajectory], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Collector:
     """Plays batches of episodes of one policy against the servers of one environment.
 
@@ -31,12 +32,17 @@ class Collector:
         urls: Addresses of its servers.
         policy: Who plays.
         rollout: Budgets, deadlines, bounds.
+        room: How many episodes may be under way.
     """
 
     environment: str
     urls: tuple[str, ...]
     policy: Policy
     rollout: Rollout
+    room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.rollout.in_flight, self.rollout.trajectory_tokens, lambda: self.policy.cache_tokens)
 
     async def collect(self, plans: Sequence[EpisodePlan], conditions: Conditions, progress: Progress | None = None) -> list[Trajectory]:
         """Plays all episodes of a batch and returns their trajectories in the order of `plans`.
@@ -69,7 +75,9 @@ class Collector:
 
             async def play_in_turn() -> None:
                 for plan in waiting:
-                    finished(await self.play_until_sound(plan, conditions, client))
+                    async with self.room.place():
+                        trajectory = await self.play_until_sound(plan, conditions, client)
+                    finished(trajectory)
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self.rollout.in_flight, len(plans))):
@@ -88,6 +96,7 @@ class Collector:
             trajectory.attempts = attempt
             if trajectory.outcome is not Outcome.FAILED:
                 break
+        self.room.note(trajectory)
         return trajectory
 
     def given_up(self, plan: EpisodePlan, conditions: Conditions) -> Trajectory:

@@ -40,6 +40,7 @@ class Thinker:
 
     name = "thinker"
     version = 0
+    cache_tokens = None
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Thought:
         return Thought()

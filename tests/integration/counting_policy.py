@@ -16,6 +16,7 @@ class CountingPolicy:
 
     version: int = 0
     name: str = "counting"
+    cache_tokens: int | None = None
     held: dict[int, threading.Event] = field(default_factory=dict)
     action: Callable[[int, int], str] = lambda task, turn: "add 1"
     spoken: list[tuple[int, int]] = field(default_factory=list)

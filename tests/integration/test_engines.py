@@ -85,6 +85,12 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: En
         assert answer.log_probabilities == pytest.approx(score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4)
 
 
+def test_vllm_tells_how_many_tokens_its_cache_holds(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+    config = trainer_model.config
+    bytes_per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
+    assert vllm_engine.cache_tokens == pytest.approx(2**30 / bytes_per_token, rel=0.05)
+
+
 def test_at_temperature_zero_the_engines_agree_token_for_token(vllm_engine: Engine, transformers_engine: Engine) -> None:
     requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
     ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)

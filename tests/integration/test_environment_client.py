@@ -380,6 +380,22 @@ def test_sessions_spread_over_the_replicas(serve: Serve) -> None:
     assert asyncio.run(spread()) == [4, 4, 4]
 
 
+def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -> None:
+    small, large = serve("counting", "--max-sessions", "20").url, serve("counting", "--max-sessions", "40").url
+
+    async def play() -> None:
+        async with EnvironmentClient([large]) as other, EnvironmentClient([small, large]) as client:
+            for index in range(25):
+                await other.start(index)
+            for index in range(20):
+                await client.start(index)
+            # Of 20 and 15 places, 20 are taken so that as many stay free on either side, give or take the first.
+            assert sessions_on(small) in (12, 13)
+            assert sessions_on(large) == 25 + 20 - sessions_on(small)
+
+    asyncio.run(play())
+
+
 def test_new_sessions_avoid_a_dead_replica(serve: Serve) -> None:
     servers = [serve() for _ in range(2)]
 

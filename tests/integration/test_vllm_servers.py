@@ -89,6 +89,12 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: Vl
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens, temperature), abs=1e-4)
 
 
+def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmServerEngine) -> None:
+    one, other = (server.cache_tokens for server in engine.servers)
+    assert one == other > 10_000
+    assert engine.cache_tokens == one + other
+
+
 def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngine) -> None:
     async def dialogues() -> list[str]:
         sessions = [Session() for _ in range(6)]

@@ -21,6 +21,7 @@ class Writer:
     apart = False
     exact = True
     generated_tokens = prompt_tokens = cached_tokens = 0
+    cache_tokens = None
 
     def __init__(self, length: int, context_length: int) -> None:
         self.length, self.context_length, self.policy_version = length, context_length, 5
