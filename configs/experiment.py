@@ -28,7 +28,7 @@ class StarterPolicy(Part):
     """Attention heads; must divide hidden_size."""
     tasks: str = "wood-renamed"
     """Task list of the environment whose goals the oracle demonstrates."""
-    tokens: PositiveInt = 1_200_000
+    tokens: PositiveInt = 600_000
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""

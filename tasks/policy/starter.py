@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tasks.policy.cloning import Example
 
-CODE_VERSION = 4
+CODE_VERSION = 5
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1

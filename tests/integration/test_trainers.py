@@ -47,7 +47,7 @@ def test_two_processes_make_the_update_of_one(algorithm: str, policy: str, tmp_p
     moved = torch.cat([(w - start.get(name, 0)).flatten() for name, w in one["weights"].items()])
     apart = torch.cat([(two["weights"][name] - w).flatten() for name, w in one["weights"].items()])
     # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases), so not each weight alone is compared.
-    assert float(apart.norm()) <= 0.01 * float(moved.norm())
+    assert apart.norm().item() <= 0.01 * moved.norm().item()
 
 
 def _start(policy: str) -> Any:

@@ -1,0 +1,67 @@
+"""The Muon optimiser (K. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) for small matrices in float32.
+
+torch.optim.Muon computes in bfloat16, which a CPU without the instructions for it does many times slower, and one matrix after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 4
+LIKE_ADAM = 0.2
+"""Root mean square of an update over its learning rate, as AdamW's is, so that both take the same rates (arXiv 2502.16982, section 2.2)."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Updates each matrix by its orthogonalised momentum: all directions of the gradient count alike, not the strongest alone."""
+
+    def __init__(self, matrices: Iterable[Tensor], lr: float, momentum: float) -> None:
+        """
+        Args:
+            matrices: Parameters with two dimensions.
+            lr: Learning rate, on AdamW's scale.
+            momentum: Share of the past in the running mean of the gradients, in [0, 1).
+        """
+        super().__init__(matrices, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update from the gradients that are there."""
+        for group in self.param_groups:
+            by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+            for matrix in group["params"]:
+                by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
+            for shape, matrices in by_shape.items():
+                ahead = torch.stack([self._ahead(matrix, group["momentum"]) for matrix in matrices])
+                size = group["lr"] * LIKE_ADAM * shape[1] ** 0.5
+                for matrix, update in zip(matrices, orthogonalised(ahead), strict=True):
+                    matrix.add_(_wide(matrix, update), alpha=-size)
+
+    def _ahead(self, matrix: Tensor, momentum: float) -> Tensor:
+        """The gradient with Nesterov's momentum, no higher than wide."""
+        assert matrix.grad is not None
+        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix)).lerp_(matrix.grad, 1 - momentum)
+        return _wide(matrix, matrix.grad.lerp(mean, momentum))
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """About U Vᵀ of each matrix U S Vᵀ: singular values become 0.5 to 1.3, except the very smallest.
+
+    Args:
+        matrices: Float32, no higher than wide. Shape (N, rows, columns).
+    """
+    a, b, c = COEFFICIENTS
+    x: Tensor = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-12)
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _wide(like: Tensor, matrix: Tensor) -> Tensor:
+    """The matrix, transposed if `like` is higher than wide."""
+    return matrix.mT if like.shape[0] > like.shape[1] else matrix
