@@ -10,6 +10,7 @@ from functools import cache
 
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION
 from environments.environment import TaskIndexError
+from environments.task_lists import named
 
 VERSION = f"minigrid-{MINIGRID_VERSION}-1"
 N_SEEDS = 1_000_000
@@ -71,7 +72,4 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    lists = task_lists()
-    if name not in lists:
-        raise KeyError(f"babyai has no task list {name!r}; there are: {', '.join(lists)}")
-    return lists[name]
+    return named(task_lists(), name, "babyai")

@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
+from environments.task_lists import named
 
 PACKAGE_VERSION = "1.2.3"
 VERSION = f"scienceworld-{PACKAGE_VERSION}-1"
@@ -118,10 +119,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    lists = task_lists()
-    if name not in lists:
-        raise KeyError(f"sciworld has no task list {name!r}; there are: {', '.join(lists)}")
-    return lists[name]
+    return named(task_lists(), name, "sciworld")
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:

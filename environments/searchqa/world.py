@@ -9,6 +9,7 @@ from environments.searchqa.library import Library, Question
 from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
+from environments.task_lists import named
 
 SHOWN = 3
 """Passages that a search shows."""
@@ -141,9 +142,7 @@ class SearchQA:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        if name not in self._library.lists:
-            raise KeyError(f"searchqa has no task list {name!r}; there are: {', '.join(self._library.lists)}")
-        return self._library.lists[name]
+        return named(self._library.lists, name, self.name)
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""

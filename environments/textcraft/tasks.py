@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
+from environments.task_lists import named
 from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 
@@ -190,10 +191,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    lists = task_lists()
-    if name not in lists:
-        raise KeyError(f"textcraft has no task list {name!r}; there are: {', '.join(lists)}")
-    return lists[name]
+    return named(task_lists(), name, "textcraft")
 
 
 def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: int) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.task_lists import named
 from environments.webarena import page_scripts
 from environments.webarena.actions import RefusedError, Stop, parse_action
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
@@ -242,9 +243,7 @@ class WebArena:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        if name not in self._lists:
-            raise KeyError(f"webarena has no task list {name!r}; there are: {', '.join(self._lists)}")
-        return self._lists[name]
+        return named(self._lists, name, self.name)
 
     def tag(self, index: int) -> str:
         """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""

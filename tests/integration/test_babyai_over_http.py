@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import http.client
 import itertools
 import json
 import os
 import random
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -22,17 +20,16 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import requests
-from counting_servers import ROOT
 from PIL import Image
 
 from environments.agentgym_client import AgentGymClient
 from environments.babyai.levels import LEVELS
 from environments.babyai.world import BabyAI
 from environments.client import EnvironmentClient
-from tasks.provision.local import LocalServer
+from tests.integration.their_client import TheirClient
+from tests.integration.world_servers import Start, starting
 
 Trace = list[tuple[str, float, bool]]
-Start = Callable[..., LocalServer]
 
 PUBLISHED = Path(__file__).with_name("babyai_published.json")
 """Episodes recorded from AgentGym's own wrapper on minigrid 3.2.0 with random actions: a digest of every observation, taken without
@@ -45,19 +42,8 @@ SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "5000"))
 
 @pytest.fixture(scope="module")
 def start(state_dir: Path) -> Iterator[Start]:
-    """Starts a server: start(*options, **environment)."""
-    servers: list[LocalServer] = []
-
-    def begin(*options: str, **environment: str) -> LocalServer:
-        command = [sys.executable, "-m", "environments", "serve", "babyai", "--port", "{port}", *options]
-        variables = {"PYTHONPATH": str(ROOT), **environment}
-        servers.append(LocalServer("babyai", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
-        servers[-1].start()
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
+    with starting("babyai", state_dir) as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")
@@ -129,38 +115,6 @@ def test_workers_answer_alike_in_both_dialects_whatever_their_hash_seed(start: S
     assert [trace for _, trace in played[len(tasks) :]] == [trace for _, _, trace in expected]
 
 
-class TheirClient:
-    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
-
-    def __init__(self, url: str) -> None:
-        self._address = urlsplit(url).netloc
-        self.id = self.send("POST", "/create")["id"]
-
-    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        connection = http.client.HTTPConnection(self._address, timeout=60)
-        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        assert answer.status == 200, content
-        return json.loads(content)
-
-    def reset(self, index: int) -> Any:
-        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
-
-    def step(self, action: str) -> Any:
-        return self.send("POST", "/step", {"action": action, "id": self.id})
-
-    def observe(self) -> Any:
-        return self.send("GET", f"/observation?id={self.id}")
-
-    def close(self) -> Any:
-        return self.send("POST", "/close", {"id": self.id})
-
-
 def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
     def digest(observation: str) -> str:
         return sha256(re.sub(r', "?toggle"?(?=[,\]\n])', "", observation).encode()).hexdigest()[:12]
@@ -195,7 +149,7 @@ def test_a_client_of_agentgyms_plays_unchanged(url: str) -> None:
         for action, (observation, reward, done) in zip(actions, trace, strict=True):
             answered = client.step(action)
             assert answered == {"observation": observation, "reward": reward, "score": reward, "done": done}
-            assert client.observe() == answered
+            assert client.view("observation") == answered
         assert (answered["score"], answered["done"]) == (1.0, True)
         assert 0 < float(client.send("GET", f"/discounted_reward?id={client.id}")) < 1
         with pytest.raises(AssertionError, match="reset first"):  # the score does not grow after the end

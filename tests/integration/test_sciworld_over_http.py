@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import random
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import requests
-from counting_servers import ROOT
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
@@ -27,12 +21,13 @@ from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
 from tests.integration.memory_soak import memory_over_episodes
 from tests.integration.playing import anonymous_mb
+from tests.integration.their_client import TheirClient
+from tests.integration.world_servers import Start, starting
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 
 Trace = list[tuple[str, float, bool]]
 Episode = tuple[str, Trace]
-Start = Callable[..., LocalServer]
 
 PATIENCE_S = 300.0
 WANDERING = (
@@ -53,19 +48,8 @@ def world() -> Iterator[SciWorld]:
 
 @pytest.fixture(scope="module")
 def start(state_dir: Path) -> Iterator[Start]:
-    """Starts a server: start(**environment)."""
-    servers: list[LocalServer] = []
-
-    def begin(**environment: str) -> LocalServer:
-        command = [sys.executable, "-m", "environments", "serve", "sciworld", "--port", "{port}"]
-        variables = {"PYTHONPATH": str(ROOT), **environment}
-        servers.append(LocalServer("sciworld", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
-        servers[-1].start()
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
+    with starting("sciworld", state_dir) as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")
@@ -159,39 +143,6 @@ def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time
 
     assert asyncio.run(run()) == alone[:16]
     other.end()
-
-
-class TheirClient:
-    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
-
-    def __init__(self, url: str) -> None:
-        self._address = urlsplit(url).netloc
-        self.created = self.send("POST", "/create")
-        self.id = self.created["id"]
-
-    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        connection = http.client.HTTPConnection(self._address, timeout=PATIENCE_S)
-        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        assert answer.status == 200, content
-        return json.loads(content)
-
-    def reset(self, index: int) -> Any:
-        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
-
-    def step(self, action: str) -> Any:
-        return self.send("POST", "/step", {"action": action, "id": self.id})
-
-    def view(self, path: str) -> Any:
-        return self.send("GET", f"/{path}?id={self.id}")
-
-    def close(self) -> Any:
-        return self.send("POST", "/close", {"id": self.id})
 
 
 def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWorld) -> None:

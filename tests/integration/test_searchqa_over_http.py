@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
-import json
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,16 +14,15 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import requests
-from counting_servers import ROOT
 
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
-from tasks.provision.local import LocalServer
 from tasks.provision.process import ProvisionError
+from tests.integration.their_client import TheirSearchClient
+from tests.integration.world_servers import Start, starting
 from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 Trace = list[tuple[str, float, bool]]
-Start = Callable[..., LocalServer]
 
 SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "20000"))
 """Fewer for a shorter run: SOAK_EPISODES=2000 python -m pytest tests/integration/test_searchqa_over_http.py -m slow -k memory"""
@@ -39,19 +35,8 @@ def world() -> SearchQA:
 
 @pytest.fixture(scope="module")
 def start(world: SearchQA, state_dir: Path) -> Iterator[Start]:
-    """Starts a server: start(*options, **environment)."""
-    servers: list[LocalServer] = []
-
-    def begin(*options: str, **environment: str) -> LocalServer:
-        command = [sys.executable, "-m", "environments", "serve", "searchqa", "--port", "{port}", *options]
-        variables = {"PYTHONPATH": str(ROOT), **environment}
-        servers.append(LocalServer("searchqa", command, state_dir=state_dir, environment=variables, start_deadline_s=240))
-        servers[-1].start()
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
+    with starting("searchqa", state_dir) as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")
@@ -110,54 +95,24 @@ def test_workers_answer_alike_whatever_their_hash_seed(world: SearchQA, start: S
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
 
-class TheirClient:
-    """AgentGym's client as it acts on the wire: a new connection for each request, status 200 or an assertion."""
-
-    def __init__(self, url: str) -> None:
-        self._address = urlsplit(url).netloc
-        self.env_id = self._send("POST", "/create", {"id": 0})
-
-    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        connection = http.client.HTTPConnection(self._address, timeout=60)
-        headers = {"Content-Type": "application/json", "User-Agent": "python-requests/2.32.3", "Accept": "*/*"} if body is not None else {}
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        assert answer.status == 200, content
-        return json.loads(content)
-
-    def reset(self, index: int) -> Any:
-        return self._send("POST", "/reset", {"id": index, "env_idx": self.env_id})
-
-    def step(self, action: str) -> Any:
-        return self._send("POST", "/step", {"action": action, "env_idx": self.env_id})
-
-    def observe(self) -> Any:
-        return self._send("GET", f"/observation?env_idx={self.env_id}")
-
-    def close(self) -> Any:
-        return self._send("POST", "/close", {"env_idx": self.env_id})
-
-
 def test_a_client_of_agentgyms_plays_unchanged(world: SearchQA, url: str) -> None:
     assert requests.get(f"{url}/", timeout=60).json() == "ok"
-    clients = [TheirClient(url) for _ in range(3)]
-    assert all(type(client.env_id) is int for client in clients)
+    clients = [TheirSearchClient(url) for _ in range(3)]
+    assert all(type(client.id) is int for client in clients)
     for client, index in zip(clients, world.tasks("test"), strict=False):
         first, actions, trace = play(world, index)
-        assert client.reset(index) == client.observe() == first
+        assert client.reset(index) == client.view("observation") == first
         for action, (observation, reward, done) in zip(actions, trace, strict=True):
             answered = client.step(f"<think>Let me see.</think>\n{action}")
             assert answered == {"observation": observation, "reward": reward, "done": done, "info": None}
-            assert client.observe() == observation
+            assert client.view("observation") == observation
         assert client.close()
         with pytest.raises(AssertionError, match="the session has ended"):
             client.step("<search>Lima</search>")
 
 
 def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str) -> None:
-    client = TheirClient(url)
+    client = TheirSearchClient(url)
     for index in (-1, 12_000, 221_327):
         with pytest.raises(AssertionError, match=f"no task {index}"):
             client.reset(index)
@@ -165,7 +120,7 @@ def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str) -> None:
 
 
 def test_guessing_is_allowed_to_clients_of_agentgyms_where_the_server_is_told_so(world: SearchQA, start: Start) -> None:
-    client = TheirClient(start(SEARCHQA_WRONG_ANSWER="continue").url)
+    client = TheirSearchClient(start(SEARCHQA_WRONG_ANSWER="continue").url)
     client.reset(world.tasks("test")[0])
     assert [(reply["reward"], reply["done"]) for reply in (client.step("<answer>no idea</answer>") for _ in range(3))] == [(0.0, False)] * 3
     *_, right = play(world, world.tasks("test")[0])[1]
@@ -182,7 +137,7 @@ def test_a_published_library_is_served_with_agentgyms_indices(start: Start, tmp_
 
     files = {"bamboogle-test": write_lines(tmp_path / "test.jsonl", QUESTIONS)}
     build_published(tmp_path / "library", write_corpus(tmp_path / "corpus.jsonl"), files)
-    client = TheirClient(start(SEARCHQA_DATA=str(tmp_path / "library")).url)
+    client = TheirSearchClient(start(SEARCHQA_DATA=str(tmp_path / "library")).url)
     assert client.reset(51_588) == "Question: what is the capital of peru"
     assert client.step("<search>Peru</search>")["observation"].count("Doc ") == 2
     assert client.step("<answer>Lima</answer>")["reward"] == 1.0

@@ -1,0 +1,70 @@
+"""AgentGym's client as it acts on the wire."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+PATIENCE_S = 300.0
+
+
+class TheirClient:
+    """One session: a new connection for each request, status 200 or an assertion.
+
+    Attributes:
+        created: What the create was answered.
+        id: The session's number.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self.created = self.create()
+        self.id: int = self.created["id"] if isinstance(self.created, dict) else self.created
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        connection = http.client.HTTPConnection(self._address, timeout=PATIENCE_S)
+        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status == 200, content
+        return json.loads(content)
+
+    def create(self) -> Any:
+        return self.send("POST", "/create")
+
+    def reset(self, index: int) -> Any:
+        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
+
+    def step(self, action: str) -> Any:
+        return self.send("POST", "/step", {"action": action, "id": self.id})
+
+    def view(self, path: str) -> Any:
+        return self.send("GET", f"/{path}?id={self.id}")
+
+    def close(self) -> Any:
+        return self.send("POST", "/close", {"id": self.id})
+
+
+class TheirSearchClient(TheirClient):
+    """The same for SearchQA, whose fields have other names."""
+
+    def create(self) -> Any:
+        return self.send("POST", "/create", {"id": 0})
+
+    def reset(self, index: int) -> Any:
+        return self.send("POST", "/reset", {"id": index, "env_idx": self.id})
+
+    def step(self, action: str) -> Any:
+        return self.send("POST", "/step", {"action": action, "env_idx": self.id})
+
+    def view(self, path: str) -> Any:
+        return self.send("GET", f"/{path}?env_idx={self.id}")
+
+    def close(self) -> Any:
+        return self.send("POST", "/close", {"env_idx": self.id})
