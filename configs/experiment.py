@@ -32,7 +32,7 @@ class StarterPolicy(Part):
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""
-    temperature: PositiveFloat = 1.5
+    temperature: PositiveFloat = 1.4
     """The clone's logits are divided by it in the end. A clone is surer than it is right; above 1 it tries more, which
     reinforcement learning lives on."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from configs.experiment import Experiment, Rollout
-from tasks.policy.engine import Engine, EngineFault
+from tasks.policy.engine import Engine
 
 
 def start_engine(
@@ -31,8 +31,6 @@ def start_engine(
         EngineFault: It could not start.
     """
     if urls:
-        if distributed:
-            raise EngineFault("vLLM servers with several trainer processes are not supported: set AGENTGYM_TRAINER_PROCESSES to 1")
         from tasks.policy.vllm_server_engine import VllmServerEngine
 
         return VllmServerEngine(urls, request_seconds=experiment.rollout.request_seconds)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,19 @@ class Server:
     cache_tokens: int = 0
     look_at: float = 0.0
     looked_at: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Weights that servers were given.
+
+    Attributes:
+        folder: Where they can be read.
+        version: What a server that has them answers when asked for its version.
+    """
+
+    folder: Path
+    version: str
 
 
 class _Cached(msgspec.Struct):
@@ -121,6 +134,7 @@ class VllmServerEngine:
     Attributes:
         model: What the servers were started with: a Hugging Face name or folder, where the tokenizer is.
         moved: Requests that went on with another server.
+        loaded: The weights that the servers were given last; None while they have those of their start.
     """
 
     name = "vllm"
@@ -145,7 +159,7 @@ class VllmServerEngine:
         self._request_seconds = request_seconds
         memory = Path("/dev/shm")
         self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
-        self._weights: Path | None = None
+        self.loaded: Loaded | None = None
         self._loads = 0
         self._session = LoopSession(self._connect)
         self._seats: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
@@ -205,14 +219,20 @@ class VllmServerEngine:
         if self._in_flight:
             raise EngineFault(f"weights cannot change while {self._in_flight} requests are in flight")
         self._loads += 1
-        former, self._weights = self._weights, self._folder / str(self._loads)
-        self._weights.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, self._weights / "model.safetensors")
-        asyncio.run(self._load_all())
+        folder = self._folder / str(self._loads)
+        folder.mkdir()
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
+        former, self.loaded = self.loaded, Loaded(folder, f"{self._folder.name}/{self._loads}")
+        asyncio.run(self._put_down_unless(self._load))
         if former is not None:
-            shutil.rmtree(former, ignore_errors=True)
+            shutil.rmtree(former.folder, ignore_errors=True)
         if all(server.down for server in self.servers):
             raise EngineFault(f"no vLLM server took the weights: {self._troubles()}")
+
+    def follow(self, loaded: Loaded) -> None:
+        """Goes on with the weights that another process has loaded into the same servers; one that has others is down until it has them."""
+        self.loaded = loaded
+        asyncio.run(self._put_down_unless(self._check_weights))
 
     def close(self) -> None:
         """Removes the folder of the weights; the servers stay as they are."""
@@ -254,7 +274,7 @@ class VllmServerEngine:
             answer = await self._post(server, "/v1/completions", body, self._request_seconds, connection)
         finally:
             server.requests -= 1
-        if connection.fresh and self._weights is not None:
+        if connection.fresh:
             await self._check_weights(server)
         try:
             completion = msgspec.json.decode(answer, type=_Completion)
@@ -322,7 +342,7 @@ class VllmServerEngine:
         """Takes a server back once it is healthy and has the present weights."""
         try:
             await self._post(server, "/health", b"", CONNECT_S, method="GET")
-            if self._weights is not None and await self._weights_of(server) != self._version():
+            if self.loaded is not None and await self._weights_of(server) != self.loaded.version:
                 await self._load(server)
             server.down = ""
             log.warning("a vLLM server is back: %s", server.url)
@@ -365,31 +385,31 @@ class VllmServerEngine:
 
     async def _check_weights(self, server: Server) -> None:
         """Whoever answers on a new connection may be a server that was restarted, with the weights of its start."""
-        version = await self._weights_of(server)
-        if version != self._version():
-            raise _Gone(f"{server.url} was restarted: it has the weights {version!r}, not {self._version()!r}")
+        if self.loaded is not None and (version := await self._weights_of(server)) != self.loaded.version:
+            raise _Gone(f"{server.url} has the weights {version!r}, not {self.loaded.version!r}")
 
     async def _weights_of(self, server: Server) -> str:
         info = await self._post(server, "/weight_info", b"", self._request_seconds, method="GET")
         return msgspec.json.decode(info, type=_WeightInfo).weight_version
 
-    async def _load_all(self) -> None:
-        async def load(server: Server) -> None:
+    async def _put_down_unless(self, succeeds: Callable[[Server], Awaitable[None]]) -> None:
+        async def attempt(server: Server) -> None:
             try:
-                await self._load(server)
+                await succeeds(server)
                 server.down = ""
             except (_Gone, EngineFault) as fault:
                 self._put_down(server, str(fault))
 
-        await asyncio.gather(*(load(server) for server in self.servers))
+        await asyncio.gather(*(attempt(server) for server in self.servers))
 
     async def _load(self, server: Server) -> None:
         """Pauses the server, gives it the weights and lets it go on, also when it fails or is cancelled in between."""
+        assert self.loaded is not None
         steps: tuple[tuple[str, dict[str, Any]], ...] = (
             ("/pause?mode=wait", {}),
-            ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self._weights)}}),
+            ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.loaded.folder)}}),
             ("/reset_prefix_cache", {}),
-            ("/update_weight_version", {"new_version": self._version()}),
+            ("/update_weight_version", {"new_version": self.loaded.version}),
         )
         try:
             for path, content in steps:
@@ -405,9 +425,6 @@ class VllmServerEngine:
         """Lets a server go on that may have been paused; one that cannot be paused has no such address."""
         with suppress(_Gone, EngineFault):
             await self._post(server, "/resume", b"{}", CONNECT_S)
-
-    def _version(self) -> str:
-        return f"{self._folder.name}/{self._loads}"
 
     def _troubles(self) -> str:
         return "; ".join(server.down for server in self.servers if server.down)

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,8 +20,11 @@ from tasks.provision.line import CommandLine, die_with_parent
 from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
 
 if TYPE_CHECKING:
+    import torch
+
     from configs.experiment import Algorithm
     from tasks.policy.probe import Gap
+    from tasks.policy.vllm_server_engine import Loaded
     from tasks.rollout.ahead import Batch
     from tasks.rollout.episode import Conditions, EpisodePlan
     from tasks.rollout.trajectory import Trajectory
@@ -221,10 +224,31 @@ class Worker:
         prompts = [self.dialogue.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
         with self.ahead.paused() if self.ahead else nullcontext():
-            self.engine.load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
+            self._load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
             self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
             self.loaded_step = self.engine.policy_version = step
         self.sync_seconds = time.perf_counter() - began
+
+    def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Loads the engine; into servers that all processes share the main process alone does, while nobody has episodes there."""
+        from accelerate.utils import broadcast_object_list
+
+        from tasks.policy.vllm_server_engine import VllmServerEngine
+
+        if self.processes.num_processes == 1 or not isinstance(self.engine, VllmServerEngine):
+            self.engine.load(weights)
+            return
+        self.processes.wait_for_everyone()
+        box: list[Loaded | None] = [None]
+        if self.processes.is_main_process:
+            self.engine.load(weights)
+            box = [self.engine.loaded]
+        else:
+            for _ in weights:
+                pass  # where they are spread over the processes, gathering them takes all
+        broadcast_object_list(box)
+        if not self.processes.is_main_process and box[0] is not None:
+            self.engine.follow(box[0])
 
     def cached_share(self) -> float:
         """Share of the prompt tokens since the last call that the engine's prefix cache held."""

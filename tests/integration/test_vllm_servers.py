@@ -16,10 +16,15 @@ import torch
 from counting_servers import ROOT
 from tiny_policy import build_tiny_policy
 
+from configs.infrastructure import InfraSettings
 from tasks.policy.engine import EngineFault, Generation, Sampling
 from tasks.policy.vllm_server_engine import VllmServerEngine
 from tasks.policy.vllm_servers import command
 from tasks.provision.local import LocalServer
+from tasks.rollout.storage import read_trajectories
+from tasks.training.job import StepDone
+from tasks.training.process import TrainerProcess
+from tests.integration.small_job import small_job, textcraft_server
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +157,41 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngi
     requests.post(f"{servers[0].url}/pause?mode=wait", json={}, timeout=60).raise_for_status()  # and by one that was killed
     with closing(VllmServerEngine([server.url for server in servers], request_seconds=20)) as later:
         assert generate(later, 6)[0].tokens == answer.tokens
+
+
+def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them_the_weights(
+    servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
+) -> None:
+    environment = textcraft_server(state_dir)
+    environment.start()
+    try:
+        job = small_job(policy, tmp_path, environment, engine_urls=[server.url for server in servers])
+        with TrainerProcess(job, InfraSettings(trainer_processes=2), lambda: None) as trainer:
+            trainer.ready()
+            done = [event for event in trainer.train(4) if isinstance(event, StepDone)]
+            trainer.close()
+    finally:
+        environment.end()
+    assert [event.step for event in done] == [1, 2, 3, 4]
+    for step, event in enumerate(done):
+        # Each process has proved that the servers compute with its weights of this step, or there would be no such event.
+        trajectories = read_trajectories(tmp_path / "rollouts" / f"step-{step + 1:06d}.parquet")
+        assert len(trajectories) == 16
+        assert {turn.policy_version for t in trajectories for turn in t.turns} == {step}
+        assert event.metrics["rollout/failed"] == 0
+        assert event.metrics["sync/probe_gap_largest"] < 1e-3
+
+
+def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+    model = model_of(policy)
+    engine.load(model.named_parameters())
+    assert engine.loaded is not None
+    with closing(VllmServerEngine([server.url for server in servers])) as other:
+        as_after_a_restart(servers[0], policy)
+        other.follow(engine.loaded)
+        assert [bool(server.down) for server in other.servers] == [True, False]
+        for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
+            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
 
 
 def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> None:
