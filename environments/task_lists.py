@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+Tasks = TypeVar("Tasks")
 
 
-def named(lists: Mapping[str, tuple[int, ...]], name: str, world: str) -> tuple[int, ...]:
+def named(lists: Mapping[str, Tasks], name: str, world: str) -> Tasks:
     """The task indices of the list called `name`.
 
     Raises:

@@ -44,7 +44,9 @@ class Muon(torch.optim.Optimizer):
     def _ahead(self, matrix: Tensor, momentum: float) -> Tensor:
         """The gradient with Nesterov's momentum, no higher than wide."""
         assert matrix.grad is not None
-        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix)).lerp_(matrix.grad, 1 - momentum)
+        if "mean" not in self.state[matrix]:
+            self.state[matrix]["mean"] = torch.zeros_like(matrix)
+        mean = self.state[matrix]["mean"].lerp_(matrix.grad, 1 - momentum)
         return _wide(matrix, matrix.grad.lerp(mean, momentum))
 
 

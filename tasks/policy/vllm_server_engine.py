@@ -384,7 +384,7 @@ class VllmServerEngine:
             )
 
     async def _check_weights(self, server: Server) -> None:
-        """Whoever answers on a new connection may be a server that was restarted, with the weights of its start."""
+        """A server that was restarted has the weights of its start, and one that was down when new ones came has older ones."""
         if self.loaded is not None and (version := await self._weights_of(server)) != self.loaded.version:
             raise _Gone(f"{server.url} has the weights {version!r}, not {self.loaded.version!r}")
 

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.provision.line import CommandLine, die_with_parent
-from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
+from tasks.training.job import Close, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
 
 if TYPE_CHECKING:
     import torch
 
     from configs.experiment import Algorithm
     from tasks.policy.probe import Gap
-    from tasks.policy.vllm_server_engine import Loaded
     from tasks.rollout.ahead import Batch
     from tasks.rollout.episode import Conditions, EpisodePlan
     from tasks.rollout.trajectory import Trajectory
@@ -231,24 +230,21 @@ class Worker:
 
     def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads the engine; into servers that all processes share the main process alone does, while nobody has episodes there."""
-        from accelerate.utils import broadcast_object_list
-
         from tasks.policy.vllm_server_engine import VllmServerEngine
 
         if self.processes.num_processes == 1 or not isinstance(self.engine, VllmServerEngine):
             self.engine.load(weights)
             return
         self.processes.wait_for_everyone()
-        box: list[Loaded | None] = [None]
         if self.processes.is_main_process:
             self.engine.load(weights)
-            box = [self.engine.loaded]
         else:
             for _ in weights:
                 pass  # where they are spread over the processes, gathering them takes all
-        broadcast_object_list(box)
-        if not self.processes.is_main_process and box[0] is not None:
-            self.engine.follow(box[0])
+        loaded = self._shared(self.engine.loaded)
+        if not self.processes.is_main_process:
+            assert loaded is not None
+            self.engine.follow(loaded)
 
     def cached_share(self) -> float:
         """Share of the prompt tokens since the last call that the engine's prefix cache held."""
@@ -286,11 +282,11 @@ class Worker:
 
         return progress
 
-    def _shared(self, command: Command | None) -> Command | None:
-        """The main process's command, in every process."""
+    def _shared(self, mine: T) -> T:
+        """What the main process has, in every process."""
         from accelerate.utils import broadcast_object_list
 
-        box = [command]
+        box = [mine]
         broadcast_object_list(box)
         return box[0]
 

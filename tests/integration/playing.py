@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -21,10 +22,28 @@ Policy = Callable[[random.Random, str, str], str]
 """From chance, the first and the last observation to an action."""
 
 
-def server_of(world: str, *options: str, state_dir: Path | None = None) -> LocalServer:
-    """A server of the world, not started yet."""
+Start = Callable[..., LocalServer]
+
+
+def server_of(world: str, *options: str, state_dir: Path | None = None, **environment: str) -> LocalServer:
+    """A server of the world, not started yet; `environment` are variables for it."""
     command = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
-    return LocalServer(world, command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=START_DEADLINE_S)
+    variables = {"PYTHONPATH": str(ROOT), **environment}
+    return LocalServer(world, command, state_dir=state_dir, environment=variables, start_deadline_s=START_DEADLINE_S)
+
+
+@contextmanager
+def starting(world: str, state_dir: Path) -> Iterator[Start]:
+    """Gives start(*options, **environment), which starts a server of the world; all end with the block."""
+    with ExitStack() as ends:
+
+        def start(*options: str, **environment: str) -> LocalServer:
+            server = server_of(world, *options, state_dir=state_dir, **environment)
+            ends.callback(server.end)
+            server.start()
+            return server
+
+        yield start
 
 
 def serving_process(server: LocalServer) -> psutil.Process:

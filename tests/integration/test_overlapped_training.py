@@ -9,25 +9,14 @@ from tiny_policy import build_tiny_policy
 
 from configs.infrastructure import InfraSettings
 from tasks.rollout.storage import read_trajectories
-from tasks.training.job import StepDone
-from tasks.training.process import TrainerProcess
-from tests.integration.small_job import small_job, textcraft_server
+from tests.integration.small_training import train
 
 
 @pytest.mark.slow
 def test_with_overlap_one_no_token_is_older_than_one_step_and_training_goes_on_to_the_end(tmp_path: Path, state_dir: Path) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
-    server = textcraft_server(state_dir)
-    server.start()
-    truncated = {"algorithm__importance_correction": "truncated", "rollout__tasks_per_step": 3}
-    job = small_job(policy, tmp_path, server, rollout__overlap=1, **truncated)
-    try:
-        with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
-            trainer.ready()
-            done = [event for event in trainer.train(4) if isinstance(event, StepDone)]
-            trainer.close()
-    finally:
-        server.end()
+    fields = {"algorithm.importance_correction": "truncated", "rollout.tasks_per_step": 3, "rollout.overlap": 1}
+    done = train(policy, tmp_path, state_dir, InfraSettings(), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]
     ages: set[int] = set()
     for step, event in enumerate(done):

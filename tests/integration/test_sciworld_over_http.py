@@ -20,9 +20,8 @@ from environments.sciworld.tasks import all_tasks, task
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
 from tests.integration.memory_soak import memory_over_episodes
-from tests.integration.playing import anonymous_mb
+from tests.integration.playing import Start, anonymous_mb, starting
 from tests.integration.their_client import TheirClient
-from tests.integration.world_servers import Start, starting
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 

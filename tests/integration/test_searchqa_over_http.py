@@ -18,8 +18,8 @@ import requests
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
 from tasks.provision.process import ProvisionError
+from tests.integration.playing import Start, starting
 from tests.integration.their_client import TheirSearchClient
-from tests.integration.world_servers import Start, starting
 from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 Trace = list[tuple[str, float, bool]]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counting_servers import ROOT
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
 from environments.textcraft.world import TextCraft
-from tasks.provision.local import LocalServer
+from tests.integration.playing import starting
 
 Trace = list[tuple[str, float, bool]]
 
@@ -35,12 +33,8 @@ def solved(index: int) -> tuple[str, list[str], Trace]:
 @pytest.fixture(scope="module", params=["0", "12345"])
 def url(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[str]:
     """Two servers, one after the other, that hash strings differently."""
-    command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}", "--workers", "2"]
-    environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": request.param}
-    server = LocalServer("textcraft", command, state_dir=state_dir, environment=environment)
-    server.start()
-    yield server.url
-    server.end()
+    with starting("textcraft", state_dir) as start:
+        yield start("--workers", "2", PYTHONHASHSEED=request.param).url
 
 
 def test_the_expert_plays_as_without_a_server_whatever_the_dialect_and_beside_others(url: str) -> None:

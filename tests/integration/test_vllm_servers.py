@@ -22,9 +22,7 @@ from tasks.policy.vllm_server_engine import VllmServerEngine
 from tasks.policy.vllm_servers import command
 from tasks.provision.local import LocalServer
 from tasks.rollout.storage import read_trajectories
-from tasks.training.job import StepDone
-from tasks.training.process import TrainerProcess
-from tests.integration.small_job import small_job, textcraft_server
+from tests.integration.small_training import train
 
 pytestmark = pytest.mark.slow
 
@@ -162,16 +160,8 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngi
 def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them_the_weights(
     servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
-    environment = textcraft_server(state_dir)
-    environment.start()
-    try:
-        job = small_job(policy, tmp_path, environment, engine_urls=[server.url for server in servers])
-        with TrainerProcess(job, InfraSettings(trainer_processes=2), lambda: None) as trainer:
-            trainer.ready()
-            done = [event for event in trainer.train(4) if isinstance(event, StepDone)]
-            trainer.close()
-    finally:
-        environment.end()
+    urls = [server.url for server in servers]
+    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), {"rollout.tasks_per_step": 4}, urls)
     assert [event.step for event in done] == [1, 2, 3, 4]
     for step, event in enumerate(done):
         # Each process has proved that the servers compute with its weights of this step, or there would be no such event.

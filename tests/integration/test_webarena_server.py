@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 from chromium import chromium_processes, eventually, needs_chromium
-from counting_servers import ROOT
 from webarena_soak import memory_over_episodes
 
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tasks.provision.local import LocalServer
+from tests.integration.playing import server_of
 
 pytestmark = needs_chromium
 
@@ -29,8 +28,7 @@ Trace = list[tuple[str, float, bool]]
 
 
 def server(state_dir: Path, *options: str, seed: str = "0") -> LocalServer:
-    command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}", *options]
-    return LocalServer("webarena", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed})
+    return server_of("webarena", *options, state_dir=state_dir, PYTHONHASHSEED=seed)
 
 
 @pytest.fixture(scope="module")

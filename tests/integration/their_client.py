@@ -16,11 +16,17 @@ class TheirClient:
     Attributes:
         created: What the create was answered.
         id: The session's number.
+        to_create: The body of a create; None without one.
+        session_field: What the bodies call the session.
+        task_field: What a reset calls the task.
     """
+
+    to_create: dict[str, int] | None = None
+    session_field, task_field = "id", "data_idx"
 
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
-        self.created = self.create()
+        self.created = self.send("POST", "/create", self.to_create)
         self.id: int = self.created["id"] if isinstance(self.created, dict) else self.created
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -35,36 +41,20 @@ class TheirClient:
         assert answer.status == 200, content
         return json.loads(content)
 
-    def create(self) -> Any:
-        return self.send("POST", "/create")
-
     def reset(self, index: int) -> Any:
-        return self.send("POST", "/reset", {"data_idx": index, "id": self.id})
+        return self.send("POST", "/reset", {self.task_field: index, self.session_field: self.id})
 
     def step(self, action: str) -> Any:
-        return self.send("POST", "/step", {"action": action, "id": self.id})
+        return self.send("POST", "/step", {"action": action, self.session_field: self.id})
 
     def view(self, path: str) -> Any:
-        return self.send("GET", f"/{path}?id={self.id}")
+        return self.send("GET", f"/{path}?{self.session_field}={self.id}")
 
     def close(self) -> Any:
-        return self.send("POST", "/close", {"id": self.id})
+        return self.send("POST", "/close", {self.session_field: self.id})
 
 
 class TheirSearchClient(TheirClient):
     """The same for SearchQA, whose fields have other names."""
 
-    def create(self) -> Any:
-        return self.send("POST", "/create", {"id": 0})
-
-    def reset(self, index: int) -> Any:
-        return self.send("POST", "/reset", {"id": index, "env_idx": self.id})
-
-    def step(self, action: str) -> Any:
-        return self.send("POST", "/step", {"action": action, "env_idx": self.id})
-
-    def view(self, path: str) -> Any:
-        return self.send("GET", f"/{path}?env_idx={self.id}")
-
-    def close(self) -> Any:
-        return self.send("POST", "/close", {"env_idx": self.id})
+    to_create, session_field, task_field = {"id": 0}, "env_idx", "id"

@@ -10,14 +10,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from environments.webarena.world import WebArena  # noqa: E402
-from tasks.provision.local import LocalServer  # noqa: E402
 from tests.benchmarks.webarena import Client, memory_mb  # noqa: E402
+from tests.integration.playing import server_of  # noqa: E402
 
 
 def memory_over_episodes(episodes: int, readings: int) -> list[float]:
     """Megabytes of the server with its browsers, without sessions, after each of `readings` equal parts of the episodes."""
-    command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}"]
-    server = LocalServer("webarena", command, environment={"PYTHONPATH": str(ROOT)})
+    server = server_of("webarena")
     server.start()
     try:
         found = []
