@@ -50,7 +50,7 @@ class Server:
         url: Its base URL.
         sessions: Episodes that stay with it.
         down: Why it gets no requests now; empty when it does.
-        cache_tokens: Tokens that its KV cache holds.
+        cache_tokens: Tokens that its KV cache holds; None where it does not tell.
         look_at: When to look at it again (time.monotonic()).
         looked_at: Whether somebody does so now.
     """
@@ -59,7 +59,7 @@ class Server:
     sessions: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     requests: int = 0
     down: str = ""
-    cache_tokens: int = 0
+    cache_tokens: int | None = None
     look_at: float = 0.0
     looked_at: bool = False
 
@@ -115,14 +115,15 @@ class _WeightInfo(msgspec.Struct):
     weight_version: str
 
 
-def cache_tokens(metrics: bytes) -> int:
-    """Tokens that the KV cache holds, from what a vLLM server tells Prometheus; 0 where it does not tell."""
-    return sum(
+def cache_tokens(metrics: bytes) -> int | None:
+    """Tokens that the KV cache holds, from what a vLLM server tells Prometheus; None where it does not tell."""
+    tokens = sum(
         int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
         for family in text_string_to_metric_families(metrics.decode())
         for sample in family.samples
         if sample.name == "vllm:cache_config_info" and sample.labels.get("num_gpu_blocks", "None").isdecimal()
     )
+    return tokens or None
 
 
 class VllmServerEngine:
@@ -172,8 +173,10 @@ class VllmServerEngine:
 
     @property
     def cache_tokens(self) -> int | None:
-        """What the servers that are up hold together."""
-        return sum(server.cache_tokens for server in self.servers if not server.down) or None
+        """What the servers that are up hold together; None where one of them does not tell."""
+        up = [server for server in self.servers if not server.down]
+        told = [server.cache_tokens for server in up if server.cache_tokens]
+        return sum(told) if up and len(told) == len(up) else None
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`. Goes from server to server until one answers or the caller's patience ends."""
@@ -359,7 +362,8 @@ class VllmServerEngine:
                 model = msgspec.json.decode(found, type=_Models).data[0]
                 await self._resume(server)  # whoever paused it to load weights may have been killed
                 await self._check_log_probabilities(server, model.id)
-                server.cache_tokens = cache_tokens(await self._post(server, "/metrics", b"", self._request_seconds, method="GET"))
+                with suppress(EngineFault):  # behind a gateway the route may be shut
+                    server.cache_tokens = cache_tokens(await self._post(server, "/metrics", b"", self._request_seconds, method="GET"))
             except (_Gone, msgspec.DecodeError, IndexError) as fault:
                 raise EngineFault(f"{server.url} is not a vLLM server that can be used: {fault}") from fault
             return model
