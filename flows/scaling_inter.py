@@ -104,20 +104,20 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> N
     run.folder.mark_done("collapsed")
 
 
-@flow(name="phase", flow_run_name="phase {phase.index}: horizon {phase.horizon}", validate_parameters=False)
+@flow(name="phase", flow_run_name="phase {phase.number}: horizon {phase.horizon}", validate_parameters=False)
 def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phase, is_last: bool) -> None:
     """One phase: train under one horizon, measure, record."""
     experiment = run.experiment
     mlflow_run = run.tracker.start_phase(
         run.mlflow_run,
-        f"{run.folder.fingerprint}/{phase.index}",
-        f"phase {phase.index + 1}: horizon {phase.horizon}",
+        f"{run.folder.fingerprint}/{phase.number}",
+        f"phase {phase.number}: horizon {phase.horizon}",
         {"horizon": phase.horizon, "first_step": phase.first_step, "end_step": phase.end_step},
     )
     try:
         train(run, trainer, phase, mlflow_run)
         if experiment.evaluation.each_phase or is_last:
-            result = measure(run, trainer, tasks, _name(phase), f"phase {phase.index + 1}, horizon {phase.horizon}", phase.end_step)
+            result = measure(run, trainer, tasks, _name(phase), f"phase {phase.number}, horizon {phase.horizon}", phase.end_step)
             record(run, phase, mlflow_run, result)
     except BaseException as problem:
         run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED")
@@ -130,7 +130,7 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
 @task(cache_policy=NO_CACHE)
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Trains to the end of the phase; the trainer starts from its last checkpoint."""
-    run.bar.doing(f"phase {phase.index + 1}, horizon {phase.horizon}")
+    run.bar.doing(f"phase {phase.number}, horizon {phase.horizon}")
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
@@ -177,7 +177,7 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
     if rollouts.is_file():  # sft, dpo and agentevol play no batches
-        run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.index + 1)})
+        run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.number)})
     run.tracker.log_metrics(mlflow_run, result.metrics(), phase.end_step)
 
 
@@ -238,7 +238,7 @@ def data_url(picture: Path) -> str:
 
 
 def _name(phase: Phase) -> str:
-    return f"phase-{phase.index + 1}"
+    return f"phase-{phase.number}"
 
 
 if __name__ == "__main__":

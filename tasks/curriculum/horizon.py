@@ -16,13 +16,13 @@ class Phase:
     """A range of training steps under one horizon.
 
     Attributes:
-        index: Place among the phases, from 0.
+        number: Place among the phases, from 1.
         horizon: Turns that an episode may take.
         first_step: First training step, from 0.
         end_step: The step after the last.
     """
 
-    index: int
+    number: int
     horizon: int
     first_step: int
     end_step: int
@@ -51,7 +51,7 @@ def phases(curriculum: Curriculum, steps: int) -> list[Phase]:
     for step in range(steps):
         horizon = horizon_at(curriculum, step)
         if not found or found[-1].horizon != horizon:
-            found.append(Phase(len(found), horizon, step, step + 1))
+            found.append(Phase(len(found) + 1, horizon, step, step + 1))
         else:
-            found[-1] = Phase(found[-1].index, horizon, found[-1].first_step, step + 1)
+            found[-1] = Phase(found[-1].number, horizon, found[-1].first_step, step + 1)
     return found

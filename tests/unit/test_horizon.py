@@ -35,11 +35,11 @@ def test_a_linear_schedule_grows_by_delta_and_stops_at_its_maximum() -> None:
 
 
 def test_phases_are_the_stretches_of_one_horizon() -> None:
-    assert phases(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40) == [Phase(0, 4, 0, 14), Phase(1, 8, 14, 28), Phase(2, 16, 28, 40)]
+    assert phases(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40) == [Phase(1, 4, 0, 14), Phase(2, 8, 14, 28), Phase(3, 16, 28, 40)]
 
 
 def test_a_run_that_ends_early_has_fewer_phases() -> None:
-    assert phases(StepwiseHorizon(horizons=[4, 8], every=10), 7) == [Phase(0, 4, 0, 7)]
+    assert phases(StepwiseHorizon(horizons=[4, 8], every=10), 7) == [Phase(1, 4, 0, 7)]
 
 
 @given(curricula, st.integers(1, 120))
