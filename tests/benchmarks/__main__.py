@@ -2,6 +2,7 @@
 
 Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low, high, unit}; `low`, `high` bound the ratio.
 The rows are written to results/bench.json and printed as a table. If only some benchmarks are run, the other rows of the file stay.
+What libraries have to say meanwhile is in results/NAME.log.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pkgutil
 import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
 
 
+@contextmanager
+def errors_to(log: Path) -> Generator[None, None, None]:
+    """What is written to stderr, by libraries and child processes too, goes to a file: they warn of much that a benchmark means to do."""
+    terminal = os.dup(2)
+    try:
+        with log.open("w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 2)
+            yield
+    except Exception:
+        os.write(terminal, f"failed; see {log}\n".encode())
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
 def main() -> None:
     """Runs the benchmarks that are named, or all."""
     parser = argparse.ArgumentParser(
@@ -49,10 +71,13 @@ def main() -> None:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}")
     before: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []
     rows: list[dict[str, Any]] = []
+    RESULTS.parent.mkdir(exist_ok=True)
     for name in names:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        rows += importlib.import_module(f"tests.benchmarks.{name}").run()
-        RESULTS.parent.mkdir(exist_ok=True)
+        print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        with errors_to(RESULTS.parent / f"{name}.log"):
+            rows += importlib.import_module(f"tests.benchmarks.{name}").run()
+        print(f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         measured = {row["name"] for row in rows}
         stored = sorted([row for row in before if row["name"] not in measured] + rows, key=lambda row: str(row["name"]))
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -85,9 +84,9 @@ class Player:
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about a minute; none, with a word on stderr, where there is no Java."""
+    """The rows of the benchmark, about a minute; none, with a word, where there is no Java."""
     if shutil.which("java") is None:
-        sys.stderr.write(f"sciworld: Java is not installed; run: {INSTALL}\n")
+        print(f"sciworld: Java is not installed; run: {INSTALL}")
         return []
     train = list(SciWorld().tasks("agentgym-train"))
     random.Random(0).shuffle(train)

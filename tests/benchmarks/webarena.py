@@ -77,9 +77,9 @@ class Client:
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about two minutes; none, with a word on stderr, where there is no Chromium."""
+    """The rows of the benchmark, about two minutes; none, with a word, where there is no Chromium."""
     if find_chromium() is None:
-        sys.stderr.write(f"webarena: Chromium is not installed; run: {INSTALL}\n")
+        print(f"webarena: Chromium is not installed; run: {INSTALL}")
         return []
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}"]

@@ -83,7 +83,9 @@ def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_ha
     source = Source(kind="oracle", message="react", tokenizer=folder)
     collect(ORACLE.model_copy(update={"source": source}), tmp_path / "out", url)
     dialogue = Dialogue(AutoTokenizer.from_pretrained(folder), "react", "You craft.")
-    for trajectory in stored(tmp_path / "out"):
+    written = stored(tmp_path / "out")
+    assert len(written) == 2 * len(TASKS)
+    for trajectory in written:
         assert trajectory.prompt == dialogue.prompt(trajectory.first_observation)
         for turn in trajectory.turns:
             assert turn.tokens == dialogue.message(turn.message)

@@ -61,6 +61,7 @@ def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path) -> No
     start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     with torch.no_grad():
         before = [float(log_probabilities(start, t).sum()) for t in batch]
+    assert len(recorder.updates) == 4  # two epochs of two mini-batches
     for number, update in enumerate(recorder.updates):
         model = load(start, update["policy"][0])
         ratios = [log_probabilities(model, t).sum() - b for t, b in zip(batch, before, strict=True)]

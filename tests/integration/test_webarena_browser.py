@@ -244,6 +244,7 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
     session = world.create()
     first = session.reset(task_about("Put "))
     mine = set(chromium_processes(psutil.Process())) - before
+    assert mine
     for _ in range(4):
         assert session.reset(task_about("Put ")) == first
     eventually(lambda: all(ended(process) for process in mine))
