@@ -168,6 +168,8 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
             name, mine = f"textcraft: {what}, {CLIENTS} clients, {how}", rates("ours", what, how)
             rows.append(row(f"{name}, AgentGym's recorded", mine, "1/s", [recorded] * ROUNDS))
             rows.append(row(f"{name}, beside FastAPI", mine, "1/s", rates("FastAPI", what, how)))
+        as_theirs = rates("FastAPI", what, "new connection per request")  # which AgentGym's clients open
+        rows.append(row(f"{name}, beside FastAPI with a new connection per request", mine, "1/s", as_theirs))
     name = f"textcraft: steps, batches of {CLIENTS}"
     rows.append(row(f"{name}, AgentGym's recorded", batches[1:], "1/s", [RECORDED_STEPS] * ROUNDS))
     rows += [row(f"{name}, beside one a request, {how}", batches[1:], "1/s", rates("ours", "steps", how)) for how in HOWS]
