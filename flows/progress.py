@@ -40,7 +40,8 @@ class RunBar:
             self._bar.set_postfix_str(f"{self._figures}episode {event.finished}/{event.all}")
         elif isinstance(event, StepDone):
             metrics = event.metrics
-            self._figures = f"success {metrics.get('rollout/success', float('nan')):.0%}, {metrics.get('rollout/turns', 0):.1f} turns, "
+            if "rollout/success" in metrics:  # sft and dpo play nothing
+                self._figures = f"success {metrics['rollout/success']:.0%}, {metrics['rollout/turns']:.1f} turns, "
             self._bar.set_postfix_str(self._figures.rstrip(", "))
             self._bar.update(event.step - self._bar.n)
 

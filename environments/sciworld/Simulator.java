@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import scala.Option;
@@ -53,7 +54,10 @@ public final class Simulator {
         "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. ";
 
     /** Episodes begun while nobody asks; a reset then takes a sixth of the first one's time. */
-    private static final int PRACTICE = 240;
+    private static final int PRACTICE = 400;
+
+    /** Without a request for so long, nobody asks. */
+    private static final int IDLE_MS = 500;
 
     /** What a group of tasks needs to be registered alone: how many random draws and object numbers those before it take. */
     private static final class Group {
@@ -136,18 +140,20 @@ public final class Simulator {
         reader.setDaemon(true);
         reader.start();
 
-        giveEnvObjectItsHashCode();
+        loadEnvObject(true);
         Simulator simulator = new Simulator();
         out.writeInt(1); // a reply that nobody asked for says that the process is ready
         out.writeBoolean(true);
         out.flush();
-        for (int practised = 0; true; ) {
-            byte[] asked = requests.poll();
-            if (asked == null && practised < PRACTICE) {
+        for (int practised = 0, patience = 0; true; ) {
+            byte[] asked = practised < PRACTICE ? requests.poll(patience, TimeUnit.MILLISECONDS) : requests.take();
+            if (asked == null) {
                 simulator.practise(practised++);
+                patience = 0;
                 continue;
             }
-            DataInputStream request = new DataInputStream(new ByteArrayInputStream(asked != null ? asked : requests.take()));
+            patience = IDLE_MS;
+            DataInputStream request = new DataInputStream(new ByteArrayInputStream(asked));
             ByteArrayOutputStream reply = new ByteArrayOutputStream();
             DataOutputStream results = new DataOutputStream(reply);
             try {
@@ -168,8 +174,9 @@ public final class Simulator {
     private void practise(int number) throws IOException {
         String[] tasks = maker.getTaskList();
         Session session = begin(tasks[number % tasks.length], 0);
-        step(session, "inventory");
-        step(session, "look in cupboard");
+        for (String action : List.of("open door to hallway", "look in cupboard", "pick up thermometer", "go to hallway", "inventory", "wait1")) {
+            step(session, action);
+        }
     }
 
     /** The groups of tasks, in the order in which TaskMaker1's constructor registers them. */
@@ -355,19 +362,22 @@ public final class Simulator {
     }
 
     /**
-     * The package's EnvObject says that objects with the same uuid are equal, but leaves hashCode as it is. With a constant identity
-     * hash its sets would then be long chains, which cost a third of a step and two fifths of a reset. So the class is loaded with
-     * `return (int) uuid()` in it.
+     * Loads the package's EnvObject with `return (int) uuid()` as its hashCode: it says that objects with the same uuid are equal, but
+     * leaves hashCode as it is. With a constant identity hash its sets would be long chains.
+     *
+     * @param quick Whether the objects in an object are also gathered in one set, not in a copy of it for each of them; see `joined`.
+     *     That takes half of a step's time and most of a reset's. Their order stays what it is without.
      */
-    public static void giveEnvObjectItsHashCode() throws IOException, ReflectiveOperationException {
+    public static void loadEnvObject(boolean quick) throws IOException, ReflectiveOperationException {
         byte[] original;
         try (InputStream file = Simulator.class.getResourceAsStream("/scienceworld/struct/EnvObject.class")) {
             original = file.readAllBytes();
         }
         ByteBuffer type = ByteBuffer.wrap(original); // the names are those of the class file format, Java's specification, chapter 4
-        int constants = type.getShort(8);
+        int[] constants = new int[type.getShort(8)]; // where each begins
         type.position(10);
-        for (int index = 1; index < constants; index++) {
+        for (int index = 1; index < constants.length; index++) {
+            constants[index] = type.position();
             int tag = type.get();
             if (tag == 5 || tag == 6) { // long and double count twice
                 index++;
@@ -378,46 +388,66 @@ public final class Simulator {
         int thisClass = type.getShort(constantsEnd + 2);
         skip(type, 6);
         skip(type, 2 * type.getShort()); // interfaces
-        skipMembers(type); // fields
+        for (int fields = type.getShort(); fields > 0; fields--) {
+            skipMember(type);
+        }
+
+        ByteArrayOutputStream added = new ByteArrayOutputStream();
+        Constants more = new Constants(new DataOutputStream(added), constants.length);
+        ByteArrayOutputStream methodsAdded = new ByteArrayOutputStream();
+        DataOutputStream method = new DataOutputStream(methodsAdded);
+        int code = more.text("Code");
+        int uuid = more.member(10, thisClass, "uuid", "()J");
+        writeMethod(method, 1, more.text("hashCode"), more.text("()I"), code, new int[] {2, 1}, new int[] {
+            0x2a, 0xb6, uuid >> 8, uuid, 0x88, 0xac, // aload_0, invokevirtual uuid, l2i, ireturn
+        }, 0, 0);
+        int set = more.type(SET);
+        int size = more.member(11, set, "size", "()I");
+        int plus = more.member(11, set, "$plus$plus", "(Lscala/collection/GenTraversableOnce;)L" + SET + ";");
+        int add = more.member(11, set, "$plus$plus$eq", "(Lscala/collection/TraversableOnce;)Lscala/collection/generic/Growable;");
+        String joining = "(L" + SET + ";Lscala/collection/GenTraversableOnce;)L" + SET + ";";
+        int joined = more.member(10, thisClass, "joined", joining);
+        // static Set joined(Set some, GenTraversableOnce more): some.size() > 4 ? some ++= more : some ++ more. The sets are made immutable
+        // in the end, and of those only the ones of up to four elements are in the order in which they were filled.
+        writeMethod(method, 9, more.text("joined"), more.text(joining), code, new int[] {2, 2}, new int[] {
+            0x2a, 0xb9, size >> 8, size, 1, 0, 0x07, 0xa3, 0, 11, // aload_0, invokeinterface size, iconst_4, if_icmpgt +11
+            0x2a, 0x2b, 0xb9, plus >> 8, plus, 2, 0, 0xb0, // aload_0, aload_1, invokeinterface ++, areturn
+            0x2a, 0x2b, 0xb9, add >> 8, add, 2, 0, 0xc0, set >> 8, set, 0xb0, // aload_0, aload_1, invokeinterface ++=, checkcast, areturn
+        }, more.text("StackMapTable"), 18);
+
         int methodsAt = type.position();
-        int methods = type.getShort(methodsAt);
-        skipMembers(type);
+        int methods = type.getShort();
+        int changed = 0;
+        for (int number = 0; number < methods; number++) {
+            int begin = type.position();
+            skipMember(type);
+            String name = text(type, constants[type.getShort(begin + 2)]);
+            boolean gathers = name.equals(GATHERS) || name.equals("$anonfun$" + GATHERS + "$3");
+            for (int at = begin; quick && gathers && at + 5 <= type.position(); at++) {
+                if (isPlusOfSets(type, at, constants)) {
+                    original[at] = (byte) 0xb8; // invokestatic joined, nop, nop
+                    original[at + 1] = (byte) (joined >> 8);
+                    original[at + 2] = (byte) joined;
+                    original[at + 3] = original[at + 4] = 0;
+                    changed++;
+                }
+            }
+        }
+        if (changed != (quick ? 2 : 0)) {
+            throw new IllegalStateException("this is not the version of scienceworld whose EnvObject is known");
+        }
         int methodsEnd = type.position();
 
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         DataOutputStream patched = new DataOutputStream(bytes);
         patched.write(original, 0, 8);
-        patched.writeShort(constants + 7);
+        patched.writeShort(more.next);
         patched.write(original, 10, constantsEnd - 10);
-        for (String text : List.of("hashCode", "()I", "Code", "uuid", "()J")) {
-            patched.writeByte(1);
-            patched.writeUTF(text);
-        }
-        patched.writeByte(12); // name and type
-        patched.writeShort(constants + 3);
-        patched.writeShort(constants + 4);
-        patched.writeByte(10); // method
-        patched.writeShort(thisClass);
-        patched.writeShort(constants + 5);
+        added.writeTo(patched);
         patched.write(original, constantsEnd, methodsAt - constantsEnd);
-        patched.writeShort(methods + 1);
+        patched.writeShort(methods + 2);
         patched.write(original, methodsAt + 2, methodsEnd - methodsAt - 2);
-        patched.writeShort(1); // public
-        patched.writeShort(constants);
-        patched.writeShort(constants + 1);
-        patched.writeShort(1); // attribute
-        patched.writeShort(constants + 2);
-        patched.writeInt(18);
-        patched.writeShort(2); // stack
-        patched.writeShort(1); // locals
-        patched.writeInt(6);
-        patched.writeByte(0x2a); // aload_0
-        patched.writeByte(0xb6); // invokevirtual
-        patched.writeShort(constants + 6);
-        patched.writeByte(0x88); // l2i
-        patched.writeByte(0xac); // ireturn
-        patched.writeShort(0);
-        patched.writeShort(0);
+        methodsAdded.writeTo(patched);
         patched.write(original, methodsEnd, original.length - methodsEnd);
 
         ClassLoader loader = ClassLoader.getSystemClassLoader();
@@ -425,13 +455,91 @@ public final class Simulator {
         MethodHandles.privateLookupIn(neighbour, MethodHandles.lookup()).defineClass(bytes.toByteArray());
     }
 
-    private static void skipMembers(ByteBuffer type) {
-        for (int members = type.getShort(); members > 0; members--) {
-            skip(type, 6);
-            for (int attributes = type.getShort(); attributes > 0; attributes--) {
-                skip(type, 2);
-                skip(type, type.getInt());
-            }
+    private static final String SET = "scala/collection/mutable/Set";
+    private static final String GATHERS = "getContainedObjectsAndPortalsRecursive";
+
+    /** Constants that are put behind those of a class file. */
+    private static final class Constants {
+        private final DataOutputStream out;
+        int next;
+
+        Constants(DataOutputStream out, int next) {
+            this.out = out;
+            this.next = next;
+        }
+
+        int text(String text) throws IOException {
+            out.writeByte(1);
+            out.writeUTF(text);
+            return next++;
+        }
+
+        int type(String name) throws IOException {
+            int text = text(name);
+            out.writeByte(7);
+            out.writeShort(text);
+            return next++;
+        }
+
+        /** A method of a class (tag 10) or of an interface (11). */
+        int member(int tag, int owner, String name, String descriptor) throws IOException {
+            return pair(tag, owner, pair(12, text(name), text(descriptor)));
+        }
+
+        private int pair(int tag, int first, int second) throws IOException {
+            out.writeByte(tag);
+            out.writeShort(first);
+            out.writeShort(second);
+            return next++;
+        }
+    }
+
+    /** A method with its code; at `target`, unless 0, something jumps there with nothing on the stack. */
+    private static void writeMethod(
+            DataOutputStream out, int access, int name, int descriptor, int codeName, int[] stackAndLocals, int[] code, int frames, int target)
+            throws IOException {
+        for (int value : new int[] {access, name, descriptor, 1, codeName}) {
+            out.writeShort(value);
+        }
+        out.writeInt(12 + code.length + (target == 0 ? 0 : 9));
+        out.writeShort(stackAndLocals[0]);
+        out.writeShort(stackAndLocals[1]);
+        out.writeInt(code.length);
+        for (int value : code) {
+            out.writeByte(value);
+        }
+        out.writeShort(0); // exceptions
+        out.writeShort(target == 0 ? 0 : 1);
+        if (target != 0) {
+            out.writeShort(frames);
+            out.writeInt(3);
+            out.writeShort(1);
+            out.writeByte(target);
+        }
+    }
+
+    /** Whether the five bytes at `at` call `++` of a mutable set. */
+    private static boolean isPlusOfSets(ByteBuffer type, int at, int[] constants) {
+        int index = type.getShort(at + 1) & 0xffff;
+        if ((type.get(at) & 0xff) != 0xb9 || type.getShort(at + 3) != 0x200 || index >= constants.length) {
+            return false;
+        }
+        int method = constants[index];
+        int owner = constants[type.getShort(method + 1)];
+        int nameAndDescriptor = constants[type.getShort(method + 3)];
+        return text(type, constants[type.getShort(owner + 1)]).equals(SET)
+            && text(type, constants[type.getShort(nameAndDescriptor + 1)]).equals("$plus$plus");
+    }
+
+    private static String text(ByteBuffer type, int constant) {
+        return new String(type.array(), constant + 3, type.getShort(constant + 1), StandardCharsets.UTF_8);
+    }
+
+    private static void skipMember(ByteBuffer type) {
+        skip(type, 6);
+        for (int attributes = type.getShort(); attributes > 0; attributes--) {
+            skip(type, 2);
+            skip(type, type.getInt());
         }
     }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
@@ -78,6 +79,7 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
             train_dataset=_rows(experiment, {"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}),
             processing_class=tokenizer,
         )
+        self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
@@ -103,6 +105,21 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
         """TRL's loss, weighed by the micro-batch's share of the mini-batch."""
         weight = inputs.pop("weight")
         return super().compute_loss(model, inputs, False, num_items_in_batch) * weight
+
+
+def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`accelerator.gather` for tensors of floats whose first dimension differs from process to process."""
+    gather = accelerator.gather
+
+    def gathered(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 0 or not tensor.is_floating_point():
+            whole: torch.Tensor = gather(tensor)
+            return whole
+        length = torch.tensor([len(tensor)], device=tensor.device)
+        parts = gather(accelerator.pad_across_processes(tensor)).chunk(accelerator.num_processes)
+        return torch.cat([part[:n] for part, n in zip(parts, gather(length).tolist(), strict=True)])
+
+    return gathered
 
 
 def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:

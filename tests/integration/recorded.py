@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.training.imitation import CloningTrainer, PreferenceTrainer
 from tasks.training.trainer import AgentTrainer
 
 GROUPS, MEMBERS = 4, 4
@@ -56,13 +57,14 @@ def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise
     return trajectory
 
 
-def trainer_of(experiment: Experiment, policy: str, folder: Path, share: slice = slice(None)) -> AgentTrainer:
-    """A trainer that is given recorded trajectories, new ones in each step; `share` are the groups of this process."""
+def trainer_of(experiment: Experiment, policy: str, folder: Path, share: slice = slice(None)) -> Any:
+    """The method's trainer, given recorded trajectories, new ones in each step; `share` are the groups of this process."""
 
     def collect(step: int) -> list[Trajectory]:
         return [t for t in recorded_trajectories(policy, 0, step=step) if t.group in range(GROUPS)[share]]
 
-    return AgentTrainer(experiment, policy, AutoTokenizer.from_pretrained(policy), collect, folder, "test")
+    kind = {"sft": CloningTrainer, "dpo": PreferenceTrainer}.get(experiment.algorithm.name, AgentTrainer)
+    return kind(experiment, policy, AutoTokenizer.from_pretrained(policy), collect, folder, "test")
 
 
 class UntilStep(TrainerCallback):

@@ -38,7 +38,7 @@ def updated_by(processes: int, algorithm: str, policy: str, out: Path) -> dict[s
     return loaded
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "sft", "dpo"])
 def test_two_processes_make_the_update_of_one(algorithm: str, policy: str, tmp_path: Path) -> None:
     one, two = (updated_by(n, algorithm, policy, tmp_path / f"{n}.pt") for n in (1, 2))
     assert two["norms"] == pytest.approx(one["norms"], rel=1e-4)

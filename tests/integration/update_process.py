@@ -18,6 +18,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "least_spread": 0.01},
     # Trajectories without advantage are left out: the processes have other numbers of rows.
     "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none"},
+    # Of one mini-batch, since how its trajectories are shared out must not matter.
+    "sft": {"micro_batches": 3},
+    "dpo": {"micro_batches": 3},
 }
 
 
@@ -25,17 +28,18 @@ def main() -> None:
     """Makes two training steps and saves the weights."""
     algorithm, policy, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     processes = PartialState(cpu=True)
-    experiment = small_experiment(name=algorithm, steps=2, max_gradient_norm=0.5, **SETTINGS[algorithm])
+    experiment = small_experiment(name=algorithm, steps=4, max_gradient_norm=0.5, **SETTINGS[algorithm])
     share = slice(processes.process_index, None, processes.num_processes)
     trainer = trainer_of(experiment, policy, out.parent / f"run-{processes.num_processes}", share)
     trainer.add_callback(UntilStep(4))
     trainer.train()
     if processes.is_main_process:
         weights = {f"policy.{name}": p.detach() for name, p in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
-        if trainer.critic is not None:
+        if getattr(trainer, "critic", None) is not None:
             weights |= {f"critic.{name}": p.detach() for name, p in trainer.critic.model.named_parameters()}
         logged = [row for row in trainer.state.log_history if "loss" in row]
-        torch.save({"weights": weights, "norms": [row["grad_norm"] for row in logged], "metrics": trainer.batch_metrics}, out)
+        metrics = getattr(trainer, "batch_metrics", {})
+        torch.save({"weights": weights, "norms": [row["grad_norm"] for row in logged], "metrics": metrics}, out)
 
 
 if __name__ == "__main__":

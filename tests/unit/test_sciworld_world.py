@@ -210,7 +210,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         classpath=f"{classes}:{jar}", javaopts=list(FLAGS), cwd=str(_package()), die_on_exit=True, return_proc=True
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process)
-    gateway.jvm.Simulator.giveEnvObjectItsHashCode()
+    gateway.jvm.Simulator.loadEnvObject(False)
     yield gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
     gateway.shutdown()
     process.kill()
