@@ -20,7 +20,7 @@ methods: setup ## Train with every method under 5 seeds on the quickstart's task
 	@$(python) -m flows.methods methods
 
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)
-	@$(python) -m pytest -n 2 --dist loadfile
+	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: setup ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks

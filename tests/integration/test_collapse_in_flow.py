@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 
 def steps(*rewards: float) -> Iterator[StepDone]:
     for step, reward in enumerate(rewards, start=1):
-        yield StepDone(step, {"rollout/reward": reward, "rollout/success": reward, "update/seconds": 1.0, "sync/seconds": 0.1})
+        rollout = {"rollout/reward": reward, "rollout/success": reward, "rollout/turns": 5.0}
+        yield StepDone(step, {**rollout, "update/seconds": 1.0, "sync/seconds": 0.1})
 
 
 def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:

@@ -14,13 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import psutil
 import pytest
+from tiny_policy import build_tiny_policy
 
 from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.process import started_at
 from tasks.provision.services import ROOT, Addresses, Record, addresses, read, write
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
+from small_runs import SMALL
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
@@ -113,6 +118,35 @@ def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
     (ended,) = ask(runs, "flow_runs/filter", only_this)
     assert ended["state_type"] == "FAILED"
     assert "no-such-recipe" in ended["state"]["message"]
+
+
+@pytest.mark.slow
+def test_a_run_triggered_through_the_api_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
+    found = addresses(runs)
+    assert found is not None
+    parameters = json.dumps({"recipe": "quickstart", "overrides": {**SMALL, "policy.model": build_tiny_policy(tmp_path)}})
+    triggered = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "run", "scaling-inter/train", "--params", parameters, "--watch"],
+        cwd=ROOT, env={**os.environ, "PREFECT_API_URL": found.prefect_api_url}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert triggered.returncode == 0, triggered.stdout + triggered.stderr
+
+    flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}})
+    (training,) = (run for run in flow_runs if run["parent_task_run_id"] is None)
+    phases = sorted(run["name"] for run in flow_runs if run is not training)
+    assert phases == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
+    shown = {artifact["key"] for artifact in ask(runs, "artifacts/filter", {}) if artifact["flow_run_id"] == training["id"]}
+    assert shown >= {"evaluation", "learning-curve"}
+
+    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
+    experiment = client.get_experiment_by_name("small")
+    assert experiment is not None
+    recorded = client.search_runs([experiment.experiment_id])
+    assert len(recorded) == 4
+    assert {run.info.status for run in recorded} == {"FINISHED"}
+    (parent,) = (run for run in recorded if "mlflow.parentRunId" not in run.data.tags)
+    assert len(client.get_metric_history(parent.info.run_id, "rollout/reward")) == 6
+    assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
 
 @pytest.mark.slow

@@ -27,20 +27,23 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-def updated_by(processes: int, algorithm: str, policy: str, out: Path) -> dict[str, Any]:
-    """What so many processes, joined by gloo, make of the same batches."""
+@pytest.fixture(scope="module")
+def updated(policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """By the number of processes, joined by gloo: the folder with what they made of the same batches, a file for each method."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
-    run = [sys.executable, *launch, str(HERE / "update_process.py"), algorithm, policy, str(out)]
-    made = subprocess.run(run, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=500)
-    assert made.returncode == 0, made.stderr[-4000:]
-    loaded: dict[str, Any] = torch.load(out, weights_only=True)
-    return loaded
+    folders = {}
+    for processes in (1, 2):
+        folders[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
+        launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
+        run = [sys.executable, *launch, str(HERE / "update_process.py"), policy, str(folders[processes])]
+        made = subprocess.run(run, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=500)
+        assert made.returncode == 0, made.stderr[-4000:]
+    return folders
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "sft", "dpo"])
-def test_two_processes_make_the_update_of_one(algorithm: str, policy: str, tmp_path: Path) -> None:
-    one, two = (updated_by(n, algorithm, policy, tmp_path / f"{n}.pt") for n in (1, 2))
+def test_two_processes_make_the_update_of_one(algorithm: str, policy: str, updated: dict[int, Path]) -> None:
+    one, two = (torch.load(updated[n] / f"{algorithm}.pt", weights_only=True) for n in (1, 2))
     assert two["norms"] == pytest.approx(one["norms"], rel=1e-4)
     assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-6)
     start = {f"policy.{name}": p for name, p in _start(policy).named_parameters()}

@@ -1,6 +1,6 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N tests/integration/update_process.py ALGORITHM POLICY OUT
+torchrun --nproc_per_node N tests/integration/update_process.py POLICY FOLDER
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    """Makes two training steps and saves the weights."""
-    algorithm, policy, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+def update(algorithm: str, policy: str, out: Path) -> None:
+    """Makes four updates and saves the weights."""
     processes = PartialState(cpu=True)
     experiment = small_experiment(name=algorithm, steps=4, max_gradient_norm=0.5, **SETTINGS[algorithm])
     share = slice(processes.process_index, None, processes.num_processes)
-    trainer = trainer_of(experiment, policy, out.parent / f"run-{processes.num_processes}", share)
+    trainer = trainer_of(experiment, policy, out.with_suffix(""), share)
     trainer.add_callback(UntilStep(4))
     trainer.train()
     if processes.is_main_process:
@@ -43,4 +42,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    for name in SETTINGS:
+        update(name, sys.argv[1], Path(sys.argv[2]) / f"{name}.pt")
