@@ -19,6 +19,7 @@ quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and sho
 methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
 	@$(python) -m flows.methods methods
 
+# Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)
 	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

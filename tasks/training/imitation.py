@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
@@ -108,18 +109,9 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
 
 
 def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`accelerator.gather` for tensors of floats whose first dimension differs from process to process."""
+    """`accelerator.gather` also for tensors whose first dimension differs from process to process."""
     gather = accelerator.gather
-
-    def gathered(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.ndim == 0 or not tensor.is_floating_point():
-            whole: torch.Tensor = gather(tensor)
-            return whole
-        length = torch.tensor([len(tensor)], device=tensor.device)
-        parts = gather(accelerator.pad_across_processes(tensor)).chunk(accelerator.num_processes)
-        return torch.cat([part[:n] for part, n in zip(parts, gather(length).tolist(), strict=True)])
-
-    return gathered
+    return lambda tensor: gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
 
 
 def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:

@@ -24,7 +24,7 @@ from tests.benchmarks.load import Client, cpu_seconds, drive, row, served
 CLIENTS = 64
 ROUNDS = 5
 WARM_UP = 12
-"""Rounds before, in which the virtual machines compile: what is measured is a server after its first 1,600 episodes, not its first."""
+"""Rounds before, in which the virtual machines compile: what is measured is a server after its first 770 episodes, not its first."""
 STEPS = 10
 """Of an episode, unless it ends before."""
 CHEAP_STEPS = 100

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +15,7 @@ import psutil
 import pytest
 from small_runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-from tiny_policy import build_tiny_policy
+from tests.integration.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,7 @@ from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.process import started_at
 from tasks.provision.services import ROOT, Addresses, Record, addresses, read, write
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
-from small_runs import SMALL
+from tests.end_to_end.small_runs import SMALL
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
