@@ -94,6 +94,9 @@ class Offline(Part):
     """agentevol explores anew after so many steps, and keeps the successes of all its explorations."""
     preference_weight: PositiveFloat = 0.1
     """dpo's beta: how strongly the policy is held to the one that training starts from (arXiv 2305.18290)."""
+    cloning_weight: NonNegativeFloat = 0.0
+    """dpo adds so many times sft's loss on the successes (arXiv 2404.19733, equation 2, with 1), since it may else make both
+    trajectories of a pair less likely."""
 
 
 class Algorithm(Part):

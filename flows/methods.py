@@ -36,12 +36,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "reinforce++": {},
     "ppo": {"algorithm.mini_batches": 4},
     "gigpo": {},
-    "sft": {"algorithm.learning_rate": 3e-4},
-    "dpo": {"algorithm.learning_rate": 1e-4},
+    "sft": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96},
+    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 1.0},
     "agentevol": {"algorithm.learning_rate": 3e-4},
 }
 """Methods in the order of the table, and what differs from the recipe besides the name: a critic learns faster from more updates a batch,
-as in the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good."""
+as in the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good, and
+sft and dpo, which explore once, then see as many episodes as agentevol in its three explorations."""
 
 
 @flow(name="methods", flow_run_name="{recipe} x {n_seeds}")

@@ -65,7 +65,8 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
     """DPO (arXiv 2305.18290, equation 7) between two trajectories of the same task:
 
     -1/N sum of log sigmoid(beta * (log-ratio of the success - log-ratio of the failure)), where a log-ratio is the sum over the policy's
-    tokens of log pi - log pi_start, and N pairs are in the mini-batch on all processes.
+    tokens of log pi - log pi_start, and N pairs are in the mini-batch on all processes. With a `cloning_weight`, so many times the loss
+    of CloningTrainer on the successes is added.
     """
 
     def __init__(
@@ -91,21 +92,24 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
         pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
-            count = self.total_count(len(share))
+            count, tokens = self.total_count(len(share)), self.total_count(sum(sum(success.policy_mask) for success, _ in share))
             longest = [max(len(t.prompt) + len(t.completion) for t in pair) for pair in share]
             for part in deal(longest, algorithm.micro_batches):
                 tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
                 if not part:  # one masked row becomes a masked pair
                     tensors = {name: tensor.repeat(2, 1) for name, tensor in tensors.items()}
                 # TRL takes the mean over a micro-batch, and ours differ in size.
-                weight = len(part) * algorithm.micro_batches * self.accelerator.num_processes / max(1, count)
-                made.append({**tensors, "weight": torch.tensor(weight)})
+                parts = algorithm.micro_batches * self.accelerator.num_processes
+                weight = parts * len(part) / max(1, count)
+                cloning = algorithm.offline.cloning_weight * parts * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
+                made.append({**tensors, "weights": torch.tensor([weight, cloning])})
         return made
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        """TRL's loss, weighed by the micro-batch's share of the mini-batch."""
-        weight = inputs.pop("weight")
-        return super().compute_loss(model, inputs, False, num_items_in_batch) * weight
+        """TRL's losses, weighed by the micro-batch's shares of the mini-batch's pairs and tokens."""
+        weights = inputs.pop("weights").tolist()
+        self.loss_types, self.loss_weights = (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
+        return super().compute_loss(model, inputs, False, num_items_in_batch)
 
 
 def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:

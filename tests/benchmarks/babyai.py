@@ -11,18 +11,14 @@ import itertools
 import json
 import random
 import re
-import sys
 import time
 from collections.abc import Awaitable, Iterable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
-
 from environments.babyai.world import BabyAI
 from tasks.provision.local import LocalServer
-from tests.benchmarks.load import row
+from tests.benchmarks.load import cpu_seconds, row, served
 
 CLIENTS = 64
 ROUNDS = 5
@@ -98,13 +94,8 @@ def run() -> list[dict[str, Any]]:
 
 
 def _measure(workers: int) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "environments", "serve", "babyai", "--port", "{port}", "--workers", str(workers)]
-    server = LocalServer("babyai", command, environment={"PYTHONPATH": str(Path(__file__).parents[2])}, start_deadline_s=240)
-    server.start()
-    try:
+    with served("babyai", "--workers", str(workers)) as server:
         return asyncio.run(_rows(server, workers))
-    finally:
-        server.end()
 
 
 async def _rows(server: LocalServer, workers: int) -> list[dict[str, Any]]:
@@ -144,9 +135,9 @@ async def _rows(server: LocalServer, workers: int) -> list[dict[str, Any]]:
 
 async def _timed(pid: int, work: Iterable[Awaitable[Any]]) -> tuple[list[Any], float, float]:
     """The results of all, the wall's seconds, and the server's seconds of CPU."""
-    cpu_s, began = _cpu_s(pid), time.perf_counter()
+    cpu_s, began = cpu_seconds(pid), time.perf_counter()
     results = await asyncio.gather(*work)
-    return results, time.perf_counter() - began, _cpu_s(pid) - cpu_s
+    return results, time.perf_counter() - began, cpu_seconds(pid) - cpu_s
 
 
 async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
@@ -164,11 +155,6 @@ async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
     seconds = time.perf_counter() - began
     await client.post("/v1/close", {"items": [{"session": reply["session"]} for reply in begun]})
     return steps / seconds
-
-
-def _cpu_s(pid: int) -> float:
-    root = psutil.Process(pid)
-    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
 def _row(name: str, values: list[float], unit: str, recorded: float) -> dict[str, Any]:

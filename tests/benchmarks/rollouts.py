@@ -18,12 +18,10 @@ import asyncio
 import itertools
 import os
 import random
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +35,11 @@ from tasks.policy.engine import Generation, Sampling
 from tasks.policy.policy import Budgets, Message
 from tasks.policy.token_policy import TokenConversation, TokenPolicy
 from tasks.policy.vllm_engine import VllmEngine, vllm_parameters
-from tasks.provision.local import LocalServer
 from tasks.rollout.collector import Collector
 from tasks.rollout.episode import Conditions, EpisodePlan
+from tests.benchmarks.load import row, served
+from tests.integration.tiny_policy import build_tiny_policy
 
-ROOT = Path(__file__).parents[2]
 EPISODES, FEW_EPISODES, IN_FLIGHT = 1536, 192, 64
 MORE_IN_FLIGHT = 80
 HORIZON = 30
@@ -185,41 +183,29 @@ class Sides:
         return tokens
 
 
-class Bench:
-    """The server and the engine that both sides share."""
+@contextmanager
+def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
+    """A server and an engine with a random policy of this size."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+    from transformers import AutoTokenizer
 
-    def __init__(self, size: StarterPolicy) -> None:
-        """`size` is the policy's."""
-        self._size = size
-
-    def __enter__(self) -> Sides:
-        sys.path.insert(0, str(ROOT / "tests" / "integration"))
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        import torch
-        from tiny_policy import build_tiny_policy
-        from transformers import AutoTokenizer
-
-        torch.set_num_threads(1)
-        command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
-        self.server = LocalServer("textcraft", command, environment={"PYTHONPATH": str(ROOT)})
-        self.server.start()
-        self.folder = tempfile.TemporaryDirectory()
-        model = build_tiny_policy(Path(self.folder.name), size=self._size)
-        self.engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, in_flight=IN_FLIGHT, dtype="float32")
-        dialogue = Dialogue(AutoTokenizer.from_pretrained(model), "bare", None)
-        ids = range(len(AutoTokenizer.from_pretrained(model)))
-        dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
-        policy = GuidedPolicy(self.engine, dialogue)
-        solutions = expert_solutions()
-        object.__setattr__(policy, "solutions", solutions)
-        tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
-        plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(tasks))
-        return Sides(self.server.url, model, self.engine, policy, plans)
-
-    def __exit__(self, *_: object) -> None:
-        self.engine.close()
-        self.server.end()
-        self.folder.cleanup()
+    torch.set_num_threads(1)
+    with served("textcraft") as server, tempfile.TemporaryDirectory() as folder:
+        model = build_tiny_policy(Path(folder), size=size)
+        engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, in_flight=IN_FLIGHT, dtype="float32")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+            dialogue, ids = Dialogue(tokenizer, "bare", None), range(len(tokenizer))
+            dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
+            policy = GuidedPolicy(engine, dialogue)
+            solutions = expert_solutions()
+            object.__setattr__(policy, "solutions", solutions)
+            tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
+            plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(tasks))
+            yield Sides(server.url, model, engine, policy, plans)
+        finally:
+            engine.close()
 
 
 def expert_solutions() -> dict[int, list[str]]:
@@ -292,7 +278,7 @@ def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
             return len(bench.plans)
 
         ours, theirs = alternate(bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs)
-        rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, theirs, "episodes/s"))
+        rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, "episodes/s", theirs))
     return rows
 
 
@@ -315,7 +301,8 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
                 return len(few.plans)
 
             loop.collect([plan.task for plan in few.plans[:IN_FLIGHT]])  # warms up
-            rows.append(row(f"rollouts, {name}: against TRL's loop", *alternate(few.engine, ours, theirs, pairs), "episodes/s"))
+            speeds, others = alternate(few.engine, ours, theirs, pairs)
+            rows.append(row(f"rollouts, {name}: against TRL's loop", speeds, "episodes/s", others))
     return rows
 
 
@@ -325,27 +312,14 @@ def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
     with Recorder(bench.engine) as recorder:
         asyncio.run(bench.ours(none))
     ours, theirs = alternate(bench.engine, lambda: asyncio.run(bench.ours(none)), lambda: bench.offline(recorder.requests), pairs)
-    return row(f"rollouts, no latency, policy of {name}: engine use, against one offline call", ours, theirs, "tokens/s")
-
-
-def row(name: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> dict[str, Any]:
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    return {
-        "name": name,
-        "ours": round(statistics.median(ours), 3),
-        "other": round(statistics.median(theirs), 3),
-        "ratio": round(statistics.median(ratios), 3),
-        "low": round(min(ratios), 3),
-        "high": round(max(ratios), 3),
-        "unit": unit,
-    }
+    return row(f"rollouts, no latency, policy of {name}: engine use, against one offline call", ours, "tokens/s", theirs)
 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the table."""
-    with Bench(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
+    with sides(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))  # warms up
         rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 3)]
-    with Bench(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
+    with sides(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
         asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))
         return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 2)]

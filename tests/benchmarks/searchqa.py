@@ -10,18 +10,16 @@ import http.client
 import itertools
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from environments.searchqa.world import SearchQA
 from tasks.provision.local import LocalServer
 from tests.benchmarks.load import Client as Driven
-from tests.benchmarks.load import drive
+from tests.benchmarks.load import drive, row, served
 
 ROUNDS = 5
 SEARCHES = 600
@@ -61,14 +59,8 @@ class Client:
 
 def run() -> list[dict[str, Any]]:
     """The rows of the benchmark, about a minute."""
-    world = SearchQA()
-    command = [sys.executable, "-m", "environments", "serve", "searchqa", "--port", "{port}"]
-    server = LocalServer("searchqa", command, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
-    server.start()
-    try:
-        return _measure(server, world)
-    finally:
-        server.end()
+    with served("searchqa") as server:
+        return _measure(server, SearchQA())
 
 
 def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
@@ -94,10 +86,10 @@ def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
             list(pool.map(lambda client, share: [client.search(query) for query in share], clients, shares))
             rates.append(sum(map(len, shares)) / (time.perf_counter() - began))
     return [
-        _row("searchqa: search over 150,000 passages, 1 session, p50", latencies_ms, "ms"),
-        _row(f"searchqa: searches, {CLIENTS} sessions, keep-alive", rates, "1/s"),
-        _row(f"searchqa: searches, batches of {CLIENTS}", batched, "1/s"),
-        _row("searchqa: CPU of HTTP and sessions, of a step", http_ms, "ms"),
+        row("searchqa: search over 150,000 passages, 1 session, p50", latencies_ms, "ms"),
+        row(f"searchqa: searches, {CLIENTS} sessions, keep-alive", rates, "1/s"),
+        row(f"searchqa: searches, batches of {CLIENTS}", batched, "1/s"),
+        row("searchqa: CPU of HTTP and sessions, of a step", http_ms, "ms"),
     ]
 
 
@@ -134,8 +126,3 @@ def _http_ms(server: LocalServer, world: SearchQA, task: int) -> float:
     for _ in range(CHEAP_STEPS * CLIENTS):
         alone.step("Let me think.")
     return served_ms - 1000 * (time.process_time() - began) / (CHEAP_STEPS * CLIENTS)
-
-
-def _row(name: str, values: list[float], unit: str) -> dict[str, Any]:
-    figures = {"ours": statistics.median(values), "low": min(values), "high": max(values)}
-    return {"name": name, "other": None, "ratio": None, "unit": unit} | {key: round(value, 3) for key, value in figures.items()}

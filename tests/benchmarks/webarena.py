@@ -8,10 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +20,7 @@ from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tasks.provision.local import LocalServer
+from tests.benchmarks.load import row, served
 
 ROUNDS = 3
 SESSIONS = 8
@@ -81,14 +80,8 @@ def run() -> list[dict[str, Any]]:
     if find_chromium() is None:
         print(f"webarena: Chromium is not installed; run: {INSTALL}")
         return []
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "{port}"]
-    server = LocalServer("webarena", command, environment={"PYTHONPATH": str(root)})
-    server.start()
-    try:
+    with served("webarena") as server:
         return _measure(server)
-    finally:
-        server.end()
 
 
 def _measure(server: LocalServer) -> list[dict[str, Any]]:
@@ -126,17 +119,12 @@ def _measure(server: LocalServer) -> list[dict[str, Any]]:
     for client in clients:
         client.close()
     return [
-        _row("webarena: step, 1 session, p50", steps_ms, "ms"),
-        _row("webarena: reset, 1 session, p50", resets_ms, "ms"),
-        _row(f"webarena: steps, {SESSIONS} sessions, resets included", rates, "1/s"),
-        _row(f"webarena: processor time per step, {SESSIONS} sessions, resets included", costs_ms, "ms"),
-        _row("webarena: memory of a session", [session_mb], "MB"),
+        row("webarena: step, 1 session, p50", steps_ms, "ms"),
+        row("webarena: reset, 1 session, p50", resets_ms, "ms"),
+        row(f"webarena: steps, {SESSIONS} sessions, resets included", rates, "1/s"),
+        row(f"webarena: processor time per step, {SESSIONS} sessions, resets included", costs_ms, "ms"),
+        row("webarena: memory of a session", [session_mb], "MB"),
     ]
-
-
-def _row(name: str, values: list[float], unit: str) -> dict[str, Any]:
-    figures = {"ours": statistics.median(values), "low": min(values), "high": max(values)}
-    return {"name": name, "other": None, "ratio": None, "unit": unit} | {key: round(value, 1) for key, value in figures.items()}
 
 
 def _cpu_s(pid: int) -> float:
@@ -161,7 +149,3 @@ def memory_mb(pid: int) -> float:
         except psutil.Error:
             continue
     return total / 2**20
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

@@ -55,19 +55,22 @@ def test_cloning_has_the_gradient_of_the_mean_log_likelihood(policy: str, tmp_pa
     assert trainer.published.step == 1
 
 
-def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path) -> None:
-    batch = recorded_trajectories(policy, 0)[:10]
-    _, recorder = trained(PreferenceTrainer, "dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2)
+@pytest.mark.parametrize("cloning", [0.0, 0.5])
+def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloning: float) -> None:
+    batch, offline = recorded_trajectories(policy, 0)[:10], {"cloning_weight": cloning}
+    _, recorder = trained(PreferenceTrainer, "dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2, offline=offline)
     start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     with torch.no_grad():
         before = [float(log_probabilities(start, t).sum()) for t in batch]
     assert len(recorder.updates) == 4  # two epochs of two mini-batches
     for number, update in enumerate(recorder.updates):
         model = load(start, update["policy"][0])
-        ratios = [log_probabilities(model, t).sum() - b for t, b in zip(batch, before, strict=True)]
+        logps = [log_probabilities(model, t) for t in batch]
+        ratios = [logp.sum() - b for logp, b in zip(logps, before, strict=True)]
         pairs = list(zip(ratios[::2], ratios[1::2], strict=True))[number % 2 :: 2]
         losses = [-torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)) for chosen, rejected in pairs]
-        assert agree(update, gradients_of(model, torch.stack(losses).mean())) < 1e-5
+        cloned = torch.cat(logps[::2][number % 2 :: 2])
+        assert agree(update, gradients_of(model, torch.stack(losses).mean() - cloning * cloned.mean())) < 1e-5
 
 
 def test_a_process_without_a_trajectory_still_takes_part(policy: str, tmp_path: Path) -> None:
