@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "AGENTGYM_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used: the message names each variable, its value and what would be right."""
 
 
 class InfraSettings(BaseSettings):
     """Set any of these as an environment variable with the prefix AGENTGYM_, e.g. AGENTGYM_RUNS=/data/runs, or in a file `.env`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="AGENTGYM_", env_file=".env", env_file_encoding="utf-8", extra="ignore", use_attribute_docstrings=True, frozen=True
+        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", use_attribute_docstrings=True, frozen=True
     )
 
     runs: Path = Path("runs")
@@ -36,6 +44,11 @@ class InfraSettings(BaseSettings):
     """vLLM servers that generate, comma-separated; tasks/policy/vllm_servers.py has their command. Empty: see engine_servers."""
     engine_servers: NonNegativeInt = 0
     """How many vLLM servers a run starts. 0: vLLM runs in the trainer's process."""
+    engine_gpus: Annotated[list[str], NoDecode] = []
+    """The GPUs of these servers, one for each, comma-separated as in CUDA_VISIBLE_DEVICES. Empty: all use the first."""
+    engine_weights: Literal["folder", "nccl"] = "folder"
+    """How vLLM servers get new weights: through a folder that they can read, or over NCCL from the trainer's GPU, which then must not be
+    one of theirs; servers of engine_urls are started with --weight-transfer-config '{"backend": "nccl"}'."""
     engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.45
     """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
     engine_cpu_cache_gb: PositiveInt = 1
@@ -43,7 +56,35 @@ class InfraSettings(BaseSettings):
     trainer_start_seconds: PositiveInt = 900
     """Longest start of the trainer: imports, loading of the model and start of the engine."""
 
-    @field_validator("environment_urls", "engine_urls", mode="before")
+    @field_validator("environment_urls", "engine_urls", "engine_gpus", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return [url.strip() for url in value.split(",") if url.strip()] if isinstance(value, str) else value
+        return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_gpu_for_each_server(self) -> Self:
+        if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
+            raise ValueError(f"engine_gpus names {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; name one for each")
+        return self
+
+
+def infra_settings() -> InfraSettings:
+    """The settings of this process.
+
+    Raises:
+        SettingsError: One has a wrong value, or a variable with our prefix is no setting.
+    """
+    wrong = []
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        if name.removeprefix(PREFIX).lower() not in InfraSettings.model_fields:
+            close = difflib.get_close_matches(name, [PREFIX + field.upper() for field in InfraSettings.model_fields], 1)
+            wrong.append(f"  {name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
+    try:
+        if not wrong:
+            return InfraSettings()
+    except ValidationError as problem:
+        for error in problem.errors():
+            variable = PREFIX + str(error["loc"][0]).upper() if error["loc"] else f"{PREFIX}..."
+            value = f" (it is {error['input']!r})" if error["loc"] else ""
+            wrong.append(f"  {variable}: {error['msg']}{value}")
+    raise SettingsError("settings of the environment or of .env that cannot be used:\n" + "\n".join(wrong)) from None

@@ -31,7 +31,7 @@ from prefect.artifacts import create_markdown_artifact
 from tqdm import tqdm
 
 from configs.collection import Collection
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
 from tasks.policy.sources import opened_policy
 from tasks.policy.token_policy import TokenPolicy
@@ -53,7 +53,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     Returns:
         The folder.
     """
-    infrastructure = InfraSettings()
+    infrastructure = infra_settings()
     settings = identity(collection)
     folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
     shelf = Shelf(folder, settings, collection.samples)

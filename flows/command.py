@@ -53,11 +53,14 @@ class LocalRecords:
     """
 
     def __init__(self) -> None:
-        from configs.infrastructure import InfraSettings
+        from configs.infrastructure import SettingsError, infra_settings
         from tasks.provision.local import LocalServer, free_port
         from tasks.provision.services import addresses
 
-        runs = InfraSettings().runs.absolute()
+        try:
+            runs = infra_settings().runs.absolute()
+        except SettingsError as problem:
+            raise SystemExit(str(problem)) from None
         (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
         services = addresses(runs)
         self._server: LocalServer | None = None

@@ -21,7 +21,7 @@ from prefect import flow
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from pydantic import PositiveInt
 
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
 from flows.scaling_inter import Overrides, Recipe, data_url, evaluations, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
@@ -59,7 +59,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
     """
     runs: dict[str, list[MethodRun]] = {}
     failures: list[str] = []
-    infrastructure = InfraSettings()
+    infrastructure = infra_settings()
     for seed in range(n_seeds):  # seeds first: after a few runs of each method there is something to see
         for method, different in METHODS.items():
             fields = {"algorithm.name": method, **different, **(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed}

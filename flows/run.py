@@ -160,19 +160,24 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
     if infrastructure.engine_urls or not infrastructure.engine_servers:
         yield list(infrastructure.engine_urls), lambda: None
         return
-    command = vllm_servers.command(
-        policy,
-        context_length=rollout.trajectory_tokens,
-        in_flight=rollout.engine_batch or rollout.in_flight,
-        dtype=run.experiment.policy.dtype,
-        gpu_memory_fraction=infrastructure.engine_memory_fraction,
-        cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
-    )
+    commands = [
+        vllm_servers.command(
+            policy,
+            context_length=rollout.trajectory_tokens,
+            in_flight=rollout.engine_batch or rollout.in_flight,
+            dtype=run.experiment.policy.dtype,
+            gpu_memory_fraction=infrastructure.engine_memory_fraction,
+            cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+            gpu=gpu,
+            weights=infrastructure.engine_weights,
+        )
+        for gpu in infrastructure.engine_gpus or [""] * infrastructure.engine_servers
+    ]
     servers = EnvironmentServers(
         "vllm",
         infrastructure.engine_servers,
         backend="local",
-        command=command,
+        commands=commands,
         start_deadline_s=infrastructure.trainer_start_seconds,
     )
     with run.clock.part("vLLM servers"):
@@ -202,6 +207,7 @@ def trainer_process(
             engine_memory_fraction=infrastructure.engine_memory_fraction,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,
+            engine_weights=infrastructure.engine_weights,
             socket="",
         )
 

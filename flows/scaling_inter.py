@@ -26,7 +26,7 @@ from prefect.context import FlowRunContext
 from pydantic import Field
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, recipe_names
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
 from flows.starter_policy import starter_policy
@@ -64,7 +64,7 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     clock.add("Prefect start", time.time() - clock.began)
     experiment = load_recipe(recipe, overrides)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
-    with opened_run(experiment, InfraSettings(), clock) as run:
+    with opened_run(experiment, infra_settings(), clock) as run:
         if not run.folder.is_done("collapsed") and not all(run.folder.is_done(_name(phase)) for phase in schedule):
             try:
                 learn(run, schedule)

@@ -21,7 +21,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from pydantic import PositiveInt
 
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from flows.scaling_inter import Overrides, Recipe, evaluations, scaling_inter
 from tasks.evaluation.benchmark import EvaluationResult
@@ -41,7 +41,7 @@ def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: P
         seeded = {**(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed, "seeds.starter": seed}
         scaling_inter(recipe, seeded)
         experiment = load_recipe(recipe, seeded)
-        runs[seed] = evaluations(RunFolder(InfraSettings().runs, experiment), experiment)
+        runs[seed] = evaluations(RunFolder(infra_settings().runs, experiment), experiment)
     table = seeds_table(runs)
     create_markdown_artifact(table, key="seeds", description=Path(recipe).stem)
     print(f"\n{table}")

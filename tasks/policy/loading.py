@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from configs.experiment import Experiment, Rollout
 from tasks.policy.engine import Engine
@@ -16,6 +17,7 @@ def start_engine(
     gpu_memory_fraction: float,
     cpu_cache_gb: int,
     urls: Sequence[str] = (),
+    weights: Literal["folder", "nccl"] = "folder",
 ) -> Engine:
     """The engine of `experiment.rollout`, with the weights of `policy`.
 
@@ -26,14 +28,20 @@ def start_engine(
         gpu_memory_fraction: Share of the GPU's memory for vLLM.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
         urls: vLLM servers that generate in place of an engine in this process.
+        weights: How they get new weights.
 
     Raises:
         EngineFault: It could not start.
     """
     if urls:
-        from tasks.policy.vllm_server_engine import VllmServerEngine
+        from tasks.policy.vllm_server_engine import LOAD_S, VllmServerEngine
 
-        return VllmServerEngine(urls, request_seconds=experiment.rollout.request_seconds)
+        transfer = None
+        if weights == "nccl":
+            from tasks.policy.weight_transfer import WeightTransfer
+
+            transfer = WeightTransfer(LOAD_S)
+        return VllmServerEngine(urls, request_seconds=experiment.rollout.request_seconds, transfer=transfer)
     return local_engine(
         experiment.rollout,
         experiment.policy.dtype,

@@ -30,6 +30,8 @@ from tasks.policy.loop_session import LoopSession
 if TYPE_CHECKING:
     import torch
 
+    from tasks.policy.weight_transfer import WeightTransfer
+
 log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
@@ -69,11 +71,11 @@ class Loaded:
     """Weights that servers were given.
 
     Attributes:
-        folder: Where they can be read.
+        folder: Where they can be read; None where they were sent.
         version: What a server that has them answers when asked for its version.
     """
 
-    folder: Path
+    folder: Path | None
     version: str
 
 
@@ -115,6 +117,10 @@ class _WeightInfo(msgspec.Struct):
     weight_version: str
 
 
+class _WorldSize(msgspec.Struct):
+    world_size: int
+
+
 def cache_tokens(metrics: bytes) -> int | None:
     """Tokens that the KV cache holds, from what a vLLM server tells Prometheus; None where it does not tell."""
     tokens = sum(
@@ -142,7 +148,14 @@ class VllmServerEngine:
     apart = True
     exact = False
 
-    def __init__(self, urls: Sequence[str], *, request_seconds: float = 60.0, weights_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        request_seconds: float = 60.0,
+        weights_folder: Path | None = None,
+        transfer: WeightTransfer | None = None,
+    ) -> None:
         """Asks every server for its model.
 
         Args:
@@ -150,6 +163,7 @@ class VllmServerEngine:
             request_seconds: A server that has not answered a request by then is taken for stuck; the request goes to another.
             weights_folder: Where new weights are put for the servers to read: on one machine any folder, best in memory (/dev/shm,
                 the default where there is one); on many a shared one.
+            transfer: What sends new weights to the servers instead.
 
         Raises:
             EngineFault: A server does not answer, or they serve different models, or not as they should.
@@ -162,6 +176,7 @@ class VllmServerEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
         self.loaded: Loaded | None = None
         self._loads = 0
+        self._transfer = transfer
         self._session = LoopSession(self._connect)
         self._seats: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
         self._lookers: set[asyncio.Task[None]] = set()
@@ -210,27 +225,65 @@ class VllmServerEngine:
             self._in_flight -= 1
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Writes the weights to a folder and lets every server read them; see `Engine.load`.
+        """Gives every server the weights, through a folder or by its transfer; see `Engine.load`.
 
-        A server that is down gets them when it comes back.
+        A server that is down gets them when it comes back, or where they are sent with the next ones.
 
         Raises:
             EngineFault: Requests are in flight, or no server took the weights.
         """
-        from safetensors.torch import save_file
-
         if self._in_flight:
             raise EngineFault(f"weights cannot change while {self._in_flight} requests are in flight")
         self._loads += 1
-        folder = self._folder / str(self._loads)
-        folder.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
-        former, self.loaded = self.loaded, Loaded(folder, f"{self._folder.name}/{self._loads}")
-        asyncio.run(self._put_down_unless(self._load))
-        if former is not None:
+        former, version = self.loaded, f"{self._folder.name}/{self._loads}"
+        if self._transfer is not None:
+            self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
+        else:
+            self._write(weights, version)
+        if former is not None and former.folder is not None:
             shutil.rmtree(former.folder, ignore_errors=True)
         if all(server.down for server in self.servers):
             raise EngineFault(f"no vLLM server took the weights: {self._troubles()}")
+
+    def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
+        from safetensors.torch import save_file
+
+        folder = self._folder / str(self._loads)
+        folder.mkdir()
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
+        self.loaded = Loaded(folder, version)
+        asyncio.run(self._put_down_unless(self._load))
+
+    def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
+        """To all servers at once: all stand still until all have them."""
+        members: dict[Server, tuple[int, str]] = {}  # workers and former version
+
+        async def prepare(server: Server) -> None:
+            await self._post(server, "/pause?mode=wait", b"{}", LOAD_S)
+            size = await self._post(server, "/get_world_size", b"", self._request_seconds, method="GET")
+            members[server] = msgspec.json.decode(size, type=_WorldSize).world_size, await self._weights_of(server)
+
+        async def accept(server: Server) -> None:
+            if server not in members:
+                raise _Gone(server.down)
+            await self._post(server, "/reset_prefix_cache", b"{}", LOAD_S)
+            await self._post(server, "/update_weight_version", msgspec.json.encode({"new_version": version}), LOAD_S)
+            await self._post(server, "/resume", b"{}", LOAD_S)
+
+        asyncio.run(self._put_down_unless(prepare))
+        if not members:
+            return
+        former = self.loaded.version if self.loaded else ""
+        stayed = all(had == former for _, had in members.values())
+        try:
+            transfer.send(weights, {server.url: workers for server, (workers, _) in members.items()}, anew=not stayed)
+        except RuntimeError as fault:
+            asyncio.run(self._put_down_unless(self._resume))
+            raise EngineFault(
+                f"{fault}; servers that weights are sent to were started with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1"
+            ) from fault
+        self.loaded = Loaded(None, version)
+        asyncio.run(self._put_down_unless(accept))
 
     def follow(self, loaded: Loaded) -> None:
         """Goes on with the weights that another process has loaded into the same servers; one that has others is down until it has them."""
@@ -345,8 +398,9 @@ class VllmServerEngine:
         """Takes a server back once it is healthy and has the present weights."""
         try:
             await self._post(server, "/health", b"", CONNECT_S, method="GET")
-            if self.loaded is not None and await self._weights_of(server) != self.loaded.version:
+            if self.loaded is not None and self.loaded.folder is not None and await self._weights_of(server) != self.loaded.version:
                 await self._load(server)
+            await self._check_weights(server)
             server.down = ""
             log.warning("a vLLM server is back: %s", server.url)
         except (_Gone, EngineFault) as still:
@@ -407,8 +461,9 @@ class VllmServerEngine:
         await asyncio.gather(*(attempt(server) for server in self.servers))
 
     async def _load(self, server: Server) -> None:
-        """Pauses the server, gives it the weights and lets it go on, also when it fails or is cancelled in between."""
+        """Pauses the server, lets it read the weights and go on, also when it fails or is cancelled in between."""
         assert self.loaded is not None
+        assert self.loaded.folder is not None
         steps: tuple[tuple[str, dict[str, Any]], ...] = (
             ("/pause?mode=wait", {}),
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.loaded.folder)}}),

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 SERVER = "vllm.entrypoints.openai.api_server"
 
 
-def command(model: str, *, context_length: int, in_flight: int, dtype: str, gpu_memory_fraction: float, cpu_cache_gb: int) -> list[str]:
+def command(
+    model: str,
+    *,
+    context_length: int,
+    in_flight: int,
+    dtype: str,
+    gpu_memory_fraction: float,
+    cpu_cache_gb: int,
+    gpu: str = "",
+    weights: str = "folder",
+) -> list[str]:
     """The command of one server; "{port}" stands for its port. Needs the project on PYTHONPATH.
 
     Args:
@@ -18,6 +29,8 @@ def command(model: str, *, context_length: int, in_flight: int, dtype: str, gpu_
         dtype: "float32", "bfloat16" or "float16".
         gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
         cpu_cache_gb: KV cache on a CPU, in GiB.
+        gpu: The GPU that it uses, as CUDA_VISIBLE_DEVICES names it; the first when empty.
+        weights: How it gets new weights: "folder", or a backend of vLLM's weight transfer.
     """
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes by which weights are loaded
@@ -31,6 +44,10 @@ def command(model: str, *, context_length: int, in_flight: int, dtype: str, gpu_
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
         *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
     ]
+    if gpu:
+        variables["CUDA_VISIBLE_DEVICES"] = gpu
+    if weights != "folder":
+        arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if not Path("/dev/nvidiactl").exists():  # a CPU
         variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
         variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples

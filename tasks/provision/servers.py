@@ -59,7 +59,7 @@ class EnvironmentServers:
         workers: int = 1,
         backend: Backend = "auto",
         image: str | None = None,
-        command: Sequence[str] | None = None,
+        commands: Sequence[Sequence[str]] = (),
         state_dir: Path | None = None,
         restart_budget: int = 10,
         start_deadline_s: float = 60.0,
@@ -71,7 +71,7 @@ class EnvironmentServers:
             workers: Processes per server.
             backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
             image: The container image of an environment server, listening on port 8000.
-            command: Another server than ours, as local processes; "{port}" stands for the port.
+            commands: Other servers than ours, as local processes, one for each replica; "{port}" stands for the port.
             state_dir: For state files and logs; see ChildProcess.
             restart_budget: Restarts of all replicas together before giving up.
             start_deadline_s: Seconds in which a replica must be healthy.
@@ -101,7 +101,7 @@ class EnvironmentServers:
                 self._servers.append(
                     LocalServer(
                         f"{world}-{number}",
-                        command or ours,
+                        commands[number] if commands else ours,
                         state_dir=state_dir,
                         environment={"PYTHONPATH": path},
                         start_deadline_s=start_deadline_s,

@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.local import answers
 from tasks.provision.process import ProvisionError, started_at
 
@@ -141,13 +141,13 @@ def main() -> int:
     )
     parser.add_argument("action", choices=["up", "down", "status"], help="start them, end them, or show where they answer")
     action = parser.parse_args().action
-    runs = InfraSettings().runs.resolve()
     try:
+        runs = infra_settings().runs.resolve()
         if action == "down":
             print("The services are down." if down(runs) else "The services were not up.")
             return 0
         found = up(runs) if action == "up" else addresses(runs)
-    except ProvisionError as problem:
+    except (ProvisionError, SettingsError) as problem:
         print(problem, file=sys.stderr)
         return 1
     if found is None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.local import HOST, LocalServer
 from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, record_path, write
@@ -232,6 +232,6 @@ def _stop(number: int, frame: object) -> None:
 
 if __name__ == "__main__":
     try:
-        supervise(InfraSettings().runs.resolve())
-    except ProvisionError as problem:
+        supervise(infra_settings().runs.resolve())
+    except (ProvisionError, SettingsError) as problem:
         sys.exit(str(problem))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -36,6 +37,8 @@ class TrainerJob(Part):
     """KV cache of the engine on a CPU, in GiB."""
     engine_urls: list[str] = Field(default_factory=list)
     """vLLM servers that generate; an engine in the trainer's process when empty."""
+    engine_weights: Literal["folder", "nccl"] = "folder"
+    """How these get new weights."""
     socket: str
     """Unix socket on which the flow listens."""
 

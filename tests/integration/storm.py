@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -144,10 +145,11 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
     plans = [EpisodePlan(goal, group, member, 1000 * group + member) for group, goal in enumerate(goals) for member in range(GROUP)]
     rollout = Rollout(in_flight=128, retries=20, turn_seconds=30, episode_seconds=120, request_seconds=5)
     engine_command = [sys.executable, str(COMPLETION_SERVER), "{port}"]
-    python_path = {"command": counting_command("counting"), "restart_budget": 10**6, "backend": "local", "state_dir": state_dir}
+    world_command = counting_command("counting")
+    lasting: dict[str, Any] = {"restart_budget": 10**6, "backend": "local", "state_dir": state_dir}
     with (
-        EnvironmentServers("counting", 3, **python_path) as worlds,  # type: ignore[arg-type]
-        EnvironmentServers("engine", 2, **{**python_path, "command": engine_command}) as engines,  # type: ignore[arg-type]
+        EnvironmentServers("counting", 3, commands=[world_command] * 3, **lasting) as worlds,
+        EnvironmentServers("engine", 2, commands=[engine_command] * 2, **lasting) as engines,
     ):
         engine = VllmServerEngine(engines.urls, request_seconds=rollout.request_seconds)
         killer = Killer([worlds, engines], every_s or 1.0, seed)

@@ -52,7 +52,7 @@ def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Path) -> None:
-    with EnvironmentServers("counting", 2, command=counting_command("counting"), state_dir=tmp_path) as servers:
+    with EnvironmentServers("counting", 2, commands=[counting_command("counting")] * 2, state_dir=tmp_path) as servers:
         victim = listener(servers.urls[0])
         other = listener(servers.urls[1])
         assert victim is not None
@@ -65,7 +65,7 @@ def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Pat
 
 
 def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
-    with EnvironmentServers("counting", command=counting_command("counting"), state_dir=tmp_path, restart_budget=1) as servers:
+    with EnvironmentServers("counting", commands=[counting_command("counting")], state_dir=tmp_path, restart_budget=1) as servers:
         for _ in range(2):
             victim = listener(servers.urls[0])
             assert victim is not None

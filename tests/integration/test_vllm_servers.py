@@ -20,9 +20,12 @@ from configs.infrastructure import InfraSettings
 from tasks.policy.engine import EngineFault, Generation, Sampling
 from tasks.policy.vllm_server_engine import VllmServerEngine
 from tasks.policy.vllm_servers import command
+from tasks.policy.weight_transfer import WeightTransfer
 from tasks.provision.local import LocalServer
 from tasks.rollout.storage import read_trajectories
+from tests.integration import stored_transfer
 from tests.integration.small_training import train
+from tests.integration.stored_transfer import StoredTrainerInitInfo
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +43,10 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
-    words = command(policy, context_length=512, in_flight=32, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1)
+    words = command(
+        policy, context_length=512, in_flight=32, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1, weights=stored_transfer.BACKEND
+    )
+    words[words.index("tasks.policy.vllm_cpu_worker.PlainWeights")] = "tests.integration.stored_transfer.PlainWeights"
     with ExitStack() as stack:
         started = []
         for number in range(2):
@@ -138,6 +144,28 @@ def as_after_a_restart(server: LocalServer, policy: str) -> None:
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
     for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
         requests.post(f"{server.url}{path}", json=content, timeout=60).raise_for_status()
+
+
+def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_in_the_middle(
+    servers: list[LocalServer], policy: str
+) -> None:
+    model, transfer = model_of(policy), WeightTransfer(60, StoredTrainerInitInfo)
+    with closing(VllmServerEngine([server.url for server in servers], transfer=transfer)) as engine:
+        for update in range(4):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(update + parameter.numel()))
+            engine.load(model.named_parameters())
+            for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
+                assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+            if update == 1:
+                as_after_a_restart(servers[1], policy)
+                for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
+                    assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+                assert [bool(server.down) for server in engine.servers] == [False, True]
+            if update == 2:
+                requests.post(f"{servers[0].url}/start_weight_update", timeout=60).raise_for_status()
+        assert not any(server.down for server in engine.servers)
 
 
 def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:

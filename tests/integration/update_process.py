@@ -20,7 +20,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none"},
     # Of one mini-batch, since how its trajectories are shared out must not matter.
     "sft": {"micro_batches": 3},
-    "dpo": {"micro_batches": 3},
+    "dpo": {"micro_batches": 3, "offline": {"cloning_weight": 0.5}},
 }
 
 

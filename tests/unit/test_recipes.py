@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
 
 
@@ -110,3 +110,20 @@ def test_every_part_forbids_unknown_fields_and_describes_its_own(part: type[Base
 def test_settings_come_from_the_environment_and_lists_are_comma_separated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", "http://a:1, http://b:2")
     assert InfraSettings().environment_urls == ["http://a:1", "http://b:2"]
+
+
+def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_ENGINE_GPUS", "6, 7")
+    with pytest.raises(SettingsError, match="names 2 GPUs for 0 engine_servers"):
+        infra_settings()
+    monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "2")
+    assert infra_settings().engine_gpus == ["6", "7"]
+
+
+def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "two")
+    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVERS: .*valid integer.*'two'"):
+        infra_settings()
+    monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
+    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: there is no such setting; did you mean AGENTGYM_ENGINE_SERVERS\?"):
+        infra_settings()

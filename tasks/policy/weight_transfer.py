@@ -1,0 +1,146 @@
+"""vLLM's own transfer of weights from a trainer to its servers: over NCCL, from GPU to GPU, with no file in between."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from requests import HTTPError
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerWeightTransferEngine, WeightSource
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+Tensors = list[tuple[str, torch.Tensor]]
+
+
+class WeightTransfer:
+    """Sends weights to all the workers of all the servers at once, in a group of processes whose first is this one.
+
+    The servers are started with `--weight-transfer-config '{"backend": "nccl"}'`, and each GPU belongs to one of the processes only.
+    """
+
+    def __init__(self, deadline_s: float, kind: type[NCCLTrainerInitInfo] = NCCLTrainerInitInfo) -> None:
+        """Of a transfer that takes longer than the deadline, a member is taken for dead. `kind` says which of vLLM's transfers."""
+        self._deadline_s, self._kind = deadline_s, kind
+        self._source = _Source()
+        self._members: dict[str, int] = {}
+        self._group: TrainerWeightTransferEngine[Any] | None = None
+
+    def send(self, weights: Tensors, servers: Mapping[str, int], *, anew: bool) -> None:
+        """Gives every server the weights; nothing may be in flight there.
+
+        Args:
+            weights: Names and whole tensors, all on one device.
+            servers: URL to number of workers.
+            anew: Whether one of the servers was started again since the last time, and so has left the group.
+
+        Raises:
+            RuntimeError: They did not get them; the next time makes a new group.
+        """
+        if anew or self._members != dict(servers):
+            self.leave()
+        self._source.weights = weights
+        try:
+            self._within_deadline(lambda: self._send(servers))
+        except Exception as fault:
+            self.leave()
+            raise RuntimeError(f"weights could not be sent to {', '.join(servers)}: {fault}") from fault
+        finally:
+            self._source.weights = []
+
+    def leave(self) -> None:
+        """Leaves the group, if there is one."""
+        if self._group is not None:
+            self._group.shutdown()
+        self._group, self._members = None, {}
+
+    def _send(self, servers: Mapping[str, int]) -> None:
+        if self._source.weights[0][1].is_cuda:
+            torch.cuda.set_device(self._source.weights[0][1].device)  # the present device is a thread's own
+        if self._group is None:
+            address, port = _reachable_address(next(iter(servers)))
+            info = self._kind(rank=0, master_address=address, master_port=port, world_size=1 + sum(servers.values()))
+            client = _Servers(servers, self._deadline_s)
+            self._group = WeightTransferTrainerFactory.trainer_init(info, client=client, source=self._source)
+            self._members = dict(servers)
+        self._group.send_weights()
+
+    def _within_deadline(self, work: Callable[[], None]) -> None:
+        """A collective waits for a dead member forever, so it is left to a thread that nobody waits for."""
+        faults: list[Exception] = []
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as fault:  # noqa: BLE001 - raised below
+                faults.append(fault)
+
+        thread = Thread(target=run, name="weight transfer", daemon=True)
+        thread.start()
+        thread.join(self._deadline_s)
+        if thread.is_alive():
+            raise TimeoutError(f"not done within {self._deadline_s:g} s")
+        if faults:
+            raise faults[0]
+
+
+class _Source(WeightSource):
+    """The weights of the present transfer."""
+
+    def __init__(self) -> None:
+        self.weights: Tensors = []
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.weights]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(self.weights)
+
+
+class _Servers:
+    """What vLLM's side of the trainer asks of a server, asked of all of them at once."""
+
+    def __init__(self, servers: Mapping[str, int], deadline_s: float) -> None:
+        self._clients = [HTTPVLLMWeightSyncClient(url, deadline_s) for url in servers]
+        self._workers_before = list(accumulate(servers.values(), initial=0))
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        ranks = [init_info["rank_offset"] + before for before in self._workers_before]
+        infos = [{**init_info, "rank_offset": rank} for rank in ranks[: len(self._clients)]]
+        self._all(lambda client, info: client.init_weight_transfer_engine(info), infos)
+
+    def start_weight_update(self) -> None:
+        def start(client: HTTPVLLMWeightSyncClient, _: None) -> None:
+            try:
+                client.start_weight_update()
+            except HTTPError:  # whoever began an update before was killed before its end
+                client.finish_weight_update()
+                client.start_weight_update()
+
+        self._all(start)
+
+    def update_weights(self, update_info: Any) -> None:
+        self._all(lambda client, info: client.update_weights(info), [update_info] * len(self._clients))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._all(lambda client, version: client.finish_weight_update(version), [weight_version] * len(self._clients))
+
+    def _all(self, ask: Callable[[HTTPVLLMWeightSyncClient, Any], None], contents: list[Any] | None = None) -> None:
+        with ThreadPoolExecutor(len(self._clients)) as pool:
+            list(pool.map(ask, self._clients, contents or [None] * len(self._clients)))
+
+
+def _reachable_address(url: str) -> tuple[str, int]:
+    """This machine's address as a server sees it, and a free port."""
+    server = urlsplit(url)
+    with socket.create_connection((server.hostname, server.port or 80), timeout=10) as connection:
+        address = str(connection.getsockname()[0])
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
+        return address, int(listener.getsockname()[1])
