@@ -45,6 +45,18 @@ def test_a_row_holds_rise_steps_time_and_collapses() -> None:
     assert rloo[9].strip(" |") == "1"
 
 
+def test_a_critic_is_told_apart_from_the_variance_of_what_it_learns() -> None:
+    def with_critic(explained: list[float]) -> MethodRun:
+        steps = {n + 1: {"critic/explained_variance": share, "critic/loss": 0.05 + 0.01 * n} for n, share in enumerate(explained)}
+        return MethodRun(GOOD[0].results, steps, collapsed=False)
+
+    runs = [with_critic([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), with_critic([0.02, 0.1, 0.2, 0.3, 0.4, 0.4])]
+    note = methods_table({"grpo": GOOD, "ppo": runs}).splitlines()[-1]
+    assert note.startswith("The critic of ppo explained 0.01 [-0.12, 0.14] of the returns' variance in the first step and 0.43 [0.11")
+    assert "fell to 0.57 of that of a constant. As it is, it went from 0.050 to 0.100" in note
+    assert "critic" not in methods_table({"grpo": GOOD})
+
+
 def test_the_picture_is_drawn_for_runs_of_unequal_length(tmp_path: Path) -> None:
     draw_methods(tmp_path / "methods.png", {"grpo": GOOD, "rloo": POOR, "ppo": GOOD[:1]})
     assert (tmp_path / "methods.png").read_bytes()[:4] == b"\x89PNG"
