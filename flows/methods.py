@@ -37,12 +37,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "ppo": {"algorithm.mini_batches": 4},
     "gigpo": {},
     "sft": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96},
-    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 1.0},
+    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 10.0},
     "agentevol": {"algorithm.learning_rate": 3e-4},
 }
 """Methods in the order of the table, and what differs from the recipe besides the name: a critic learns faster from more updates a batch,
-as in the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good, and
-sft and dpo, which explore once, then see as many episodes as agentevol in its three explorations."""
+as in the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good; sft
+and dpo, which explore once, then see as many episodes as agentevol in its three explorations; and dpo, whose failures are far longer than
+its successes, else learns from the failures alone."""
 
 
 @flow(name="methods", flow_run_name="{recipe} x {n_seeds}")
