@@ -126,13 +126,13 @@ class VllmEngine:
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
-        from vllm.inputs import TokensPrompt
+        from vllm.inputs.engine import tokens_input
 
         request = str(next(self._ids))
         parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
-            self._engine.add_request(request, TokensPrompt(prompt_token_ids=list(tokens)), parameters)
+            self._engine.add_request(request, tokens_input(list(tokens)), parameters)
         except Exception as problem:
             raise EngineFault(f"vLLM refused a request of {len(tokens)} tokens: {problem}") from problem
         self._waiting[request] = answer

@@ -173,11 +173,11 @@ class Sides:
 
     def offline(self, requests: Sequence[tuple[list[int], Sampling]]) -> int:
         """All prompts at once in the bare engine; returns the number of tokens sampled."""
-        from vllm.inputs import TokensPrompt
+        from vllm.inputs.engine import tokens_input
 
         llm, tokens = self.engine._engine, 0
         for number, (prompt, sampling) in enumerate(requests):
-            llm.add_request(f"offline {number}", TokensPrompt(prompt_token_ids=prompt), vllm_parameters(sampling))
+            llm.add_request(f"offline {number}", tokens_input(prompt), vllm_parameters(sampling))
         while llm.has_unfinished_requests():
             tokens += sum(len(output.outputs[0].token_ids) for output in llm.step() if output.finished)
         return tokens
