@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from configs.experiment import Experiment, Rollout
-from tasks.policy.engine import Engine
+from tasks.policy.engine import Engine, EngineFault
 
 
 def start_engine(
@@ -38,6 +38,10 @@ def start_engine(
 
         transfer = None
         if weights == "nccl":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise EngineFault("AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU; set it to folder")
             from tasks.policy.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)
