@@ -107,10 +107,13 @@ class VllmEngine:
             async_scheduling=False,
             distributed_executor_backend="external_launcher" if distributed else None,
         )
+        set_threads = torch.set_num_threads
         try:
             self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
             raise EngineFault(f"vLLM could not start with {model}: {problem}") from problem
+        finally:
+            torch.set_num_threads = set_threads  # on a CPU vLLM puts a function there that does nothing
         self._torch = torch
         self.exact = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
@@ -145,7 +148,13 @@ class VllmEngine:
                 self._engine.abort_request([request])
 
     async def _step_until_idle(self) -> None:
-        """Steps the engine while it has work; the event loop runs between two steps."""
+        """Steps the engine while it has work; the event loop runs between two steps.
+
+        On a CPU with one thread: vLLM's attention shares a batch out to the threads, so with more its sums would depend on the batch.
+        """
+        threads = self._torch.get_num_threads()
+        if self._on_cpu:
+            self._torch.set_num_threads(1)
         try:
             while self._waiting:
                 for output in self._engine.step():
@@ -159,6 +168,8 @@ class VllmEngine:
                 if not answer.done():
                     answer.set_exception(EngineFault(f"vLLM failed while generating: {problem!r}"))
             self._waiting.clear()
+        finally:
+            self._torch.set_num_threads(threads)
 
     def _deliver(self, output: RequestOutput) -> None:
         if not output.finished:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import pytest
 import torch
 from tiny_policy import build_tiny_policy
 
-from configs.experiment import Rollout
 from tasks.policy.engine import Engine, EngineFault, Generation, Sampling
-from tasks.policy.loading import local_engine
 from tasks.policy.probe import WeightsMismatch, prove_agreement
 from tasks.policy.transformers_engine import TransformersEngine
 from tasks.policy.vllm_engine import VllmEngine
@@ -98,23 +95,6 @@ def test_at_temperature_zero_the_engines_agree_token_for_token(vllm_engine: Engi
     requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
     ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)
     assert [answer.tokens for answer in ours] == [answer.tokens for answer in theirs]
-
-
-def test_of_more_requests_than_the_engines_batch_holds_some_wait_and_all_are_sampled_alike(policy: str, vllm_engine: VllmEngine) -> None:
-    requests = [(prompt, sampling(i)) for i, prompt in enumerate(PROMPTS)]
-    alike = [answer.tokens for answer in generate(vllm_engine, requests)]
-    small: Any = local_engine(Rollout(in_flight=12, engine_batch=4, trajectory_tokens=512), "float32", policy)
-    with closing(small):
-        scheduler, step, running = small._engine.engine_core.engine_core.scheduler, small._engine.step, list[int]()
-
-        def watched() -> Any:
-            outputs = step()
-            running.append(len(scheduler.running))
-            return outputs
-
-        small._engine.step = watched
-        assert [answer.tokens for answer in generate(small, requests)] == alike
-    assert max(running) == 4
 
 
 def test_generation_ends_at_the_stop_token_or_the_budget(engine: Engine) -> None:
