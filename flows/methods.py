@@ -31,7 +31,7 @@ from tasks.training.collapse import collapse_note
 from tasks.training.process import TrainerFailed
 
 METHODS: dict[str, dict[str, Any]] = {
-    "grpo": {},
+    "grpo": {"algorithm.normalise_by": "trajectory"},
     "rloo": {},
     "reinforce++": {},
     "ppo": {"algorithm.mini_batches": 4},
@@ -40,10 +40,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 10.0},
     "agentevol": {"algorithm.learning_rate": 3e-4},
 }
-"""Methods in the order of the table, and what differs from the recipe besides the name: a critic learns faster from more updates a batch,
-as in the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good; sft
-and dpo, which explore once, then see as many episodes as agentevol in its three explorations; and dpo, whose failures are far longer than
-its successes, else learns from the failures alone."""
+"""Methods in the order of the table, and what differs from the recipe besides the name: grpo takes its paper's mean over the tokens of each
+trajectory (in a mean over all tokens failures outweigh the far shorter successes); a critic learns faster from more updates a batch, as in
+the paper; imitation wants smaller steps than reinforcement, since its gradients do not vanish where the policy is already good; sft and
+dpo, which explore once, then see as many episodes as agentevol in its three explorations; and dpo, whose failures are far longer than its
+successes, else learns from the failures alone."""
 
 
 @flow(name="methods", flow_run_name="{recipe} x {n_seeds}")
@@ -72,7 +73,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
             experiment = load_recipe(recipe, fields)
             folder = RunFolder(infrastructure.runs, experiment)
             steps = folder.metrics()
-            runs.setdefault(method, []).append(MethodRun(evaluations(folder, experiment), steps, bool(collapse_note(steps))))
+            runs.setdefault(method, []).append(MethodRun(seed, evaluations(folder, experiment), steps, bool(collapse_note(steps))))
         record(recipe, overrides, n_seeds, {method: runs[method] for method in METHODS if method in runs}, infrastructure)
     if failures:
         raise TrainerFailed("\n".join(failures))

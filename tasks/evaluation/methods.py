@@ -14,8 +14,9 @@ from tasks.evaluation.report import change
 
 NOTE = (
     "Success on held-out tasks before and after training, mean over seeds. Rises are in points, with 95 % intervals: over seeds "
-    "(Student's t) and over tasks. Steps: training steps until a measurement first was {gain:.0f} points above the start, mean over the "
-    "runs that got there. Time: rollouts, updates and weight sync, without start-up and measurements."
+    "(Student's t) and over tasks. Against {first}: how many points higher it ended, paired by seed. Steps: training steps until a "
+    "measurement first was {gain:.0f} points above the start, mean over the runs that got there. Time: rollouts, updates and weight sync, "
+    "without start-up and measurements."
 )
 
 
@@ -24,11 +25,13 @@ class MethodRun:
     """One run of a method.
 
     Attributes:
+        seed: Of its training and its evaluations.
         results: Its evaluations, the first before training, the last after it.
         steps: Training step to its metrics.
         collapsed: Whether training collapsed.
     """
 
+    seed: int
     results: Sequence[EvaluationResult]
     steps: Mapping[int, Mapping[str, float]]
     collapsed: bool
@@ -48,10 +51,11 @@ Runs = Mapping[str, Sequence[MethodRun]]
 
 
 def methods_table(runs: Runs, gain: float = 0.1) -> str:
-    """One row for each method, in Markdown."""
+    """One row for each method, in Markdown; each is compared with the first."""
+    first = next(iter(runs))
     lines = [
-        "| method | seeds | start | end | rise, over seeds | rise, over tasks | steps | reached | time | collapsed |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"| method | seeds | start | end | rise, over seeds | rise, over tasks | against {first} | steps | reached | time | collapsed |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for method, of_method in runs.items():
         risen = rise([r.results[0].tallies for r in of_method], [r.results[-1].tallies for r in of_method])
@@ -62,6 +66,7 @@ def methods_table(runs: Runs, gain: float = 0.1) -> str:
             *(f"{100 * fmean(r.results[i].success.value for r in of_method):.1f} %" for i in (0, -1)),
             change(risen.by_seed),
             change(risen.by_task),
+            "" if method == first else _against(runs[first], of_method),
             _number(mean(reached)),
             f"{len(reached)}/{len(of_method)}",
             f"{_number(mean(r.seconds() / 60 for r in of_method))} min",
@@ -69,7 +74,14 @@ def methods_table(runs: Runs, gain: float = 0.1) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     critics = [critic_note(method, of_method) for method, of_method in runs.items() if _explained(of_method[0])]
-    return "\n".join([*lines, "", NOTE.format(gain=100 * gain), "", *critics])
+    return "\n".join([*lines, "", NOTE.format(gain=100 * gain, first=first), "", *critics])
+
+
+def _against(first: Sequence[MethodRun], other: Sequence[MethodRun]) -> str:
+    """How many points more of the held-out tasks `other` solves after training, over the seeds that both have."""
+    ends = {run.seed: run.results[-1].tallies for run in first}
+    pairs = [(ends[run.seed], run.results[-1].tallies) for run in other if run.seed in ends]
+    return change(rise([a for a, _ in pairs], [b for _, b in pairs]).by_seed) if pairs else "-"
 
 
 def critic_note(method: str, runs: Sequence[MethodRun]) -> str:

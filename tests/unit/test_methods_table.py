@@ -18,16 +18,16 @@ def measured(step: int, *successes: int) -> EvaluationResult:
     return EvaluationResult(f"step {step}", step, 16, 8 * len(successes), 0, success_rate(tallies), mean([0.5]), 4.0, 0.1, {}, {}, tallies)
 
 
-def run(*results: EvaluationResult, collapsed: bool = False) -> MethodRun:
+def run(seed: int, *results: EvaluationResult, collapsed: bool = False) -> MethodRun:
     steps = {step: {"rollout/seconds": 50.0, "update/seconds": 9.0, "sync/seconds": 1.0} for step in (1, 2)}
-    return MethodRun(results, steps, collapsed)
+    return MethodRun(seed, results, steps, collapsed)
 
 
 GOOD = [
-    run(measured(0, 2, 2, 3), measured(6, 4, 3, 4), measured(12, 6, 5, 8)),
-    run(measured(0, 2, 1, 3), measured(6, 2, 1, 3), measured(12, 5, 5, 6)),
+    run(0, measured(0, 2, 2, 3), measured(6, 4, 3, 4), measured(12, 6, 5, 8)),
+    run(1, measured(0, 2, 1, 3), measured(6, 2, 1, 3), measured(12, 5, 5, 6)),
 ]
-POOR = [run(measured(0, 2, 2, 3), measured(12, 2, 2, 2)), run(measured(0, 2, 1, 3), measured(12, 2, 2, 3), collapsed=True)]
+POOR = [run(0, measured(0, 2, 2, 3), measured(12, 2, 2, 2)), run(1, measured(0, 2, 1, 3), measured(12, 2, 2, 3), collapsed=True)]
 
 
 def test_a_row_holds_rise_steps_time_and_collapses() -> None:
@@ -39,16 +39,25 @@ def test_a_row_holds_rise_steps_time_and_collapses() -> None:
     grpo, rloo = rows["grpo"], rows["rloo"]
     assert grpo[2:4] == ["27.1 %", "72.9 %"]
     assert grpo[4].startswith("+45.8 [")
-    assert grpo[6:8] == ["9.0 [-29.1, 47.1]", "2/2"]
-    assert grpo[8] == "2.0 min"
-    assert rloo[6:8] == ["-", "0/2"]
-    assert rloo[9].strip(" |") == "1"
+    assert grpo[6] == ""
+    assert grpo[7:9] == ["9.0 [-29.1, 47.1]", "2/2"]
+    assert grpo[9] == "2.0 min"
+    assert rloo[6].startswith("-45.8 [")  # (6 - 19) / 24 and (7 - 16) / 24
+    assert rloo[7:9] == ["-", "0/2"]
+    assert rloo[10].strip(" |") == "1"
+
+
+def test_methods_are_compared_under_the_same_seeds() -> None:
+    table = methods_table({"grpo": GOOD[1:], "rloo": POOR, "sft": GOOD[:1]})
+    rloo, sft = (next(line for line in table.splitlines() if line.startswith(f"| {name}")) for name in ("rloo", "sft"))
+    assert rloo.split(" | ")[6] == "-37.5"  # the run under seed 1 alone: (7 - 16) / 24
+    assert sft.split(" | ")[6] == "-"
 
 
 def test_a_critic_is_told_apart_from_the_variance_of_what_it_learns() -> None:
     def with_critic(explained: list[float]) -> MethodRun:
         steps = {n + 1: {"critic/explained_variance": share, "critic/loss": 0.05 + 0.01 * n} for n, share in enumerate(explained)}
-        return MethodRun(GOOD[0].results, steps, collapsed=False)
+        return MethodRun(0, GOOD[0].results, steps, collapsed=False)
 
     runs = [with_critic([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), with_critic([0.02, 0.1, 0.2, 0.3, 0.4, 0.4])]
     note = methods_table({"grpo": GOOD, "ppo": runs}).splitlines()[-1]
