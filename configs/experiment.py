@@ -132,8 +132,9 @@ class Algorithm(Part):
     """Probability ratio of each token, or the geometric mean over the trajectory's (GSPO, arXiv 2507.18071; wants normalise_by:
     trajectory and clips near 3e-4)."""
     normalise_by: Literal["tokens", "trajectory", "constant"] = "tokens"
-    """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476), first each trajectory's tokens and then
-    trajectories (arXiv 2402.03300), or trajectories with a constant length, rollout.trajectory_tokens (arXiv 2503.20783)."""
+    """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476; failures that run into the horizon then outweigh
+    shorter successes), first each trajectory's tokens and then trajectories (arXiv 2402.03300), or trajectories with a constant length,
+    rollout.trajectory_tokens (arXiv 2503.20783)."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL divergence from the starting policy; 0 keeps no reference model."""
     kl_in: Literal["loss", "reward"] = "loss"

@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from configs.recipe import explain
+
 PREFIX = "AGENTGYM_"
 
 
@@ -74,17 +76,17 @@ def infra_settings() -> InfraSettings:
     Raises:
         SettingsError: One has a wrong value, or a variable with our prefix is no setting.
     """
-    wrong = []
-    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
-        if name.removeprefix(PREFIX).lower() not in InfraSettings.model_fields:
-            close = difflib.get_close_matches(name, [PREFIX + field.upper() for field in InfraSettings.model_fields], 1)
-            wrong.append(f"  {name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
+    known = {_variable(field) for field in InfraSettings.model_fields}
+    strange = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    if strange:
+        close = (difflib.get_close_matches(name, known, 1) for name in strange)
+        fixes = (f"did you mean {found[0]}?" if found else "unset it" for found in close)
+        raise SettingsError("\n".join(f"{name}: there is no such setting; {fix}" for name, fix in zip(strange, fixes, strict=True)))
     try:
-        if not wrong:
-            return InfraSettings()
+        return InfraSettings()
     except ValidationError as problem:
-        for error in problem.errors():
-            variable = PREFIX + str(error["loc"][0]).upper() if error["loc"] else f"{PREFIX}..."
-            value = f" (it is {error['input']!r})" if error["loc"] else ""
-            wrong.append(f"  {variable}: {error['msg']}{value}")
-    raise SettingsError("settings of the environment or of .env that cannot be used:\n" + "\n".join(wrong)) from None
+        raise SettingsError(f"these settings cannot be used:\n{explain(problem, 'the settings', _variable)}") from None
+
+
+def _variable(field: str) -> str:
+    return PREFIX + field.upper()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -95,8 +95,8 @@ def fingerprint(experiment: Experiment) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def explain(problem: ValidationError) -> str:
-    """One line for each wrong field: its dotted name, its value, and the fix."""
+def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable[[str], str] = str) -> str:
+    """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix; `whole` names what has the fields."""
     lines = []
     for error in problem.errors():
         # pydantic names the member of a union in the path ("curriculum.stepwise.every"); people write it without.
@@ -104,7 +104,7 @@ def explain(problem: ValidationError) -> str:
         names = [
             name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))
         ]
-        where = ".".join(names) or "the recipe"
+        where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1])
             close = difflib.get_close_matches(names[-1], known, 1)
@@ -113,7 +113,8 @@ def explain(problem: ValidationError) -> str:
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
-            lines.append(f"  {where}: {error['msg']} (it is {_short(error['input'])})")
+            value = "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"  # the message names the fields
+            lines.append(f"  {where}: {error['msg'].removeprefix('Value error, ')}{value}")
     return "\n".join(lines)
 
 

@@ -78,6 +78,8 @@ class EnvironmentServers:
         """
         if replicas < 1:
             raise ValueError(f"replicas is {replicas}; at least one server is needed")
+        if commands and len(commands) != replicas:
+            raise ValueError(f"there are {len(commands)} commands for {replicas} replicas; give one for each")
         self._servers: list[Server] = []
         self._state_dir = state_dir
         self._restart_budget = restart_budget
