@@ -34,7 +34,8 @@ def start_engine(
         EngineFault: It could not start.
     """
     if urls:
-        from tasks.policy.vllm_server_engine import LOAD_S, VllmServerEngine
+        from tasks.policy.vllm_server import LOAD_S
+        from tasks.policy.vllm_server_engine import VllmServerEngine
 
         transfer = None
         if weights == "nccl":

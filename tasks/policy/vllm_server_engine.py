@@ -14,18 +14,14 @@ import tempfile
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.policy.engine import EngineFault, Generation, Sampling
-from tasks.policy.loop_session import LoopSession
+from tasks.policy.vllm_server import Model, ServerGone, VllmServer
 
 if TYPE_CHECKING:
     import torch
@@ -34,30 +30,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECT_S = 5.0
 PROBE_S = 0.5
 """Pause between two looks at a server that is down."""
-LOAD_S = 600.0
-
-
-class _Gone(Exception):
-    """A server did not answer, or answered that it cannot."""
 
 
 @dataclass(eq=False)
-class Server:
-    """One of the servers.
+class Member:
+    """One of the servers, and what goes on with it.
 
     Attributes:
-        url: Its base URL.
+        server: How it is asked.
         sessions: Episodes that stay with it.
+        requests: Requests that wait for it.
         down: Why it gets no requests now; empty when it does.
         cache_tokens: Tokens that its KV cache holds; None where it does not tell.
         look_at: When to look at it again (time.monotonic()).
         looked_at: Whether somebody does so now.
     """
 
-    url: str
+    server: VllmServer
     sessions: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     requests: int = 0
     down: str = ""
@@ -77,59 +68,6 @@ class Loaded:
 
     folder: Path | None
     version: str
-
-
-class _Cached(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    prompt_tokens_details: _Cached | None = None
-
-
-class _LogProbabilities(msgspec.Struct):
-    token_logprobs: list[float | None] = []
-
-
-class _Choice(msgspec.Struct):
-    token_ids: list[int] | None = None
-    logprobs: _LogProbabilities | None = None
-    finish_reason: str | None = None
-
-
-class _Completion(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-class _Model(msgspec.Struct):
-    id: str
-    root: str | None = None
-    max_model_len: int | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-class _WeightInfo(msgspec.Struct):
-    weight_version: str
-
-
-class _WorldSize(msgspec.Struct):
-    world_size: int
-
-
-def cache_tokens(metrics: bytes) -> int | None:
-    """Tokens that the KV cache holds, from what a vLLM server tells Prometheus; None where it does not tell."""
-    tokens = sum(
-        int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-        for family in text_string_to_metric_families(metrics.decode())
-        for sample in family.samples
-        if sample.name == "vllm:cache_config_info" and sample.labels.get("num_gpu_blocks", "None").isdecimal()
-    )
-    return tokens or None
 
 
 class VllmServerEngine:
@@ -170,15 +108,13 @@ class VllmServerEngine:
         """
         if not urls:
             raise EngineFault("no URL of a vLLM server is given")
-        self.servers = [Server(url.rstrip("/")) for url in urls]
-        self._request_seconds = request_seconds
+        self.members = [Member(VllmServer(url, request_seconds)) for url in urls]
         memory = Path("/dev/shm")
         self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
         self.loaded: Loaded | None = None
         self._loads = 0
         self._transfer = transfer
-        self._session = LoopSession(self._connect)
-        self._seats: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
+        self._seats: weakref.WeakKeyDictionary[Any, Member] = weakref.WeakKeyDictionary()
         self._lookers: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
@@ -189,8 +125,8 @@ class VllmServerEngine:
     @property
     def cache_tokens(self) -> int | None:
         """What the servers that are up hold together; None where one of them does not tell."""
-        up = [server for server in self.servers if not server.down]
-        told = [server.cache_tokens for server in up if server.cache_tokens]
+        up = [member for member in self.members if not member.down]
+        told = [member.cache_tokens for member in up if member.cache_tokens]
         return sum(told) if up and len(told) == len(up) else None
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
@@ -212,14 +148,14 @@ class VllmServerEngine:
         self._in_flight += 1
         try:
             while True:
-                server = self._seat(session)
-                if server is None:
+                member = self._seat(session)
+                if member is None:
                     await asyncio.sleep(PROBE_S / 5)
                     continue
                 try:
-                    return await self._ask(server, body)
-                except _Gone as gone:
-                    self._put_down(server, str(gone))
+                    return await self._ask(member, body)
+                except ServerGone as gone:
+                    self._put_down(member, str(gone))
                     self.moved += 1
         finally:
             self._in_flight -= 1
@@ -235,55 +171,13 @@ class VllmServerEngine:
         if self._in_flight:
             raise EngineFault(f"weights cannot change while {self._in_flight} requests are in flight")
         self._loads += 1
-        former, version = self.loaded, f"{self._folder.name}/{self._loads}"
+        version = f"{self._folder.name}/{self._loads}"
         if self._transfer is not None:
             self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
         else:
             self._write(weights, version)
-        if former is not None and former.folder is not None:
-            shutil.rmtree(former.folder, ignore_errors=True)
-        if all(server.down for server in self.servers):
-            raise EngineFault(f"no vLLM server took the weights: {self._troubles()}")
-
-    def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
-        from safetensors.torch import save_file
-
-        folder = self._folder / str(self._loads)
-        folder.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
-        self.loaded = Loaded(folder, version)
-        asyncio.run(self._put_down_unless(self._load))
-
-    def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
-        """To all servers at once: all stand still until all have them."""
-        members: dict[Server, tuple[int, str]] = {}  # workers and former version
-
-        async def prepare(server: Server) -> None:
-            await self._post(server, "/pause?mode=wait", b"{}", LOAD_S)
-            size = await self._post(server, "/get_world_size", b"", self._request_seconds, method="GET")
-            members[server] = msgspec.json.decode(size, type=_WorldSize).world_size, await self._weights_of(server)
-
-        async def accept(server: Server) -> None:
-            if server not in members:
-                raise _Gone(server.down)
-            await self._post(server, "/reset_prefix_cache", b"{}", LOAD_S)
-            await self._post(server, "/update_weight_version", msgspec.json.encode({"new_version": version}), LOAD_S)
-            await self._post(server, "/resume", b"{}", LOAD_S)
-
-        asyncio.run(self._put_down_unless(prepare))
-        if not members:
-            return
-        former = self.loaded.version if self.loaded else ""
-        stayed = all(had == former for _, had in members.values())
-        try:
-            transfer.send(weights, {server.url: workers for server, (workers, _) in members.items()}, anew=not stayed)
-        except RuntimeError as fault:
-            asyncio.run(self._put_down_unless(self._resume))
-            raise EngineFault(
-                f"{fault}; servers that weights are sent to were started with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1"
-            ) from fault
-        self.loaded = Loaded(None, version)
-        asyncio.run(self._put_down_unless(accept))
+        if all(member.down for member in self.members):
+            raise EngineFault(f"no vLLM server took the weights: {'; '.join(member.down for member in self.members)}")
 
     def follow(self, loaded: Loaded) -> None:
         """Goes on with the weights that another process has loaded into the same servers; one that has others is down until it has them."""
@@ -294,196 +188,143 @@ class VllmServerEngine:
         """Removes the folder of the weights; the servers stay as they are."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _connect(self) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
+    def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
+        """Into a folder that each server reads."""
+        from safetensors.torch import save_file
 
-        async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionCreateEndParams) -> None:
-            if context.trace_request_ctx is not None:
-                context.trace_request_ctx.fresh = True
+        folder = self._folder / str(self._loads)
+        folder.mkdir()
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
+        former, self.loaded = self.loaded, Loaded(folder, version)
+        asyncio.run(self._put_down_unless(lambda member: member.server.read_weights(folder, version)))
+        if former is not None and former.folder is not None:
+            shutil.rmtree(former.folder, ignore_errors=True)
 
-        trace.on_connection_create_end.append(connected)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
-        return aiohttp.ClientSession(connector=connector, trace_configs=[trace], headers={"content-type": "application/json"})
+    def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
+        """To all servers at once: all stand still until all have them."""
+        workers: dict[Member, int] = {}
+        stayed: list[bool] = []
+        former = self.loaded.version if self.loaded else ""
 
-    def _seat(self, session: object | None) -> Server | None:
+        async def prepare(member: Member) -> None:
+            await member.server.pause()
+            number, had = await member.server.workers(), await member.server.weights_version()
+            workers[member] = number
+            stayed.append(had == former)
+
+        async def accept(member: Member) -> None:
+            if member not in workers:
+                raise ServerGone(member.down)
+            await member.server.renew(version)
+            await member.server.resume()
+
+        asyncio.run(self._put_down_unless(prepare))
+        if not workers:
+            return
+        try:
+            transfer.send(weights, {member.server.url: number for member, number in workers.items()}, anew=not all(stayed))
+        except RuntimeError as fault:
+            asyncio.run(self._put_down_unless(lambda member: member.server.resume_if_paused()))
+            raise EngineFault(
+                f"{fault}; servers that weights are sent to were started with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1"
+            ) from fault
+        self.loaded = Loaded(None, version)
+        asyncio.run(self._put_down_unless(accept))
+
+    def _seat(self, session: object | None) -> Member | None:
         """The server of a session: the one it had, else the up one with the fewest sessions and requests; None when all are down."""
         self._look_at_the_down()
-        server = self._seats.get(session) if session is not None else None
-        if server is not None and not server.down:
-            return server
-        up = [each for each in self.servers if not each.down]
+        member = self._seats.get(session) if session is not None else None
+        if member is not None and not member.down:
+            return member
+        up = [each for each in self.members if not each.down]
         if not up:
             return None
         best = min(up, key=lambda each: (len(each.sessions), each.requests))
         if session is not None:
-            if server is not None:
-                server.sessions.discard(session)
+            if member is not None:
+                member.sessions.discard(session)
             self._seats[session] = best
             best.sessions.add(session)
         return best
 
-    async def _ask(self, server: Server, body: bytes) -> Generation:
-        connection = SimpleNamespace(fresh=False)
+    async def _ask(self, member: Member, body: bytes) -> Generation:
         version = self.policy_version
-        server.requests += 1
+        member.requests += 1
         try:
-            answer = await self._post(server, "/v1/completions", body, self._request_seconds, connection)
+            answer = await member.server.complete(body)
         finally:
-            server.requests -= 1
-        if connection.fresh:
-            await self._check_weights(server)
-        try:
-            completion = msgspec.json.decode(answer, type=_Completion)
-            [choice] = completion.choices
-        except (msgspec.DecodeError, ValueError) as unreadable:
-            raise EngineFault(f"{server.url} answered something unexpected: {answer[:200]!r} ({unreadable})") from unreadable
-        tokens = choice.token_ids or []
-        sampled = [x for x in (choice.logprobs.token_logprobs if choice.logprobs else []) if x is not None]
-        if choice.finish_reason == "abort":
-            raise _Gone(f"{server.url} aborted a request")
-        if not tokens or len(sampled) != len(tokens):
-            raise EngineFault(
-                f"{server.url} answered {len(tokens)} token ids and {len(sampled)} log-probabilities; is it a vLLM server of a version "
-                "that knows return_token_ids?"
-            )
-        self.generated_tokens += len(tokens)
-        if completion.usage is not None:
-            self.prompt_tokens += completion.usage.prompt_tokens
-            if completion.usage.prompt_tokens_details is not None:
-                self.cached_tokens += completion.usage.prompt_tokens_details.cached_tokens or 0
-        return Generation(tokens, sampled, version)
+            member.requests -= 1
+        if answer.fresh:
+            await self._check_weights(member)
+        self.generated_tokens += len(answer.tokens)
+        self.prompt_tokens += answer.prompt_tokens
+        self.cached_tokens += answer.cached_tokens
+        return Generation(answer.tokens, answer.log_probabilities, version)
 
-    async def _post(
-        self, server: Server, path: str, body: bytes, seconds: float, context: SimpleNamespace | None = None, method: str = "POST"
-    ) -> bytes:
-        """The body of a good answer.
-
-        Raises:
-            _Gone: The server did not answer, or failed.
-            EngineFault: It understood and refused.
-        """
-        session = await self._session.get()
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)
-        try:
-            async with session.request(method, server.url + path, data=body, timeout=timeout, trace_request_ctx=context) as response:
-                answer = await response.read()
-                status = response.status
-        except TimeoutError as late:
-            raise _Gone(f"{server.url}{path} did not answer within {seconds:g} s") from late
-        except aiohttp.ClientError as gone:
-            raise _Gone(f"{server.url} is not reachable: {gone!r}") from gone
-        if status == 200:
-            return answer
-        said = f"{server.url}{path} answered {status}: {answer[:300].decode(errors='replace')}"
-        if status >= 500 or status == 429:
-            raise _Gone(said)
-        raise EngineFault(said)
-
-    def _put_down(self, server: Server, why: str) -> None:
-        if not server.down:
+    def _put_down(self, member: Member, why: str) -> None:
+        if not member.down:
             log.warning("a vLLM server is down: %s", why)
-        server.down = why
-        server.look_at = time.monotonic()  # a connection may break without the server
+        member.down = why
+        member.look_at = time.monotonic()  # a connection may break without the server
 
     def _look_at_the_down(self) -> None:
         now = time.monotonic()
-        for server in self.servers:
-            if server.down and not server.looked_at and server.look_at <= now:
-                server.looked_at = True
-                task = asyncio.ensure_future(self._look_at(server))
+        for member in self.members:
+            if member.down and not member.looked_at and member.look_at <= now:
+                member.looked_at = True
+                task = asyncio.ensure_future(self._look_at(member))
                 self._lookers.add(task)
                 task.add_done_callback(self._lookers.discard)
 
-    async def _look_at(self, server: Server) -> None:
+    async def _look_at(self, member: Member) -> None:
         """Takes a server back once it is healthy and has the present weights."""
+        server, loaded = member.server, self.loaded
         try:
-            await self._post(server, "/health", b"", CONNECT_S, method="GET")
-            if self.loaded is not None and self.loaded.folder is not None and await self._weights_of(server) != self.loaded.version:
-                await self._load(server)
-            await self._check_weights(server)
-            server.down = ""
+            await server.healthy()
+            if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
+                await server.read_weights(loaded.folder, loaded.version)
+            await self._check_weights(member)  # others may have been loaded meanwhile
+            member.down = ""
             log.warning("a vLLM server is back: %s", server.url)
-        except (_Gone, EngineFault) as still:
-            server.down = str(still)
+        except (ServerGone, EngineFault) as still:
+            member.down = str(still)
         finally:
-            server.looked_at = False
-            server.look_at = time.monotonic() + PROBE_S
+            member.looked_at = False
+            member.look_at = time.monotonic() + PROBE_S
 
-    async def _models(self) -> list[_Model]:
-        async def ask(server: Server) -> _Model:
+    async def _models(self) -> list[Model]:
+        async def ask(member: Member) -> Model:
+            server = member.server
             try:
-                found = await self._post(server, "/v1/models", b"", self._request_seconds, method="GET")
-                model = msgspec.json.decode(found, type=_Models).data[0]
-                await self._resume(server)  # whoever paused it to load weights may have been killed
-                await self._check_log_probabilities(server, model.id)
-                with suppress(EngineFault):  # behind a gateway the route may be shut
-                    server.cache_tokens = cache_tokens(await self._post(server, "/metrics", b"", self._request_seconds, method="GET"))
-            except (_Gone, msgspec.DecodeError, IndexError) as fault:
+                model = await server.model()
+                await server.resume_if_paused()  # whoever paused it to load weights may have been killed
+                await server.check_log_probabilities(model.id)
+                member.cache_tokens = await server.cache_tokens()
+            except (ServerGone, msgspec.DecodeError, IndexError) as fault:
                 raise EngineFault(f"{server.url} is not a vLLM server that can be used: {fault}") from fault
             return model
 
-        models = await asyncio.gather(*(ask(server) for server in self.servers))
-        for server, model in zip(self.servers, models, strict=True):
+        models = await asyncio.gather(*(ask(member) for member in self.members))
+        for member, model in zip(self.members, models, strict=True):
             if (model.id, model.root) != (models[0].id, models[0].root):
                 raise EngineFault(
-                    f"{server.url} serves {model.id} ({model.root}), but {self.servers[0].url} serves {models[0].id} ({models[0].root})"
+                    f"{member.server.url} serves {model.id} ({model.root}), but {self.members[0].server.url} serves {models[0].id} "
+                    f"({models[0].root})"
                 )
         return list(models)
 
-    async def _check_log_probabilities(self, server: Server, model: str) -> None:
-        """Of the only token that is allowed, the probability is 1 under the distribution sampled from, and not in raw logits."""
-        request = {"model": model, "prompt": [1], "max_tokens": 1, "allowed_token_ids": [2], "logprobs": 0, "return_token_ids": True}
-        answer = await self._post(server, "/v1/completions", msgspec.json.encode(request), self._request_seconds)
-        [choice] = msgspec.json.decode(answer, type=_Completion).choices
-        if choice.logprobs is None or choice.logprobs.token_logprobs[:1] != [0.0]:
-            raise EngineFault(
-                f"{server.url} tells log-probabilities that are not those of the distribution it samples from; start it with "
-                "--logprobs-mode processed_logprobs"
-            )
-
-    async def _check_weights(self, server: Server) -> None:
+    async def _check_weights(self, member: Member) -> None:
         """A server that was restarted has the weights of its start, and one that was down when new ones came has older ones."""
-        if self.loaded is not None and (version := await self._weights_of(server)) != self.loaded.version:
-            raise _Gone(f"{server.url} has the weights {version!r}, not {self.loaded.version!r}")
+        if self.loaded is not None and (version := await member.server.weights_version()) != self.loaded.version:
+            raise ServerGone(f"{member.server.url} has the weights {version!r}, not {self.loaded.version!r}")
 
-    async def _weights_of(self, server: Server) -> str:
-        info = await self._post(server, "/weight_info", b"", self._request_seconds, method="GET")
-        return msgspec.json.decode(info, type=_WeightInfo).weight_version
-
-    async def _put_down_unless(self, succeeds: Callable[[Server], Awaitable[None]]) -> None:
-        async def attempt(server: Server) -> None:
+    async def _put_down_unless(self, succeeds: Callable[[Member], Awaitable[None]]) -> None:
+        async def attempt(member: Member) -> None:
             try:
-                await succeeds(server)
-                server.down = ""
-            except (_Gone, EngineFault) as fault:
-                self._put_down(server, str(fault))
+                await succeeds(member)
+                member.down = ""
+            except (ServerGone, EngineFault) as fault:
+                self._put_down(member, str(fault))
 
-        await asyncio.gather(*(attempt(server) for server in self.servers))
-
-    async def _load(self, server: Server) -> None:
-        """Pauses the server, lets it read the weights and go on, also when it fails or is cancelled in between."""
-        assert self.loaded is not None
-        assert self.loaded.folder is not None
-        steps: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("/pause?mode=wait", {}),
-            ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.loaded.folder)}}),
-            ("/reset_prefix_cache", {}),
-            ("/update_weight_version", {"new_version": self.loaded.version}),
-        )
-        try:
-            for path, content in steps:
-                await self._post(server, path, msgspec.json.encode(content), LOAD_S)
-        except EngineFault as refused:
-            raise EngineFault(f"{refused}; weights can be loaded into servers that were started with VLLM_SERVER_DEV_MODE=1") from refused
-        except asyncio.CancelledError:
-            await self._resume(server)
-            raise
-        await self._post(server, "/resume", b"{}", LOAD_S)
-
-    async def _resume(self, server: Server) -> None:
-        """Lets a server go on that may have been paused; one that cannot be paused has no such address."""
-        with suppress(_Gone, EngineFault):
-            await self._post(server, "/resume", b"{}", CONNECT_S)
-
-    def _troubles(self) -> str:
-        return "; ".join(server.down for server in self.servers if server.down)
+        await asyncio.gather(*(attempt(member) for member in self.members))

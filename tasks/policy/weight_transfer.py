@@ -17,6 +17,8 @@ from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
+from tasks.provision.local import free_port
+
 Tensors = list[tuple[str, torch.Tensor]]
 
 
@@ -65,8 +67,8 @@ class WeightTransfer:
         if self._source.weights[0][1].is_cuda:
             torch.cuda.set_device(self._source.weights[0][1].device)  # the present device is a thread's own
         if self._group is None:
-            address, port = _reachable_address(next(iter(servers)))
-            info = self._kind(rank=0, master_address=address, master_port=port, world_size=1 + sum(servers.values()))
+            address = _address_towards(next(iter(servers)))
+            info = self._kind(rank=0, master_address=address, master_port=free_port(), world_size=1 + sum(servers.values()))
             client = _Servers(servers, self._deadline_s)
             self._group = WeightTransferTrainerFactory.trainer_init(info, client=client, source=self._source)
             self._members = dict(servers)
@@ -109,15 +111,14 @@ class _Servers:
 
     def __init__(self, servers: Mapping[str, int], deadline_s: float) -> None:
         self._clients = [HTTPVLLMWeightSyncClient(url, deadline_s) for url in servers]
-        self._workers_before = list(accumulate(servers.values(), initial=0))
+        self._workers_before = list(accumulate(servers.values(), initial=0))[:-1]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        ranks = [init_info["rank_offset"] + before for before in self._workers_before]
-        infos = [{**init_info, "rank_offset": rank} for rank in ranks[: len(self._clients)]]
-        self._all(lambda client, info: client.init_weight_transfer_engine(info), infos)
+        first = init_info["rank_offset"]
+        self._all(lambda client, before: client.init_weight_transfer_engine({**init_info, "rank_offset": first + before}))
 
     def start_weight_update(self) -> None:
-        def start(client: HTTPVLLMWeightSyncClient, _: None) -> None:
+        def start(client: HTTPVLLMWeightSyncClient, _: int) -> None:
             try:
                 client.start_weight_update()
             except HTTPError:  # whoever began an update before was killed before its end
@@ -127,20 +128,19 @@ class _Servers:
         self._all(start)
 
     def update_weights(self, update_info: Any) -> None:
-        self._all(lambda client, info: client.update_weights(info), [update_info] * len(self._clients))
+        self._all(lambda client, _: client.update_weights(update_info))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._all(lambda client, version: client.finish_weight_update(version), [weight_version] * len(self._clients))
+        self._all(lambda client, _: client.finish_weight_update(weight_version))
 
-    def _all(self, ask: Callable[[HTTPVLLMWeightSyncClient, Any], None], contents: list[Any] | None = None) -> None:
+    def _all(self, ask: Callable[[HTTPVLLMWeightSyncClient, int], None]) -> None:
+        """Calls `ask` with each server and the number of workers of those before it."""
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            list(pool.map(ask, self._clients, contents or [None] * len(self._clients)))
+            list(pool.map(ask, self._clients, self._workers_before))
 
 
-def _reachable_address(url: str) -> tuple[str, int]:
-    """This machine's address as a server sees it, and a free port."""
+def _address_towards(url: str) -> str:
+    """This machine's address as a server sees it."""
     server = urlsplit(url)
     with socket.create_connection((server.hostname, server.port or 80), timeout=10) as connection:
-        address = str(connection.getsockname()[0])
-    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
-        return address, int(listener.getsockname()[1])
+        return str(connection.getsockname()[0])

@@ -73,7 +73,7 @@ class Worker:
             gpu_memory_fraction=job.engine_memory_fraction,
             cpu_cache_gb=job.engine_cpu_cache_gb,
             urls=job.engine_urls,
-            weights=job.engine_weights if self.processes.is_main_process else "folder",
+            weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
         )
         engine_started = time.perf_counter()
         tokenizer = AutoTokenizer.from_pretrained(job.policy)

@@ -99,7 +99,7 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: Vl
 
 
 def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmServerEngine) -> None:
-    one, other = (server.cache_tokens for server in engine.servers)
+    one, other = (member.cache_tokens for member in engine.members)
     assert one == other > 10_000
     assert engine.cache_tokens == one + other
 
@@ -112,11 +112,11 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngi
             answers = await asyncio.gather(*(engine.generate(c, sampling(turn), s) for c, s in zip(contexts, sessions, strict=True)))
             for context, answer in zip(contexts, answers, strict=True):
                 context += [*answer.tokens, *PROMPTS[0][:30]]
-        assert [len(server.sessions) for server in engine.servers] == [3, 3]
-        return [engine._seats[session].url for session in sessions]
+        assert [len(member.sessions) for member in engine.members] == [3, 3]
+        return [engine._seats[session].server.url for session in sessions]
 
     asyncio.run(dialogues())
-    assert [len(server.sessions) for server in engine.servers] == [0, 0]  # episodes that are over hold no place
+    assert [len(member.sessions) for member in engine.members] == [0, 0]  # episodes that are over hold no place
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
@@ -162,20 +162,23 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
                 as_after_a_restart(servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
                     assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
-                assert [bool(server.down) for server in engine.servers] == [False, True]
+                assert [bool(member.down) for member in engine.members] == [False, True]
             if update == 2:
                 requests.post(f"{servers[0].url}/start_weight_update", timeout=60).raise_for_status()
-        assert not any(server.down for server in engine.servers)
+        assert not any(member.down for member in engine.members)
 
 
 def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
+    assert engine.loaded is not None
+    assert engine.loaded.folder is not None
+    folder, version = engine.loaded.folder, engine.loaded.version
 
     async def cut_short() -> None:
         for seconds in (0.001, 0.004, 0.01, 0.02, 0.04):
             with suppress(TimeoutError):
-                await asyncio.wait_for(engine._load(engine.servers[0]), seconds)
+                await asyncio.wait_for(engine.members[0].server.read_weights(folder, version), seconds)
 
     asyncio.run(cut_short())
     engine.load(model.named_parameters())
@@ -207,7 +210,7 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmServerEng
     with closing(VllmServerEngine([server.url for server in servers])) as other:
         as_after_a_restart(servers[0], policy)
         other.follow(engine.loaded)
-        assert [bool(server.down) for server in other.servers] == [True, False]
+        assert [bool(member.down) for member in other.members] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
 
@@ -229,7 +232,7 @@ def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmServerEn
     async def kill_one_meanwhile() -> list[Generation]:
         sessions = [Session() for _ in range(16)]
         running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
-        while not all(server.requests for server in engine.servers):  # noqa: ASYNC110
+        while not all(member.requests for member in engine.members):  # noqa: ASYNC110
             await asyncio.sleep(0)
         os.killpg(servers[0].pid, signal.SIGKILL)
         return list(await asyncio.gather(*running))
@@ -237,4 +240,4 @@ def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmServerEn
     for i, answer in enumerate(asyncio.run(kill_one_meanwhile())):
         assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
     assert engine.moved > 0
-    assert engine.servers[0].down
+    assert engine.members[0].down
