@@ -86,17 +86,19 @@ def _against(first: Sequence[MethodRun], other: Sequence[MethodRun]) -> str:
 
 def critic_note(method: str, runs: Sequence[MethodRun]) -> str:
     """What the critics of a method's runs learnt. Their loss alone does not say: it grows with the variance of the returns."""
-    first, last, losses = [], [], []
+    explained: list[tuple[float, float]] = []
+    losses: list[tuple[float, float]] = []
     for run in runs:
-        explained, third = _explained(run), max(1, len(run.steps) // 3)
-        first.append(explained[0])
-        last.append(fmean(explained[-third:]))
-        losses.append([run.steps[step]["critic/loss"] for step in sorted(run.steps)])
-    before, after = (fmean(of_run[i] for of_run in losses) for i in (0, -1))
+        of_run, third = _explained(run), max(1, len(run.steps) // 3)
+        explained.append((of_run[0], fmean(of_run[-third:])))
+        loss = [run.steps[step]["critic/loss"] for step in sorted(run.steps)]
+        losses.append((fmean(loss[:third]), fmean(loss[-third:])))
+    (first, last), (before, after) = zip(*explained, strict=True), zip(*losses, strict=True)
     return (
         f"The critic of {method} explained {_number(mean(first), 2)} of the returns' variance in the first step and "
         f"{_number(mean(last), 2)} over the last third of the steps (mean over seeds, 95 % intervals): its loss fell to "
-        f"{1 - fmean(last):.2f} of that of a constant. As it is, it went from {before:.3f} to {after:.3f}, with the variance.\n"
+        f"{1 - fmean(last):.2f} of that of a constant. As it is, variance included, it went from {fmean(before):.3f} in the first third to "
+        f"{fmean(after):.3f} in the last.\n"
     )
 
 
@@ -125,6 +127,7 @@ def draw_methods(path: Path, runs: Runs) -> None:
         spread = [[100 * (by_seed.value - _bound(by_seed, 0))], [100 * (_bound(by_seed, 1) - by_seed.value)]]
         rises.errorbar([100 * by_seed.value], [number], xerr=spread, marker="o", capsize=4, color=line.get_color())
     curves.set_xlabel("training step")
+    curves.locator_params(axis="x", integer=True)
     curves.set_ylabel("success on held-out tasks")
     curves.legend(frameon=False, ncols=2)
     curves.grid(axis="y", alpha=0.2)
