@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def send_what_waits(seconds: float = 2.0) -> None:
     from prefect.logging.handlers import APILogWorker
 
     for worker in (APILogWorker, EventsWorker):
+        logging.getLogger(worker.__name__).setLevel(logging.ERROR)  # it warns that there is something to send, which is why it is called
         worker.drain_all(timeout=seconds)
 
 

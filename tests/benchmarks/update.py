@@ -119,6 +119,7 @@ def recipe(size: Size) -> Experiment:
         {
             "algorithm.steps": 1,
             "algorithm.micro_batches": size.micro_batches,
+            "algorithm.normalise_by": "tokens",
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
             "rollout.trajectory_tokens": size.longest + 1,

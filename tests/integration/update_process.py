@@ -17,7 +17,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # Every collective in use.
     "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "least_spread": 0.01},
     # Trajectories without advantage are left out: the processes have other numbers of rows.
-    "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none"},
+    "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none", "normalise_by": "trajectory"},
     # Of one mini-batch, since how its trajectories are shared out must not matter.
     "sft": {"micro_batches": 3},
     "dpo": {"micro_batches": 3, "offline": {"cloning_weight": 0.5}},
