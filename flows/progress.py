@@ -34,6 +34,11 @@ class RunBar:
         """Says what is being done now."""
         self._bar.set_description(what)
 
+    def training(self, what: str) -> None:
+        """Says what is trained now; the time since the last step, in which other things were done, does not count for the forecast."""
+        self.doing(what)
+        self._bar.unpause()
+
     def show(self, event: Event) -> None:
         """Shows an event of the trainer."""
         if isinstance(event, Progress):

@@ -130,7 +130,7 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
 @task(cache_policy=NO_CACHE)
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Trains to the end of the phase; the trainer starts from its last checkpoint."""
-    run.bar.doing(f"phase {phase.number}, horizon {phase.horizon}")
+    run.bar.training(f"phase {phase.number}, horizon {phase.horizon}")
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
