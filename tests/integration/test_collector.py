@@ -171,7 +171,7 @@ def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_thei
 
 def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_server: str) -> None:
     policy = CountingPolicy(held={30: threading.Event()})
-    with AheadCollector(collector(counting_server, policy, overlap=1, episode_seconds=1.5, retries=0), apart=False) as ahead:
+    with AheadCollector(collector(counting_server, policy, overlap=1, episode_seconds=8, retries=0), apart=False) as ahead:
         result: list[list[Trajectory]] = []
         batches = [Batch(0, plans(30, members=1), CONDITIONS), Batch(1, plans(40, members=1), Conditions(40, 1.0))]
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
@@ -180,7 +180,7 @@ def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_serve
         policy.held[30].set()
         first.join()
         with ahead.paused():
-            time.sleep(2.0)  # an update that takes longer than an episode may
+            time.sleep(9.0)  # an update that takes longer than an episode may
         assert [t.outcome for t in ahead.collect(batches[1:])] == [Outcome.SUCCESS]
 
 
