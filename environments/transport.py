@@ -82,9 +82,13 @@ class Transport:
 
 
 async def pause(pause_s: float, deadline: float, fault: EnvironmentFault) -> float:
-    """Waits before the next attempt and returns the next pause; raises `fault` when no time is left for another attempt."""
+    """Waits before the next attempt and returns the next pause.
+
+    Raises `fault` when the attempt would have less time than the pause before it: if it then came to nothing, that would be for want of
+    time, and say so in place of what was wrong.
+    """
     wait_s = pause_s * random.uniform(0.5, 1.0)
-    if time.monotonic() + wait_s >= deadline:
+    if time.monotonic() + 2 * wait_s >= deadline:
         raise fault
     await asyncio.sleep(wait_s)
     return min(LAST_PAUSE_S, pause_s * 2)

@@ -203,7 +203,7 @@ def test_no_server_is_unreachable() -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
 
         async def ask() -> None:
-            async with EnvironmentClient([url], deadline_s=0.3) as client:
+            async with EnvironmentClient([url], deadline_s=1) as client:
                 with pytest.raises(Unreachable):
                     await client.start(1)
                 [fault] = (await client.health()).values()
@@ -219,7 +219,7 @@ def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
             with pytest.raises(Busy):
-                await client.start(2, deadline_s=0.3)
+                await client.start(2, deadline_s=2)
             waiting = asyncio.create_task(client.start(3))
             await asyncio.sleep(0.2)
             assert not waiting.done()
@@ -337,7 +337,7 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply
         return reply
 
     async def ask() -> None:
-        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=0.5) as client:
+        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=4) as client:
             with pytest.raises(fault):
                 await client.start(1)
 
