@@ -77,11 +77,12 @@ def infra_settings() -> InfraSettings:
         SettingsError: One has a wrong value, or a variable with our prefix is no setting.
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
-    strange = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    strange = []
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+        close = difflib.get_close_matches(name, known, 1)
+        strange.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
     if strange:
-        close = (difflib.get_close_matches(name, known, 1) for name in strange)
-        fixes = (f"did you mean {found[0]}?" if found else "unset it" for found in close)
-        raise SettingsError("\n".join(f"{name}: there is no such setting; {fix}" for name, fix in zip(strange, fixes, strict=True)))
+        raise SettingsError("\n".join(strange))
     try:
         return InfraSettings()
     except ValidationError as problem:

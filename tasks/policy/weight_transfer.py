@@ -17,8 +17,6 @@ from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from tasks.provision.local import free_port
-
 Tensors = list[tuple[str, torch.Tensor]]
 
 
@@ -67,8 +65,8 @@ class WeightTransfer:
         if self._source.weights[0][1].is_cuda:
             torch.cuda.set_device(self._source.weights[0][1].device)  # the present device is a thread's own
         if self._group is None:
-            address = _address_towards(next(iter(servers)))
-            info = self._kind(rank=0, master_address=address, master_port=free_port(), world_size=1 + sum(servers.values()))
+            address, port = _reachable_address(next(iter(servers)))
+            info = self._kind(rank=0, master_address=address, master_port=port, world_size=1 + sum(servers.values()))
             client = _Servers(servers, self._deadline_s)
             self._group = WeightTransferTrainerFactory.trainer_init(info, client=client, source=self._source)
             self._members = dict(servers)
@@ -139,8 +137,10 @@ class _Servers:
             list(pool.map(ask, self._clients, self._workers_before))
 
 
-def _address_towards(url: str) -> str:
-    """This machine's address as a server sees it."""
+def _reachable_address(url: str) -> tuple[str, int]:
+    """This machine's address as a server sees it, and a port that is free there (which one free on the loopback need not be)."""
     server = urlsplit(url)
     with socket.create_connection((server.hostname, server.port or 80), timeout=10) as connection:
-        return str(connection.getsockname()[0])
+        address = str(connection.getsockname()[0])
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
+        return address, int(listener.getsockname()[1])

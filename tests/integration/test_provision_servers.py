@@ -147,3 +147,8 @@ def test_no_server_outlives_the_run(tmp_path: Path, how: signal.Signals, workers
     run.wait(PATIENCE_S)
     eventually(lambda: not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family))
     assert not any(answers(f"{url}/health") for url in urls)
+
+
+def test_each_replica_needs_a_command_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 commands for 2 replicas; give one for each"):
+        EnvironmentServers("counting", replicas=2, commands=[counting_command("counting")], state_dir=tmp_path)
