@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 
 from environments.babyai.actions import CHECK, UNKNOWN, Action, available_actions, explain_refusal
-from environments.babyai.levels import QuickLevel, discard_level, make_level
+from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
 from environments.babyai.oracle import Oracle
 from environments.babyai.steps import low_level, perform
 from environments.babyai.tasks import VERSION, level_and_seed, task_list
@@ -59,6 +59,10 @@ class BabyAIEnvironment:
         if words not in self._actions:
             return Step(explain_refusal(words, self._view) + self._listed, 0.0, False)
         return self._perform(self.played, self._actions[words])
+
+    def state_key(self) -> str:
+        """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
+        return "" if self.played is None else state_of(self.played)
 
     def oracle_action(self) -> str:
         """The action that gets furthest along the way of minigrid's bot; see `Environment.oracle_action`."""
