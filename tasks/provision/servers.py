@@ -43,7 +43,7 @@ class Server(Protocol):
 class EnvironmentServers:
     """Serves one world while the `with` block lasts.
 
-    A replica that dies is started again on the same port: its sessions are lost, which clients learn as SessionLost, and new
+    A replica that dies is started again on the same port: its sessions are lost, which clients learn as SessionLostError, and new
     ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
 
     Attributes:

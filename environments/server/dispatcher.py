@@ -12,8 +12,8 @@ from typing import Any
 
 from environments.protocol import Error, Reply
 from environments.server.metrics import Families
-from environments.server.peers import PeerGone, Peers
 from environments.server.sessions import Session, Sessions
+from environments.server.worker_ipc import OtherWorkers, WorkerGoneError
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ SLICE_S = 0.01
 SWEEP_S = 1.0
 
 
-class Host:
+class Dispatcher:
     """Performs operations on sessions wherever they live. One per worker process, used from its event loop."""
 
-    def __init__(self, sessions: Sessions, *, worker: int = 0, peers: Peers | None = None) -> None:
+    def __init__(self, sessions: Sessions, *, worker: int = 0, peers: OtherWorkers | None = None) -> None:
         self.sessions = sessions
         self._worker = worker
         self._peers = peers
@@ -123,7 +123,7 @@ class Host:
             return await self.perform_here(operation, calls)
         try:
             return await self._peers.ask(place, operation, calls, list[Reply])
-        except PeerGone:
+        except WorkerGoneError:
             if operation == "create":
                 return await self.perform_here(operation, calls)
             gone = Error("session_ended", "the session has ended: the process that held it is gone", "session")
