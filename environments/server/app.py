@@ -75,8 +75,8 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Jso
         workers=place.workers if place else 1,
         secret=place.secret if place else None,
     )
-    peers = OtherWorkers(place.address, place.worker, place.workers) if place else None
-    dispatcher = Dispatcher(sessions, worker=place.worker if place else 0, peers=peers)
+    others = OtherWorkers(place.address, place.worker, place.workers) if place else None
+    dispatcher = Dispatcher(sessions, worker=place.worker if place else 0, others=others)
     tasks = sum(len(world.tasks(split)) for split in get_args(Split))
 
     async def health(_: Request) -> Response:
@@ -100,7 +100,7 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Jso
         count_error(error.type)
         return answer({"error": error}, fault.status_code)
 
-    async def serve_peer(operation: str, calls: list[Call]) -> object:
+    async def serve_worker(operation: str, calls: list[Call]) -> object:
         if operation == "sessions":
             return len(sessions)
         if operation == "metrics":
@@ -109,7 +109,7 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Jso
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        listener = await listen(place.address, place.worker, serve_peer) if place else None
+        listener = await listen(place.address, place.worker, serve_worker) if place else None
         sweeping = asyncio.create_task(dispatcher.sweep())
         # What a world can do before the first session asks for it. Requests need not wait until it is done.
         if hasattr(world, "prepare"):
