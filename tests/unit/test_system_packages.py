@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,21 @@ def test_messages_readme_images_and_ci_name_the_same_packages() -> None:
         assert not [command for command in installed if re.search(r"chromium(?!-headless-shell)", command)], name
     assert "locks/worlds.sh" in (ROOT / "Makefile").read_text()
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+ON_DEMAND = {"torch", "transformers", "faiss", "pyarrow"}
+"""What SearchQA imports only over an operator's own Wikipedia."""
+
+
+def test_the_image_of_the_environment_servers_has_what_every_world_imports() -> None:
+    stage = (ROOT / "Dockerfile").read_text().partition("AS env-server")[2].partition("\nFROM ")[0].replace("\\\n", " ")
+    installed = {name.lower() for name in re.findall(r"pip install -c \S+ (.*)", stage)[0].split()}
+    imported = {
+        name.split(".")[0]
+        for path in (ROOT / "environments").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""])
+    }
+    providers = packages_distributions()
+    foreign = imported - set(sys.stdlib_module_names) - ON_DEMAND - {"", "environments", "configs"}
+    assert [name for name in sorted(foreign) if not installed & {some.lower().replace("_", "-") for some in providers[name]}] == []
