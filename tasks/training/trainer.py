@@ -246,13 +246,14 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         """This micro-batch's part of the policy's entropy per token, a mean of the same kind as that of TRL's loss."""
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         sums: torch.Tensor = (self._entropies * mask).sum(-1)
-        if self.experiment.algorithm.normalise_by == "tokens":
+        by = self.experiment.algorithm.normalise_by
+        if by == "tokens":
             share = self.accelerator.num_processes * self.experiment.algorithm.mini_batches
-            return sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
-        constant = self.experiment.algorithm.normalise_by == "constant"
-        mean: torch.Tensor = (sums / (self.max_completion_length if constant else mask.sum(-1).clamp(min=1))).mean()
-        mean /= self.current_gradient_accumulation_steps
-        return mean
+            mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
+        else:
+            lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
+            mean = (sums / lengths).mean() / self.current_gradient_accumulation_steps
+        return torch.as_tensor(mean)
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
