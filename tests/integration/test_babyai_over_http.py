@@ -76,7 +76,7 @@ async def play_over_http(client: EnvironmentClient | AgentGymClient, index: int,
 
 
 def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(url: str) -> None:
-    tasks = BabyAI().tasks("babyai-90")
+    tasks = BabyAI().tasks("babyai-ours-90")
     expected = [play(index) for index in tasks]
     assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
     assert {sum(reward for _, reward, _ in trace) for _, _, trace in expected} == {1.0}
