@@ -33,7 +33,7 @@ def entry_of(name: str) -> str:
         return entry
     close = difflib.get_close_matches(name, WORLDS, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownWorldError(f"no world is called {name!r}: {hint}there are {', '.join(sorted(WORLDS))}, and any other as module:Class")
+    raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(sorted(WORLDS))}, and any other as module:Class")
 
 
 def load_world(name: str, rules: Rules = "ours") -> World:

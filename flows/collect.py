@@ -35,7 +35,7 @@ from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
 from tasks.policy.sources import opened_policy
 from tasks.policy.token_policy import TokenPolicy
-from tasks.provision.servers import EnvironmentServers
+from tasks.provision.environment_servers import environment_replicas
 from tasks.rollout.collecting import collect_to_shelf
 from tasks.rollout.shelf import Shelf
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -61,7 +61,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         servers = None
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
-                EnvironmentServers(
+                environment_replicas(
                     collection.environment,
                     infrastructure.environment_servers,
                     backend="container" if infrastructure.environment_backend == "container" else "local",
@@ -180,7 +180,7 @@ def name_of(collection: Collection, settings: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     from configs.recipe import RecipeError
-    from environments.client import EnvironmentFault
+    from environments.client import EnvironmentCallError
     from tasks.policy.engine import EngineFault
     from tasks.provision.process import ProvisionError
     from tasks.rollout.shelf import OtherCollection
@@ -188,7 +188,7 @@ if __name__ == "__main__":
     try:
         with RECORDS:
             collect(COLLECTION, FOLDER)
-    except (EngineFault, EnvironmentFault, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
+    except (EngineFault, EnvironmentCallError, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import EpisodeOverError, OracleError, Step, version_under
-from environments.searchqa.actions import MAX_CHARACTERS, RefusedError, parse_action
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.searchqa.actions import MAX_CHARACTERS, parse_action
 from environments.searchqa.facts.cache import facts_library
 from environments.searchqa.library import Library, Question
 from environments.searchqa.lists import RENAMED
@@ -64,7 +64,7 @@ class SearchQAEnvironment:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         try:
             meant = parse_action(action, last_answer=self._settings.last_answer)
-        except RefusedError as refused:
+        except InvalidActionError as refused:
             self._well_formed = False
             return Step(str(refused), 0.0, False)
         self._well_formed = self._well_formed and meant.well_formed

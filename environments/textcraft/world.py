@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import EpisodeOverError, OracleError, Step, version_under
-from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, RefusedError, parse_action
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.oracle import plan
 from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import VERSION, depth, goals, task, task_list
@@ -60,7 +60,7 @@ class TextCraftEnvironment:
     def _step(self, action: str) -> Step:
         try:
             command = parse_action(action, self._rules)
-        except RefusedError as refused:
+        except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         if isinstance(command, Get):
             self.inventory[command.item] = self.inventory.get(command.item, 0) + command.count

@@ -31,7 +31,7 @@ from configs.experiment import StarterPolicy
 from environments.environment import World
 from environments.registry import load_world
 from tasks.policy.demonstrations import Demonstration, demonstrations
-from tasks.provision.line import die_with_parent
+from tasks.provision.ipc import die_with_parent
 
 if TYPE_CHECKING:
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer

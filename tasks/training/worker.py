@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tasks.provision.line import CommandLine, die_with_parent
+from tasks.provision.ipc import FlowConnection, die_with_parent
 from tasks.training.job import Close, Evaluate, Evaluated, Event, Failed, Progress, Ready, Train, Trained, TrainerJob
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Closed(Exception):
 class Worker:
     """One process of the trainer. It is the source of the trainer's trajectories and the servant of the flow's commands."""
 
-    def __init__(self, job: TrainerJob, line: CommandLine | None) -> None:
+    def __init__(self, job: TrainerJob, line: FlowConnection | None) -> None:
         """Loads the policy and starts the engine. `line` leads to the flow; only the main process has one."""
         began = time.perf_counter()
         import torch
@@ -315,7 +315,7 @@ def main() -> None:
     job = TrainerJob.model_validate_json(parser.parse_args().job.read_text(encoding="utf-8"))
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    line = CommandLine(job.socket) if os.environ.get("RANK", "0") == "0" else None
+    line = FlowConnection(job.socket) if os.environ.get("RANK", "0") == "0" else None
     worker = None
     try:
         worker = Worker(job, line)

@@ -85,7 +85,7 @@ def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
     found = [
         p
         for p in family(run.pid)
-        if all(word in " ".join(_command_line(p)) for word in words) and "leash" not in " ".join(_command_line(p))
+        if all(word in " ".join(_command_line(p)) for word in words) and "subreaper" not in " ".join(_command_line(p))
     ]
     assert found, f"no process with {words} below {run.pid}"
     return found[-1]

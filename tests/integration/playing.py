@@ -48,8 +48,8 @@ def starting(world: str, state_dir: Path) -> Iterator[Start]:
 
 def serving_process(server: LocalServer) -> psutil.Process:
     """The process that serves, below the one that watches over it."""
-    leash = psutil.Process(server.pid)
-    return next((process for process in leash.children(recursive=True) if "serve" in process.cmdline()), leash)
+    subreaper = psutil.Process(server.pid)
+    return next((process for process in subreaper.children(recursive=True) if "serve" in process.cmdline()), subreaper)
 
 
 def anonymous_mb(server: LocalServer) -> float:

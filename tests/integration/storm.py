@@ -39,7 +39,7 @@ from tasks.policy.token_policy import TokenPolicy  # noqa: E402
 from tasks.policy.vllm_server_engine import VllmServerEngine  # noqa: E402
 from tasks.provision.local import answers  # noqa: E402
 from tasks.provision.process import ProvisionError  # noqa: E402
-from tasks.provision.servers import EnvironmentServers  # noqa: E402
+from tasks.provision.replica_set import ReplicaSet, local_replicas  # noqa: E402
 from tasks.rollout.collector import Collector  # noqa: E402
 from tasks.rollout.episode import Conditions, EpisodePlan  # noqa: E402
 from tasks.rollout.trajectory import Outcome, Trajectory  # noqa: E402
@@ -116,7 +116,7 @@ def is_right(plan: EpisodePlan, trajectory: Trajectory) -> bool:
 class Killer(threading.Thread):
     """Kills one of the servers every now and then, but never the last of a kind that answers."""
 
-    def __init__(self, groups: Sequence[EnvironmentServers], every_s: float, seed: int) -> None:
+    def __init__(self, groups: Sequence[ReplicaSet], every_s: float, seed: int) -> None:
         super().__init__(daemon=True)
         self._groups, self._every_s, self._random = groups, every_s, random.Random(seed)
         self._over = threading.Event()
@@ -146,10 +146,10 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
     rollout = Rollout(in_flight=128, retries=20, turn_seconds=30, episode_seconds=120, request_seconds=5)
     engine_command = [sys.executable, str(COMPLETION_SERVER), "{port}"]
     world_command = counting_command("counting")
-    lasting: dict[str, Any] = {"restart_budget": 10**6, "backend": "local", "state_dir": state_dir}
+    lasting: dict[str, Any] = {"restart_budget": 10**6, "state_dir": state_dir}
     with (
-        EnvironmentServers("counting", 3, commands=[world_command] * 3, **lasting) as worlds,
-        EnvironmentServers("engine", 2, commands=[engine_command] * 2, **lasting) as engines,
+        local_replicas("counting", [world_command] * 3, **lasting) as worlds,
+        local_replicas("engine", [engine_command] * 2, **lasting) as engines,
     ):
         engine = VllmServerEngine(engines.urls, request_seconds=rollout.request_seconds)
         killer = Killer([worlds, engines], every_s or 1.0, seed)

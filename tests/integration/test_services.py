@@ -188,7 +188,7 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
         [sys.executable, "-m", "tasks.provision.supervisor"],
         cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(tmp_path)}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until(lambda: len(processes(tmp_path)) >= 5)  # itself, two leashes, two servers
+    wait_until(lambda: len(processes(tmp_path)) >= 5)  # itself, two subreapers, two servers
     starting.send_signal(signal.SIGKILL)
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])

@@ -1,6 +1,6 @@
 """Runs a command and ends it, with everything that it started, when the process that asked for it is gone.
 
-    python leash.py OWNER_PID COMMAND [ARGUMENT ...]
+    python subreaper.py OWNER_PID COMMAND [ARGUMENT ...]
 
 It stands between owner and command because nothing else holds in every case: a death signal (PR_SET_PDEATHSIG) set by the command
 itself would fire when merely the starting *thread* of the owner ends, does not reach the command's own children, and cannot be set

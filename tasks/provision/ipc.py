@@ -1,4 +1,4 @@
-"""The line between a flow and a process that works for it: pickled messages over a Unix socket in a folder of this user alone."""
+"""What a flow and its trainer say to each other: pickled messages over a Unix socket in a folder of this user alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 
-class LineClosed(Exception):
+class ConnectionClosedError(Exception):
     """The other side is gone."""
 
 
-class EventLine:
-    """The flow's end: sends commands, receives events."""
+class TrainerConnection:
+    """The flow's end, which leads to the trainer: sends commands, receives events."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -30,18 +30,18 @@ class EventLine:
         """Sends a command.
 
         Raises:
-            LineClosed: The process is gone.
+            ConnectionClosedError: The process is gone.
         """
         try:
             self._connection.send(command)
         except OSError as problem:
-            raise LineClosed(str(problem)) from problem
+            raise ConnectionClosedError(str(problem)) from problem
 
     def receive(self, timeout: float) -> object | None:
         """The next event, or None when `timeout` seconds have passed without one.
 
         Raises:
-            LineClosed: The process is gone.
+            ConnectionClosedError: The process is gone.
         """
         try:
             if not self._connection.poll(timeout):
@@ -49,18 +49,18 @@ class EventLine:
             event: object = self._connection.recv()
             return event
         except (EOFError, OSError) as problem:
-            raise LineClosed(str(problem)) from problem
+            raise ConnectionClosedError(str(problem)) from problem
 
     def close(self) -> None:
         """Hangs up; a second call does nothing."""
         self._connection.close()
 
 
-def accept_line(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> EventLine:
+def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> TrainerConnection:
     """Waits for the process to call.
 
     Raises:
-        LineClosed: It ended, or did not call within `seconds`.
+        ConnectionClosedError: It ended, or did not call within `seconds`.
     """
     listener.settimeout(0.2)
     until = time.monotonic() + seconds
@@ -69,11 +69,11 @@ def accept_line(listener: socket.socket, seconds: float, alive: Callable[[], boo
             end, _ = listener.accept()
         except TimeoutError:
             if not alive():
-                raise LineClosed("it ended while it was starting") from None
+                raise ConnectionClosedError("it ended while it was starting") from None
             continue
         end.setblocking(True)
-        return EventLine(Connection(end.detach()))
-    raise LineClosed(f"it did not call within {seconds:g} s")
+        return TrainerConnection(Connection(end.detach()))
+    raise ConnectionClosedError(f"it did not call within {seconds:g} s")
 
 
 def listen(path: Path) -> socket.socket:
@@ -84,8 +84,11 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-class CommandLine:
-    """The process's end: receives commands, sends events. When the flow hangs up or dies, so does this process, at once."""
+class FlowConnection:
+    """The trainer's end, which leads to the flow: receives commands, sends events.
+
+    When the flow hangs up or dies, so does this process, at once.
+    """
 
     def __init__(self, path: str) -> None:
         """Calls the flow."""

@@ -1,26 +1,23 @@
-"""The environment servers of a run: n replicas of one world, started, kept alive, ended together."""
+"""Replicas of one server, of any kind: started, kept alive, ended together."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
-import environments
+import tasks
 from tasks.provision.local import LocalServer
 from tasks.provision.process import ProvisionError, sweep
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.2
-
-Backend = Literal["auto", "local", "container"]
 
 
 class Server(Protocol):
@@ -40,47 +37,25 @@ class Server(Protocol):
     def log_tail(self, lines: int = 30) -> str: ...
 
 
-class EnvironmentServers:
-    """Serves one world while the `with` block lasts.
+class ReplicaSet:
+    """Keeps servers up while the `with` block lasts.
 
-    A replica that dies is started again on the same port: its sessions are lost, which clients learn as SessionLost, and new
-    ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
+    A replica that dies is started again on the same port: its sessions are lost, which clients of an environment learn as SessionLostError,
+    and new ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
 
     Attributes:
         urls: The base URLs of the replicas.
         restarts: How often a replica was started again.
     """
 
-    def __init__(
-        self,
-        world: str,
-        replicas: int = 1,
-        *,
-        workers: int = 1,
-        backend: Backend = "auto",
-        image: str | None = None,
-        commands: Sequence[Sequence[str]] = (),
-        state_dir: Path | None = None,
-        restart_budget: int = 10,
-        start_deadline_s: float = 60.0,
-    ) -> None:
+    def __init__(self, servers: Sequence[Server], *, restart_budget: int = 10, state_dir: Path | None = None) -> None:
         """
         Args:
-            world: The world's name, e.g. "textcraft".
-            replicas: Servers, each with its own port.
-            workers: Processes per server.
-            backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
-            image: The container image of an environment server, listening on port 8000.
-            commands: Other servers than ours, as local processes, one for each replica; "{port}" stands for the port.
-            state_dir: For state files and logs; see ChildProcess.
+            servers: The replicas, one or more, not started yet.
             restart_budget: Restarts of all replicas together before giving up.
-            start_deadline_s: Seconds in which a replica must be healthy.
+            state_dir: Where the replicas keep their state files: what an earlier run left there is ended first; see ChildProcess.
         """
-        if replicas < 1:
-            raise ValueError(f"replicas is {replicas}; at least one server is needed")
-        if commands and len(commands) != replicas:
-            raise ValueError(f"there are {len(commands)} commands for {replicas} replicas; give one for each")
-        self._servers: list[Server] = []
+        self._servers = list(servers)
         self._state_dir = state_dir
         self._restart_budget = restart_budget
         self._stopping = threading.Event()
@@ -89,26 +64,6 @@ class EnvironmentServers:
         self._failure: ProvisionError | None = None
         self.urls: tuple[str, ...] = ()
         self.restarts = 0
-        if _in_containers(backend, image):
-            from tasks.provision.containers import ContainerServer
-
-            assert image is not None
-            for number in range(replicas):
-                self._servers.append(ContainerServer(f"{world}-{number}", image, start_deadline_s=start_deadline_s))
-        else:
-            ours = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", "--workers", str(workers)]
-            root = str(Path(environments.__file__).parent.parent)
-            path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-            for number in range(replicas):
-                self._servers.append(
-                    LocalServer(
-                        f"{world}-{number}",
-                        commands[number] if commands else ours,
-                        state_dir=state_dir,
-                        environment={"PYTHONPATH": path},
-                        start_deadline_s=start_deadline_s,
-                    )
-                )
 
     def __enter__(self) -> Self:
         """Starts all replicas at once and returns when all are healthy.
@@ -177,18 +132,26 @@ class EnvironmentServers:
         return False
 
 
-def _in_containers(backend: Backend, image: str | None) -> bool:
-    if backend == "local" or (backend == "auto" and image is None):
-        return False
-    if image is None:
-        raise ProvisionError("backend is 'container' but no image is named: name one, or use backend 'local'")
-    from tasks.provision.containers import connect
+def local_replicas(
+    name: str,
+    commands: Sequence[Sequence[str]],
+    *,
+    restart_budget: int = 10,
+    state_dir: Path | None = None,
+    start_deadline_s: float = 60.0,
+) -> ReplicaSet:
+    """Replicas as local processes that can import this project.
 
-    try:
-        connect().close()
-    except ProvisionError:
-        if backend == "container":
-            raise
-        log.warning("no container engine answers; the servers run as local processes instead of %s", image)
-        return False
-    return True
+    Args:
+        name: For people and for the logs' names; each replica's number is added.
+        commands: One for each replica; "{port}" stands for its port.
+        restart_budget, state_dir: See ReplicaSet.
+        start_deadline_s: Seconds in which a replica must be healthy.
+    """
+    root = str(Path(tasks.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    servers = [
+        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment={"PYTHONPATH": path}, start_deadline_s=start_deadline_s)
+        for number, command in enumerate(commands)
+    ]
+    return ReplicaSet(servers, restart_budget=restart_budget, state_dir=state_dir)
