@@ -19,9 +19,9 @@ from environments.sciworld.simulator import INSTALL
 from environments.sciworld.tasks import all_tasks, task
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
-from tests.integration.memory_soak import memory_over_episodes
-from tests.integration.playing import Start, anonymous_mb, starting
-from tests.integration.their_client import TheirClient
+from tests.soaks.memory import memory_over_episodes
+from tests.support.playing import Start, anonymous_mb, starting
+from tests.support.their_client import TheirClient
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 
@@ -147,7 +147,7 @@ def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time
 def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWorld) -> None:
     assert requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
     for name in ("find-living-thing", "power-component"):
-        index = next(index for index in world.tasks("agentgym-test") if task(index).name == name)
+        index = next(index for index in world.tasks("agentgym-kinds-test") if task(index).name == name)
         actions, (first, trace) = solved(world, index)
         description, _, view = first.partition("\n")
         client = TheirClient(server.url)
@@ -203,13 +203,13 @@ def test_any_bytes_as_action_get_an_observation(server: LocalServer) -> None:
 
 
 def test_the_expert_reaches_the_full_reward_on_a_sample_of_the_evaluation_list(server: LocalServer, world: SciWorld) -> None:
-    solve_all(server, world, world.tasks("sciworld-200")[::20])
+    solve_all(server, world, world.tasks("sciworld-ours-200")[::20])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_expert_reaches_the_full_reward_on_the_whole_evaluation_list(server: LocalServer, world: SciWorld) -> None:
-    solve_all(server, world, world.tasks("sciworld-200"))
+    solve_all(server, world, world.tasks("sciworld-ours-200"))
 
 
 def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> None:
@@ -261,6 +261,6 @@ def test_a_thousand_clients_that_vanish_leave_no_memory(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_stays_flat_over_500_episodes() -> None:
-    """The full run: python -m tests.integration.memory_soak sciworld --episodes 500"""
+    """The full run: python -m tests.soaks.memory sciworld --episodes 500"""
     memory = memory_over_episodes("sciworld", 500, 10)
     assert max(memory[1:]) <= 1.05 * memory[0], memory

@@ -13,15 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
-from chromium import chromium_processes, eventually, needs_chromium
-from webarena_soak import memory_over_episodes
 
 from environments.webarena.browser import EXECUTABLES
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tasks.provision.local import LocalServer
-from tests.integration.playing import server_of
+from tests.soaks.webarena_memory import memory_over_episodes
+from tests.support.chromium import chromium_processes, eventually, needs_chromium
+from tests.support.playing import server_of
 
 pytestmark = needs_chromium
 
@@ -217,7 +217,7 @@ def test_memory_stays_flat_over_episodes() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
-    indices = WebArena({}).tasks("webarena-50")
+    indices = WebArena({}).tasks("webarena-ours-50")
     with ThreadPoolExecutor(4) as pool:
         rewards = dict(zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True))
     assert rewards == dict.fromkeys(indices, 1.0)

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 from environments.searchqa.library import Library, SearchDataError
 from environments.searchqa.published import build_published, files_of_sets
 from environments.searchqa.question_sets import RANGES, read_sets
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
+from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -241,7 +241,7 @@ def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_pa
         if name.endswith("-test")
     }
     world = build(tmp_path, **files)
-    chosen = world.tasks("searchqa-400")
+    chosen = world.tasks("searchqa-ours-400")
     assert len(set(chosen)) == 400
     assert set(chosen) <= set(world.tasks("test"))
     assert {sum(index in RANGES[name] for index in chosen) for name in RANGES if name.endswith("-test")} == {57, 58}

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tiny_searchqa import tiny_library
 
 from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
 from environments.searchqa.library import SearchDataError
 from environments.searchqa.settings import Settings, SettingsError
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
+from tests.support.tiny_searchqa import tiny_library
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_close_ends_the_episode_and_may_be_repeated(library: Path) -> None:
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist(library: Path) -> None:
-    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-400"):
+    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-ours-400"):
         SearchQA(Settings(data=library)).tasks("easy")
 
 
