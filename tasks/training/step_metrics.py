@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.rollout.ahead import staleness
 from tasks.rollout.collector import complete_groups
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, staleness
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int) -> dict[str, float]:
