@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import get_args
+
+from configs.rules import Rules
 
 EXAMPLE = """\
 examples:
@@ -28,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
+    serve.add_argument(
+        "--rules", choices=get_args(Rules), default="ours", help="ours, or those of AgentGym's own servers; see docs/agentgym.md"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
@@ -37,22 +43,25 @@ def main(arguments: list[str] | None = None) -> int:
     )
     play = commands.add_parser("play", help="play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
+    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     parsed = parser.parse_args(arguments)
 
-    from environments.environment import WorldError
-    from environments.registry import WORLDS
+    from environments.environment import UnknownWorldError, WorldError
+    from environments.registry import WORLDS, entry_of
 
     if parsed.command == "list":
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
-    if parsed.name not in WORLDS and ":" not in parsed.name:
-        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
+    try:
+        entry_of(parsed.name)
+    except UnknownWorldError as unknown:
+        parser.error(str(unknown))
     if parsed.command == "play":
         from environments.play import play_episode
 
         try:
-            return play_episode(parsed.name, parsed.task)
+            return play_episode(parsed.name, parsed.task, parsed.rules)
         except (WorldError, ImportError) as fault:
             sys.stderr.write(f"{_said(parsed.name, fault)}\n")
             return 1
@@ -64,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure()
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
     try:
-        return serve_forever(parsed.name, options)
+        return serve_forever(parsed.name, options, parsed.rules)
     except (WorldError, ImportError) as fault:
         sys.stderr.write(f"{_said(parsed.name, fault)}\n")
         return 1

@@ -23,7 +23,7 @@ from environments.webarena.reserve import Reserve
 from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
 from environments.webarena.sites.pages import LOGIN_COOKIE
 from environments.webarena.task_files import TaskFile, read_tasks
-from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
+from environments.webarena.tasks import RENAMED, VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -243,7 +243,7 @@ class WebArena:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._lists, name, self.name)
+        return named(self._lists, name, self.name, RENAMED)
 
     def tag(self, index: int) -> str:
         """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""

@@ -9,6 +9,7 @@ from configs.collection import Collection, Source
 from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
+from tasks.inference.event_loop import in_event_loop
 
 
 @contextmanager
@@ -36,13 +37,17 @@ def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction:
         from tasks.agents.chat_agent import ChatAgent
 
         assert source.model is not None
-        yield ChatAgent(
+        agent = ChatAgent(
             source.urls[0],
             source.model,
             action_format=source.action_format,
             instruction=told,
             chat_format=_chat_format(source, source.tokenizer, told),
         )
+        try:
+            yield agent
+        finally:
+            in_event_loop(agent.close())
         return
     from tasks.agents.token_agent import TokenAgent
     from tasks.inference.engine_factory import local_engine

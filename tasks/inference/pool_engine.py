@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.vllm_client import Model, ServerUnavailableError, VllmClient
 
 if TYPE_CHECKING:
@@ -185,8 +186,14 @@ class VllmPoolEngine:
         in_event_loop(self._put_down_unless(self._check_weights))
 
     def close(self) -> None:
-        """Removes the folder of the weights; the servers stay as they are."""
+        """Closes the connections and removes the folder of the weights; the servers stay as they are."""
+        in_event_loop(self._disconnect())
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _disconnect(self) -> None:
+        for looker in self._lookers:
+            looker.cancel()
+        await asyncio.gather(*(member.server.close() for member in self.members))
 
     def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
         """Into a folder that each server reads."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tasks.inference.event_loop import in_event_loop
 from tasks.inference.engine import Engine, EngineError, Sampling
+from tasks.inference.event_loop import in_event_loop
 
 # Mean absolute difference of log-probabilities that rounding explains, by number type of the engine. Measured: 1e-6 in float32,
 # 0.004 in bfloat16 with a small model; weights that were not really loaded differ by 0.5 and more.

@@ -81,10 +81,6 @@ class Worker:
             TokenAgent(self.engine, self.dialogue),
             self.experiment.rollout,
         )
-            AheadCollector(self.collector, out_of_process=self.engine.out_of_process)
-            if self.experiment.rollout.max_off_policy_steps
-            else None
-        )
         imitates = self.experiment.algorithm.imitates
         self.imitation = ImitationBatches(self.experiment, job.train_tasks, job.folder, self._explore) if imitates else None
         collect = self.collect_imitation_batch if imitates else self.collect_training_batch
