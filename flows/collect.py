@@ -70,11 +70,11 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             )
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
-        plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(plan.group not in writer.done for plan in plans)
-        tally = Tally(len(plans), len(plans) - missing)
+        requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+        missing = sum(request.group not in writer.done for request in requests)
+        tally = Tally(len(requests), len(requests) - missing)
         if missing:
-            policy = stack.enter_context(
+            agent = stack.enter_context(
                 open_agent(
                     collection,
                     instruction,
@@ -83,19 +83,10 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                 )
             )
             with tally:
-                asyncio.run(
-                    collect_to_disk(
-                        collection,
-                        plans,
-                        policy,
-                        urls,
-                        writer,
-                        finished=tally.add,
-                        check=servers.check if servers else lambda: None,
-                    )
-                )
-            if isinstance(policy, TokenAgent):
-                tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
+                check = servers.check if servers else lambda: None
+                collect_to_disk(collection, requests, agent, urls, writer, finished=tally.add, check=check)
+            if isinstance(agent, TokenAgent):
+                tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
     print(f"{folder}: {tally.summary()}")
     return str(folder)

@@ -1,37 +1,28 @@
-"""HTTP connections that belong to an event loop and end with it."""
+"""HTTP connections of the event loop."""
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 import aiohttp
 
 
-class PerLoopSession:
-    """One `aiohttp.ClientSession` for each event loop that asks; it is closed when `asyncio.run` ends its loop.
-
-    Engines outlive the loops that use them (one for each batch, one for each probe), connections cannot.
-    """
+class HttpSession:
+    """An `aiohttp.ClientSession` that is opened when it is first needed, within the event loop."""
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
-        """`make` is called within the loop that the session is for."""
+        """`make` is called within the event loop."""
         self._make = make
-        self._keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]]
-        self._keepers = weakref.WeakKeyDictionary()
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = weakref.WeakKeyDictionary()
+        self._session: aiohttp.ClientSession | None = None
 
     async def get(self) -> aiohttp.ClientSession:
-        """The session of the running loop."""
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None or session.closed:
-            # A loop that ends closes the asynchronous generators that were begun in it.
-            self._keepers[loop] = keeper = self._keep()
-            session = self._sessions[loop] = await anext(keeper)
-        return session
+        """The open session."""
+        if self._session is None:
+            self._session = self._make()
+        return self._session
 
-    async def _keep(self) -> AsyncGenerator[aiohttp.ClientSession, None]:
-        async with self._make() as session:
-            yield session
+    async def close(self) -> None:
+        """Closes its connections; the next `get` opens others."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()

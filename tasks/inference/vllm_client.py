@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.inference.engine import EngineError
-from tasks.inference.http_session import PerLoopSession
+from tasks.inference.http_session import HttpSession
 
 CONNECT_S = 5.0
 LOAD_S = 600.0
@@ -113,7 +113,7 @@ class VllmClient:
         """`request_seconds`: when it has not answered by then, it is taken for stuck."""
         self.url = url.rstrip("/")
         self._request_seconds = request_seconds
-        self._session = PerLoopSession(_connect)
+        self._session = HttpSession(_connect)
 
     async def healthy(self) -> None:
         """Returns if it is."""
@@ -199,6 +199,10 @@ class VllmClient:
             await self.resume_if_paused()
             raise
         await self.resume()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._session.close()
 
     async def _get(self, path: str, seconds: float | None = None) -> bytes:
         return await self._ask("GET", path, b"", seconds or self._request_seconds)

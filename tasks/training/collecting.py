@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer
 
 from configs.experiment import Experiment
-from tasks.rollout.episode import stable_seed
+from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.training import checkpoint
 from tasks.training.micro_batches import Tensors, pad_trajectories
