@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -34,6 +34,9 @@ ALGORITHMS = {
 
 class Algorithm(Part):
     """How trajectories become updates of the policy: what every method has."""
+
+    compares_groups: ClassVar[bool] = False
+    """Whether an advantage is relative to the other trajectories of its group, which must then be complete."""
 
     name: str
     """The method. By reinforcement: grpo (arXiv 2402.03300), rloo (2402.14740), reinforce++ (2501.03262), ppo (1707.06347, with a
@@ -92,7 +95,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
         raise ValueError(f"the algorithm {name!r} cannot be imported: {problem}") from None
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         close = difflib.get_close_matches(name, ALGORITHMS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else "."
         raise ValueError(f"there is no algorithm {name!r}{hint} It is one of {', '.join(ALGORITHMS)}, or module:Class of your own")
     return found
 

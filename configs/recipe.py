@@ -12,8 +12,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from configs.algorithm import ALGORITHMS, Algorithm, algorithm_class
 from configs.experiment import Experiment
-from configs.renamed_fields import RENAMED
+from configs.renamed_fields import renamed
 
 FOLDER = Path(__file__).parent
 
@@ -46,7 +47,8 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
 
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
-        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too.
+        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too. With another
+            algorithm.name than the file's, those of the file's fields that only its own method has are left out.
 
     Raises:
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
@@ -58,8 +60,10 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         raise RecipeError(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict):
         raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
+    written = dict(tree["algorithm"]) if isinstance(tree.get("algorithm"), dict) else {}
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
+    _leave_out_other_methods_fields(tree, written, overrides or {})
     try:
         return Experiment.model_validate(tree)
     except ValidationError as problem:
@@ -110,8 +114,7 @@ def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable
             known = _fields_of(error["loc"][:-1])
             close = difflib.get_close_matches(names[-1], known, 1)
             fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
-            renamed = RENAMED.get(".".join(names))
-            lines.append(f"  {where}: " + (f"is called {renamed} now" if renamed else f"there is no such field; {fix}"))
+            lines.append(f"  {where}: " + (renamed(".".join(names), error["input"]) or f"there is no such field; {fix}"))
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
@@ -138,9 +141,27 @@ def _fields_of(location: Sequence[int | str]) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if annotation is Algorithm:
+        return [algorithm_class(name) for name in ALGORITHMS]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _leave_out_other_methods_fields(tree: dict[str, Any], written: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Leaves out what the file says of its own method where an override names another one, which does not have that field."""
+    algorithm = tree.get("algorithm")
+    if not isinstance(algorithm, dict) or algorithm.get("name") == written.get("name"):
+        return
+    try:
+        known = algorithm_class(str(algorithm.get("name"))).model_fields
+    except ValueError:
+        return  # the validation tells
+    elsewhere = {field for name in ALGORITHMS for field in algorithm_class(name).model_fields}
+    for field in written:
+        overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
+        if field in algorithm and field not in known and field in elsewhere and not overridden:
+            del algorithm[field]
 
 
 def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:

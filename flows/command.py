@@ -125,7 +125,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     from tasks.provision.process import ProvisionError
     from tasks.tracking.library import TrackingError
     from tasks.tracking.run_folder import RunBusy
-    from tasks.training.process import TrainerFailed
+    from tasks.training.trainer_client import TrainerFailed
 
     try:
         with records:

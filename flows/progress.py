@@ -8,7 +8,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from tasks.training.job import Event, Progress, StepDone
+from tasks.training.messages import Event, Progress, StepDone
 
 
 class RunBar:

@@ -42,8 +42,8 @@ from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import roll_back, verify
 from tasks.training.collapse import TrainingCollapsed, collapse_note
-from tasks.training.job import Evaluate
-from tasks.training.process import TrainerProcess
+from tasks.training.messages import Evaluate
+from tasks.training.trainer_client import TrainerProcess
 
 TRACES_PER_PHASE = 12
 

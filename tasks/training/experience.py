@@ -71,6 +71,22 @@ class Experience:
             y[:, t] = following
         return torch.zeros(self.policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
 
+    def next_values(self) -> torch.Tensor:
+        """The value before the policy's next token, on each of its tokens; `last_values` (or 0) on the last one. Shape (B, T).
+
+        Raises:
+            ValueError: There are no values.
+        """
+        if self.values is None:
+            raise ValueError("these advantages need the values of a critic; Experience.values is None")
+        places, inside = policy_places(self.policy_mask)
+        packed = self.values.gather(1, places) * inside
+        following = torch.cat([packed[:, 1:], torch.zeros(len(packed), 1, dtype=packed.dtype)], dim=1)
+        if self.last_values is not None:
+            last = (inside.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+            following.scatter_(1, last, self.last_values.unsqueeze(1))
+        return torch.zeros_like(self.values).scatter_add_(1, places, following * inside)
+
     def turn_numbers(self) -> torch.Tensor:
         """The turn (from 0) that each token belongs to; an environment's token belongs to the turn that follows. Shape (B, T)."""
         ended = torch.zeros(self.policy_mask.shape, dtype=torch.long)

@@ -32,7 +32,7 @@ from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.starter.cloning import build_tokenizer
-from tasks.training.trainer import AgentTrainer
+from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
 REPEATS = 5
 
@@ -119,7 +119,7 @@ def recipe(size: Size) -> Experiment:
         {
             "algorithm.steps": 1,
             "algorithm.micro_batches": size.micro_batches,
-            "algorithm.normalise_by": "tokens",
+            "algorithm.loss_aggregation": "tokens",
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
             "rollout.trajectory_tokens": size.longest + 1,
@@ -134,7 +134,7 @@ class Ours:
 
     def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = AgentTrainer(recipe(size), policy, tokenizer, lambda step: batch, folder, "bench")
+        self.trainer = PolicyGradientTrainer(recipe(size), policy, tokenizer, folder, "bench")
         self.batch = batch
         _ready(self.trainer, size.micro_batches)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
@@ -145,7 +145,7 @@ class Ours:
 
     def update(self) -> None:
         """Adds the gradient of the batch to the weights."""
-        for tensors in self.trainer.micro_batches_of(self.batch, 0):
+        for tensors in self.trainer.mini_batches_of(self.batch, 0)[0]:
             inputs = {name: tensor.to(self.trainer.accelerator.device) for name, tensor in tensors.items()}
             self.trainer.accelerator.backward(self.trainer.compute_loss(self.trainer.model, inputs))
 

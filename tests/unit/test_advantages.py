@@ -14,13 +14,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.training.advantages.batch_normalisation import normalised
-from tasks.training.advantages.experience import Experience, experience_of, policy_places
-from tasks.training.advantages.gae import gae_advantages
-from tasks.training.advantages.gigpo import gigpo_advantages
-from tasks.training.advantages.grpo import grpo_advantages
-from tasks.training.advantages.reinforce_plus_plus import reinforce_plus_plus_advantages
-from tasks.training.advantages.rloo import rloo_advantages
+from tasks.training.algorithms.gigpo import gigpo_advantages
+from tasks.training.algorithms.grpo import grpo_advantages
+from tasks.training.algorithms.ppo import gae_advantages
+from tasks.training.algorithms.reinforce_plus_plus import reinforce_plus_plus_advantages
+from tasks.training.algorithms.rloo import rloo_advantages
+from tasks.training.experience import Experience, experience_of, policy_places
+from tasks.training.whitening import normalised
 
 few = settings(max_examples=40)
 

@@ -18,7 +18,7 @@ EPSILON = 1e-4
 class GRPO(PolicyGradient):
     """Group-relative policy optimisation; the paper averages the loss over each trajectory's tokens (loss_aggregation: trajectory)."""
 
-    scale_advantages: Literal["group", "batch", "none"] = "group"
+    scale_advantages: Literal["group", "batch", "none"] = "group"  # type: ignore[assignment]  # one choice more
     """What advantages are divided by: the standard deviation of their group's rewards, as in the paper; that of the batch after taking off
     its mean; or nothing (arXiv 2503.20783)."""
 

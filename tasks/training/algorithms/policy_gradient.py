@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Critic(Part):
-    """The value function of PPO: a copy of the policy's layers with a head of one number, trained beside the policy."""
+    """The value function of a method: a copy of the policy's layers with a head of one number, trained beside the policy."""
 
     learning_rate: PositiveFloat = 1e-5
     """Peak learning rate of its AdamW; it warms up like the policy's."""
@@ -31,7 +31,6 @@ class PolicyGradient(Algorithm):
     """Advantages of the policy's tokens in a clipped loss. A method defines `advantages`; the options are here."""
 
     compares_groups: ClassVar[bool] = True
-    """Whether an advantage is relative to the other trajectories of its group, which must then be complete."""
 
     clip_low: NonNegativeFloat = 0.2
     """The probability ratio is clipped below at 1 - clip_low."""
@@ -43,6 +42,8 @@ class PolicyGradient(Algorithm):
     ratio: Literal["token", "sequence"] = "token"
     """Probability ratio of each token, or the geometric mean over the trajectory's in its variant with an advantage for each token
     (GSPO-token, arXiv 2507.18071, equations 13 to 17; wants loss_aggregation: trajectory and clips near 3e-4)."""
+    scale_advantages: Literal["batch", "none"] = "none"
+    """What advantages are divided by: the standard deviation of the batch after taking off its mean (whitening), or nothing."""
     loss_aggregation: Literal["tokens", "trajectory", "constant"] = "tokens"
     """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476; failures that run into the horizon then outweigh
     shorter successes), first each trajectory's tokens and then trajectories (arXiv 2402.03300), or trajectories with a constant length,
@@ -72,11 +73,6 @@ class PolicyGradient(Algorithm):
     def advantages(self, experience: Experience) -> torch.Tensor:
         """The advantage of each policy token. Shape (B, T), 0 outside the mask."""
         raise NotImplementedError
-
-    @property
-    def whitens(self) -> bool:
-        """Whether the advantages are brought to mean 0 and variance 1 over the policy tokens of the batch, of all processes."""
-        return getattr(self, "scale_advantages", "none") == "batch"
 
     def value_function(self) -> Critic | None:
         """Settings of the critic, for a method that learns one."""

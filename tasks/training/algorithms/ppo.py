@@ -37,11 +37,11 @@ class PPO(PolicyGradient):
 
 
 def gae_advantages(experience: Experience, discount: float, gae_lambda: float) -> torch.Tensor:
-    """A_t = sum over l of (discount * gae_lambda)^l delta_{t+l}, delta_t = r_t + discount * V(s_{t+1}) - V(s_t) (arXiv 1506.02438, equation 16).
+    """A_t = sum over l of (discount * gae_lambda)^l delta_{t+l}, delta_t = r_t + discount * V(s_{t+1}) - V(s_t).
 
-    t counts the policy's tokens alone: the state after a turn's last token is the one before the next turn's first. The
-    reward of a turn lies on its last token. A trajectory that the world ended is followed by the value 0; one that was cut is followed by
-    its `last_values` (or 0, if there are none).
+    Equation 16 of arXiv 1506.02438. t counts the policy's tokens alone: the state after a turn's last token is the one before the next
+    turn's first. The reward of a turn lies on its last token. A trajectory that the world ended is followed by the value 0; one that was
+    cut is followed by its `last_values` (or 0, if there are none).
 
     Args:
         experience: Read are the rewards, turn ends, penalties, values, last values and the mask.
@@ -54,23 +54,7 @@ def gae_advantages(experience: Experience, discount: float, gae_lambda: float) -
     Raises:
         ValueError: The experience has no values.
     """
-    if experience.values is None:
-        raise ValueError("GAE needs the values of a critic; Experience.values is None")
-    following = next_values(experience.values, experience.policy_mask, experience.last_values)
+    following = experience.next_values()
+    assert experience.values is not None
     deltas = experience.token_rewards() + discount * following - experience.values
     return experience.discounted_to_go(deltas, discount * gae_lambda)
-
-
-def next_values(values: torch.Tensor, policy_mask: torch.Tensor, last_values: torch.Tensor | None) -> torch.Tensor:
-    """The value before the next token of the policy, on each of its tokens; `last_values` (or 0) on the last one. Shape (B, T)."""
-    import torch
-
-    from tasks.training.experience import policy_places
-
-    places, inside = policy_places(policy_mask)
-    packed = values.gather(1, places) * inside
-    following = torch.cat([packed[:, 1:], torch.zeros(len(values), 1, dtype=values.dtype)], dim=1)
-    if last_values is not None:
-        last = (inside.sum(dim=1, keepdim=True) - 1).clamp(min=0)
-        following.scatter_(1, last, last_values.unsqueeze(1))
-    return torch.zeros_like(values).scatter_add_(1, places, following * inside)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from tasks.training.algorithms.policy_gradient import PolicyGradient
 from configs.part import Fraction
+from tasks.training.algorithms.policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
     import torch

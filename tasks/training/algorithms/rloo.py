@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tasks.training.algorithms.policy_gradient import PolicyGradient
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 class RLOO(PolicyGradient):
     """REINFORCE with a leave-one-out baseline."""
-
-    scale_advantages: Literal["batch", "none"] = "none"
-    """What advantages are divided by: the standard deviation of the batch after taking off its mean, or nothing, as in the paper."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
         """See `rloo_advantages`."""
