@@ -87,7 +87,7 @@ def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: 
 
 def test_agentevol_may_train_the_base_anew_after_each_exploration_and_resumes_exactly(policy: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"name": "agentevol", "explore_every": 2, "warmup_steps": 1, "learning_rate": 1e-3, "micro_batches": 2}
-    batch = [t for t in recorded_trajectories(policy, 0)][:6]
+    batch = recorded_trajectories(policy, 0)[:6]
 
     def trained(folder: Path, until: int, step: int = 0, **more: Any) -> dict[str, torch.Tensor]:
         resume = folder / "checkpoints" / f"step-{step:06d}" if step else None
