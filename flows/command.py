@@ -123,14 +123,15 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     from configs.recipe import RecipeError
     from environments.client import EnvironmentCallError
     from tasks.provision.process import ProvisionError
-    from tasks.tracking.library import TrackingError
-    from tasks.tracking.run_folder import RunBusy
+    from tasks.tracking.mlflow_import import TrackingError
+    from tasks.tracking.run_folder import RunBusyError
+    from tasks.training.checkpoint import CheckpointError
     from tasks.training.process import TrainerFailed
 
     try:
         with records:
             run()
-    except (RecipeError, RunBusy) as problem:
+    except (CheckpointError, RecipeError, RunBusyError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EnvironmentCallError, ProvisionError, TrackingError, TrainerFailed) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues from the last checkpoint.") from None

@@ -17,7 +17,7 @@ from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
-from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, Train, Trained, TrainerJob
+from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
 E = TypeVar("E", bound=Event)
 
@@ -30,7 +30,11 @@ class TrainerFailed(RuntimeError):
 
 
 class TrainerProcess:
-    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened."""
+    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened.
+
+    Attributes:
+        step: Training steps that went into its present weights, as it last said.
+    """
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]) -> None:
         """
@@ -43,6 +47,7 @@ class TrainerProcess:
         self._job = job.model_copy(update={"socket": str(self._folder / "line")})
         self._infrastructure = infrastructure
         self._check = check
+        self.step = 0
         self._process: ChildProcess | None = None
         self._listener: socket.socket | None = None
         self._line: TrainerConnection | None = None
@@ -90,6 +95,7 @@ class TrainerProcess:
             raise self._failure(str(problem)) from None
         for event in self._events():
             if isinstance(event, Ready):
+                self.step = event.step
                 return event
         raise AssertionError("unreachable")
 
@@ -108,6 +114,8 @@ class TrainerProcess:
         except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
+            if isinstance(event, StepDone | Trained):
+                self.step = event.step
             yield event
             if isinstance(event, last):
                 return
