@@ -33,6 +33,7 @@ from tqdm import tqdm
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
+from flows.killed_flow_runs import note_flow_run
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -42,7 +43,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment} by {collection.source.kind}")
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 

@@ -23,6 +23,7 @@ from pydantic import PositiveInt
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
+from flows.killed_flow_runs import note_flow_run
 from flows.records import evaluations, finished_run, open_tracker
 from flows.scaling_inter import Overrides, Recipe, data_url, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
@@ -47,7 +48,7 @@ dpo, which explore once, then see as many episodes as agentevol in its three exp
 successes, else learns from the failures alone."""
 
 
-@flow(name="methods", flow_run_name="{recipe} x {n_seeds}")
+@flow(name="methods", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
 def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains with each method under the seeds 0, 1, ... and compares held-out success, steps and time.
 

@@ -29,6 +29,7 @@ from pydantic import Field
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe, recipe_names
+from flows.killed_flow_runs import note_flow_run
 from flows.records import (
     COLLAPSED,
     ROLLED_BACK,
@@ -69,7 +70,7 @@ Overrides = Annotated[
 ]
 
 
-@flow(name="scaling-inter", flow_run_name="{recipe}")
+@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name="{recipe}")
 def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) -> str:
     """Trains an agent by ScalingInter-RL and measures it on tasks that it never trained on.
 

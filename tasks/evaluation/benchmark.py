@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from tasks.evaluation.estimates import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
-from tasks.rollout.storage import TrajectoryFileError, read_trajectories
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
 
 class EvaluationFileError(Exception):

@@ -4,11 +4,12 @@ a record whose acknowledgement was lost is sent twice.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.rollout.storage import read_trajectories
+from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry, register_checkpoint
 from tasks.tracking.outbox import Outbox, Record, Sent
 from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
@@ -54,7 +55,7 @@ def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 
 def _checkpoint(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     entry = CheckpointEntry(**record["entry"])
-    entry = replace(entry, folder=outbox.run_folder / entry.folder)
+    entry = replace(entry, folder=Path(os.path.normpath(outbox.run_folder / entry.folder)))
     register_checkpoint(store, sent.runs[record["run"]], entry, [*outbox.replaces, outbox.key], record["time"])
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tasks.rollout.storage import write_trajectories
 from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import TrackingError

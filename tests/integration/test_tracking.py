@@ -21,7 +21,8 @@ from mlflow import MlflowClient
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.mlflow_import import TrackingError
-from tasks.tracking.orphans import end_killed_runs
+from tasks.tracking.orphans import end_killed_runs, send_left_over, unsent_outboxes
+from tasks.tracking.outbox import Outbox, is_unsent
 from tasks.tracking.store import open_store
 from tasks.tracking.tracker import LEFT_OUT, Tracker
 
@@ -363,6 +364,44 @@ def test_a_store_that_cannot_be_used_is_refused_by_its_address(tmp_path: Path) -
         Tracker(f"sqlite:///{tmp_path / 'text.db'}", "study", tmp_path).start_run("run", {})
 
 
+def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old, new = tmp_path / "old place" / "runs", tmp_path / "new"
+
+    def tracker(runs: Path) -> Tracker:
+        return Tracker(f"sqlite:///{runs / 'mlflow.db'}", "moved", runs / "run")
+
+    with tracker(old) as before:
+        run = before.start_run("run", {"folder": str(old / "run")}, {"folder": str(old / "run")})
+        before.register_checkpoint(run, checkpoint(old / "run" / "step-2", 2, "moved"))
+        before.log_table(run, "| 1 |", "evaluation.md")
+    first = stored(before, run)
+    old.rename(new)
+    for _ in range(2):
+        with tracker(new) as after:
+            after.start_run("run", {"folder": str(old / "run")}, {"folder": str(new / "run")})
+            after.log_table(run, "| 2 |", "evaluation.md")
+    assert stored(after, run) == first
+    client = MlflowClient(after.tracking_uri)
+    assert [message for message in caplog.messages if "moved" in message] == [
+        f"The runs were moved from {old} to {new}: 7 addresses in {new / 'mlflow.db'} name the new place now."
+    ]
+    assert not old.exists()
+    assert (new / "artifacts" / "moved" / first / "artifacts" / "evaluation.md").read_text() == "| 2 |"
+    assert client.get_run(first).info.artifact_uri == (new / "artifacts" / "moved" / first / "artifacts").as_uri()
+    (version,) = client.search_model_versions("name = 'moved'")
+    assert version.tags["folder"] == str(new / "run" / "step-2")
+    assert client.get_logged_model(version.model_id).artifact_location.startswith(new.as_uri())
+    assert str(old) not in version.source
+    assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
+
+
+def test_runs_that_are_reached_by_another_name_were_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    open_store(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}", "linked")
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    open_store(f"sqlite:///{tmp_path / 'link' / 'mlflow.db'}", "linked")
+    assert not [message for message in caplog.messages if "moved" in message]
+
+
 @pytest.mark.slow
 def test_runs_that_start_at_once_share_a_new_database(tmp_path: Path) -> None:
     program = (
@@ -380,49 +419,102 @@ def test_runs_that_start_at_once_share_a_new_database(tmp_path: Path) -> None:
     assert {error for _, error in said} == {""}
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A real MLflow server with its own database and artifact store."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}", "--artifacts-destination", str(tmp_path / "artifacts")]
-    lean = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer
-    with (tmp_path / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=lean, start_new_session=True)
-    address = f"http://127.0.0.1:{port}"
-    try:
+class Server:
+    """A real MLflow server with its own database and artifact store; it can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.folder, self.address = folder, f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
+        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        lean = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=lean, start_new_session=True)
         while True:
-            assert process.poll() is None, (tmp_path / "server.log").read_text()
+            assert self.process.poll() is None, (self.folder / "server.log").read_text()
             try:
-                with urllib.request.urlopen(f"{address}/health", timeout=5):
-                    break
+                with urllib.request.urlopen(f"{self.address}/health", timeout=5):
+                    return
             except OSError:
                 time.sleep(0.2)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.mark.slow
-def test_a_server_takes_all_that_a_file_takes(server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_server_misses_is_sent_when_it_is_back_and_never_doubled(served: Server, tmp_path: Path) -> None:
+    """It is killed twice: it comes back while the run goes on, and after the run has ended."""
+    with Tracker(served.address, "study", tmp_path / "run") as tracker:
+        run = tracker.start_run("run", {})
+        tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
+        assert tracker.flush()
+        served.kill()
+        for step in (2, 3):
+            tracker.log_metrics(run, {"rollout/success": step / 10}, step)
+        assert not tracker.flush(patience=1)
+        served.start()
+        assert tracker.flush(patience=120)
+        tracker.log_metrics(run, {"rollout/success": 0.4}, 4)
+        served.kill()
+        tracker.log_metrics(run, {"rollout/success": 0.5}, 5)
+        tracker.log_table(run, "| 1 |", "evaluation.md")
+        tracker.end_run(run)
+    assert is_unsent(tmp_path / "run" / "records")
+    ended = (Outbox(tmp_path / "run" / "records").last("state of run") or {})["time"]
+    served.start()
+    assert send_left_over(served.address, unsent_outboxes(tmp_path), "another MLflow") == 0
+    assert send_left_over(served.address, unsent_outboxes(tmp_path), served.address) == 1
+    client = MlflowClient(served.address)
+    stored_run = client.get_run(tracker.mlflow_id(run))
+    assert history(client, stored_run.info.run_id, "rollout/success") == [(step, step / 10) for step in range(1, 6)]
+    assert (stored_run.info.status, stored_run.info.end_time) == ("FINISHED", ended)
+    assert [each.path for each in client.list_artifacts(stored_run.info.run_id)] == ["evaluation.md"]
+
+
+@pytest.mark.slow
+def test_a_run_begins_while_the_server_is_away(served: Server, tmp_path: Path) -> None:
+    served.kill()
+    with Tracker(served.address, "study", tmp_path / "run") as tracker:
+        run = tracker.start_run("run", {"a": 1})
+        assert tracker.mlflow_id(run) is None
+        tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
+        served.start()
+        assert tracker.flush(patience=120)
+    assert history(MlflowClient(served.address), stored(tracker, run), "rollout/success") == [(1, 0.1)]
+
+
+@pytest.mark.slow
+def test_a_server_takes_all_that_a_file_takes(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "learning_curve.png"
     picture.write_bytes(b"picture")
     entry = checkpoint(tmp_path / "step-10", 10)
     for _ in range(2):
-        with Tracker(server, "study") as tracker:
-            run = tracker.start_run("key", "run", {"a": {"b": 1}})
-            phase = tracker.start_phase(run, "phase-0", "phase 0", {})
+        with Tracker(served.address, "study", tmp_path / "run") as tracker:
+            tracker.start_run("run", {"a": {"b": 1}})
+            tracker.start_phase("phase-1", "phase 1")
             for step in (1, 2, 3):
-                tracker.log_metrics(phase, {"rollout/success": step / 10}, step)
-            tracker.log_trajectories(phase, [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "0"})
-            tracker.register_checkpoint(phase, entry)
-            tracker.log_picture(run, picture)
-            tracker.end_run(phase)
-            tracker.end_run(run)
-    client = MlflowClient(server)
+                tracker.log_metrics("phase-1", {"rollout/success": step / 10}, step)
+            tracker.log_trajectories("phase-1", [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "1"}, 3)
+            tracker.register_checkpoint("phase-1", entry)
+            tracker.log_picture("run", picture)
+            tracker.end_run("phase-1")
+            tracker.end_run("run")
+    client, run, phase = MlflowClient(served.address), stored(tracker, "run"), stored(tracker, "phase-1")
     assert len(client.search_runs([tracker.experiment_id])) == 2
     assert history(client, run, "rollout/success") == history(client, phase, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3)]
     traces = client.search_traces(locations=[tracker.experiment_id], run_id=phase)
