@@ -82,7 +82,9 @@ class World(Protocol):
     What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread), `awaited = True`
     (its environments are `AwaitedEnvironment`s, and their `close` does not wait),
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
-    `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down).
+    `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down). Where its task lists depend on data,
+    `lists` holds them all, by name. Its package may say in `TASK_LISTS` what the lists are called and what each holds: a wrong name in a
+    recipe is then refused before anything is built.
 
     Attributes:
         name: The registry's name, e.g. "textcraft".

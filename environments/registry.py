@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from environments.environment import World
+from environments.task_lists import described_lists
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -30,3 +32,9 @@ def load_world(name: str) -> World:
         raise KeyError(f"no environment is called {name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
     world: World = getattr(import_module(module), attribute)()
     return world
+
+
+def task_lists_of(name: str) -> Mapping[str, str] | None:
+    """List name to what it holds, of the world called `name`, without building the world; None where only the world itself knows."""
+    package = WORLDS.get(name, name).partition(":")[0].rpartition(".")[0]
+    return described_lists(package) if package else None

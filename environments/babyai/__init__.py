@@ -1,1 +1,9 @@
 """BabyAI: an agent in a grid world of rooms, doors, keys, balls and boxes carries out a mission given in words."""
+
+TASK_LISTS = {
+    "train": "100 seeds of each of the 40 levels",
+    "validation": "5 seeds of each level",
+    "test": "25 seeds of each level, held out",
+    "babyai-90": "the first two or three tasks of each level in test",
+}
+"""The task lists, and what each holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from environments.environment import EpisodeOverError, OracleError, Step
 from environments.searchqa.actions import MAX_CHARACTERS, RefusedError, parse_action
 from environments.searchqa.facts.cache import facts_library
@@ -143,6 +145,11 @@ class SearchQA:
             KeyError: No list has this name; the message names those that exist.
         """
         return named(self._library.lists, name, self.name)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of published questions their own."""
+        return self._library.lists
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""

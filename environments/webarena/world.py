@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,11 @@ class WebArena:
             KeyError: No list has this name; the message names those that exist.
         """
         return named(self._lists, name, self.name)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of WebArena's own task files theirs."""
+        return self._lists
 
     def tag(self, index: int) -> str:
         """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""
