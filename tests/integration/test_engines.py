@@ -111,6 +111,7 @@ def test_the_same_seed_samples_the_same_and_another_does_not(engine: Engine) -> 
     assert first != other
 
 
+@pytest.mark.processor
 def test_vllm_gives_the_same_bits_whatever_else_is_in_flight(vllm_engine: VllmEngine) -> None:
     if not vllm_engine.exact:
         pytest.skip("this processor's matrix product is not row-invariant; runs repeat statistically, not bit for bit")

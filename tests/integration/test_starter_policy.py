@@ -102,6 +102,7 @@ def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: 
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
 
 
+@pytest.mark.processor
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
 def test_two_processes_come_to_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.policy.starter.ASSISTED_TOKENS", 0)
