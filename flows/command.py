@@ -132,7 +132,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     Args:
         records: Where the flow's records go.
         run: The flow.
-        goes_on: From where the same command goes on after a fault.
+        goes_on: From where the same command continues after a fault.
     """
     from environments.client import EnvironmentCallError
     from tasks.policy.engine import EngineFault
@@ -148,10 +148,10 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     except (OtherCollection, RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineFault, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command goes on {goes_on}.") from None
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
     except KeyboardInterrupt:
-        print(f"\nStopped. The same command goes on {goes_on}.", file=sys.stderr)
+        print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except Terminated as terminated:
-        print(f"\nTerminated. The same command goes on {goes_on}.", file=sys.stderr)
+        print(f"\nTerminated. The same command continues {goes_on}.", file=sys.stderr)
         raise terminated from None
