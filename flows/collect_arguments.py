@@ -40,12 +40,12 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     parser.add_argument("environment", choices=get_args(EnvironmentName), help="the world")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
-    who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/policy/vllm_servers.py has their command)")
+    who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
     who.add_argument("--openai", metavar="URL", help="an endpoint of OpenAI's chat protocol; its key is read from OPENAI_API_KEY")
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
-    parser.add_argument("--message", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
+    parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
     parser.add_argument(
         "--instruction",
         action=argparse.BooleanOptionalAction,
@@ -79,7 +79,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
                 "model": parsed.model or parsed.endpoint_model,
                 "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
                 "tokenizer": parsed.tokenizer,
-                "message": parsed.message,
+                "action_format": parsed.action_format,
                 "instruction": parsed.instruction,
                 "dtype": parsed.dtype,
             },
@@ -108,7 +108,7 @@ def _defaults(trained_by: Experiment | None) -> dict[str, Any]:
         return {}
     policy, evaluation = trained_by.policy, trained_by.evaluation
     return {
-        "source": {"message": policy.message, "instruction": policy.instruction, "dtype": policy.dtype},
+        "source": {"action_format": policy.action_format, "instruction": policy.instruction, "dtype": policy.dtype},
         "horizon": evaluation.horizon,
         "temperature": evaluation.temperature,
         "rollout": trained_by.rollout.model_dump(),

@@ -135,9 +135,9 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
         goes_on: From where the same command continues after a fault.
     """
     from environments.client import EnvironmentCallError
-    from tasks.policy.engine import EngineFault
+    from tasks.inference.engine import EngineError
     from tasks.provision.process import ProvisionError
-    from tasks.rollout.shelf import OtherCollection
+    from tasks.rollout.resumable_writer import DifferentCollectionError
     from tasks.tracking.library import TrackingError
     from tasks.tracking.run_folder import RunBusy
     from tasks.training.process import TrainerFailed
@@ -145,9 +145,9 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     try:
         with records:
             run()
-    except (OtherCollection, RecipeError, RunBusy) as problem:
+    except (DifferentCollectionError, RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EngineFault, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
+    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
     except KeyboardInterrupt:
         print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)

@@ -15,10 +15,10 @@ from pathlib import Path
 import mlflow
 import psutil
 import pytest
-from small_runs import ROOT, end, family, final_weights, find, finish, folder, metrics, start, wait_for
 
-from tasks.rollout.storage import read_trajectories
-from tests.integration.tiny_policy import build_tiny_policy
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.small_runs import ROOT, end, family, final_weights, find, finish, folder, metrics, start, wait_for
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.rollout.storage import read_trajectories
+from tasks.rollout.trajectory_parquet import read_trajectories
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0

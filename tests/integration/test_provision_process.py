@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from counting_servers import ROOT
 
 from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
+from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 60.0
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from chromium import chromium_processes, ended, eventually, needs_chromium, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from environments.webarena.browser import EXECUTABLES, BrowserError, BrowserLost
 from environments.webarena.reserve import Reserve
 from environments.webarena.tasks import embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
+from tests.support.chromium import chromium_processes, ended, eventually, needs_chromium, play
 
 pytestmark = needs_chromium
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
-from chromium import chromium_processes, eventually, needs_chromium
-from webarena_soak import memory_over_episodes
 
 from environments.webarena.browser import EXECUTABLES
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tasks.provision.local import LocalServer
-from tests.integration.playing import server_of
+from tests.soaks.webarena_memory import memory_over_episodes
+from tests.support.chromium import chromium_processes, eventually, needs_chromium
+from tests.support.playing import server_of
 
 pytestmark = needs_chromium
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from configs.collection import Source
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
+from configs.renamed_fields import RENAMED
 from flows.collect_arguments import collection_arguments
 
 
@@ -40,6 +42,8 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ({"algorithm.mini_batches": 100}, "is more than the 128 episodes of a batch"),
         ({"rollout.turn_tokens": 4096}, "rollout.turn_tokens (4096) must be below rollout.trajectory_tokens (1024)"),
         ({"name": "../elsewhere"}, "name: String should match pattern"),
+        ({"rollout.overlap": 1}, "rollout.overlap: is called rollout.max_off_policy_steps now"),
+        ({"policy.action_format": "bare"}, "policy.action_format: is called policy.action_format now"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, Any], said: str) -> None:
@@ -78,31 +82,31 @@ def checkpoint(tmp_path: Path) -> str:
 
 def test_a_recipe_that_starts_from_a_checkpoint_uses_its_format(checkpoint: str) -> None:
     recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint})
-    assert (recipe.policy.message, recipe.policy.instruction, recipe.policy.dtype) == ("bare", False, "float16")
+    assert (recipe.policy.action_format, recipe.policy.instruction, recipe.policy.dtype) == ("bare", False, "float16")
     assert (recipe.rollout.turn_tokens, recipe.rollout.trajectory_tokens) == (33, 777)
     other = load_recipe("textcraft-qwen2.5-3b")
-    assert (other.policy.message, other.rollout.trajectory_tokens) == ("react", 10752)
+    assert (other.policy.action_format, other.rollout.trajectory_tokens) == ("react", 10752)
 
 
 def test_what_is_said_beside_the_checkpoint_wins_over_its_format(checkpoint: str, tmp_path: Path) -> None:
     recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint, "policy.dtype": "float32", "rollout.turn_tokens": 44})
-    assert (recipe.policy.dtype, recipe.rollout.turn_tokens, recipe.policy.message) == ("float32", 44, "bare")
+    assert (recipe.policy.dtype, recipe.rollout.turn_tokens, recipe.policy.action_format) == ("float32", 44, "bare")
     path = tmp_path / "mine.yaml"
     path.write_text(f"policy: {{model: {checkpoint}, dtype: float32}}\ncurriculum: {{kind: fixed, horizon: 3}}\nalgorithm: {{steps: 3}}\n")
     assert load_recipe(str(path)).policy.dtype == "float32"
-    assert load_recipe(str(path)).policy.message == "bare"
+    assert load_recipe(str(path)).policy.action_format == "bare"
 
 
 def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_evaluations(
     checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collection, _ = collection_arguments(["textcraft", "--model", checkpoint, "--tasks", "wood-test"])
-    assert (collection.source.message, collection.source.instruction, collection.source.dtype) == ("bare", False, "float16")
+    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("bare", False, "float16")
     assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
     assert (collection.horizon, collection.temperature) == (16, 1.0)
     assert "turn_tokens 33" in capsys.readouterr().err
     told = [
-        "--message",
+        "--action-format",
         "react",
         "--instruction",
         "--dtype",
@@ -115,7 +119,7 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
         "9",
     ]
     collection, _ = collection_arguments(["textcraft", "--model", checkpoint, *told])
-    assert (collection.source.message, collection.source.instruction, collection.source.dtype) == ("react", True, "float32")
+    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("react", True, "float32")
     assert (collection.horizon, collection.temperature, collection.rollout.turn_tokens) == (5, 0.0, 9)
     assert collection.rollout.trajectory_tokens == 777
 
@@ -137,6 +141,15 @@ def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(chec
             check_model(str(wrong))
     with pytest.raises(ModelError, match=r"there is no folder \./nowhere; give the folder of a checkpoint"):
         check_model("./nowhere")
+
+
+def test_every_renamed_field_is_gone_and_its_new_name_is_a_field() -> None:
+    for old, new in RENAMED.items():
+        part = {"source": Source}.get(old.split(".")[0]) or Experiment.model_fields[old.split(".")[0]].annotation
+        assert isinstance(part, type)
+        assert issubclass(part, BaseModel)
+        assert new.split(".")[1] in part.model_fields
+        assert old.split(".")[1] not in part.model_fields
 
 
 def test_a_missing_recipe_is_named_with_the_ones_that_exist() -> None:
