@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import get_args
+
+from configs.rules import Rules
 
 EXAMPLE = """\
 examples:
@@ -30,6 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
+    serve.add_argument(
+        "--rules", choices=get_args(Rules), default="ours", help="ours, or those of AgentGym's own servers; see docs/agentgym.md"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
@@ -41,16 +47,20 @@ def main(arguments: list[str] | None = None) -> int:
     tasks.add_argument("name", help="the world, e.g. textcraft")
     play = commands.add_parser("play", help="play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
+    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     parsed = parser.parse_args(arguments)
 
-    from environments.registry import WORLDS
+    from environments.environment import UnknownWorldError
+    from environments.registry import WORLDS, entry_of
 
     if parsed.command == "list":
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
-    if parsed.name not in WORLDS and ":" not in parsed.name:
-        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
+    try:
+        entry_of(parsed.name)
+    except UnknownWorldError as unknown:
+        parser.error(str(unknown))
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 
@@ -58,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.command == "play":
         from environments.play import play_episode
 
-        return _reported(parsed.name, lambda: play_episode(parsed.name, parsed.task))
+        return _reported(parsed.name, lambda: play_episode(parsed.name, parsed.task, parsed.rules))
 
     from environments.server.app import Options
     from environments.server.logs import configure
@@ -67,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure()
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
     try:
-        return _reported(parsed.name, lambda: serve_forever(parsed.name, options))
+        return _reported(parsed.name, lambda: serve_forever(parsed.name, options, parsed.rules))
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1

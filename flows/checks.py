@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
-from environments.registry import task_lists_of
-from environments.task_lists import no_such_list
+from environments.registry import check_task_list
 
 
 def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
@@ -38,12 +35,13 @@ def check_task_lists(world: str, lists: dict[str, str], infrastructure: InfraSet
     Raises:
         RecipeError: A list does not exist.
     """
-    known = None if infrastructure.environment_urls else task_lists_of(world)
-    if known is None:
+    if infrastructure.environment_urls:
         return
     for field, name in lists.items():
-        if isinstance(name, str) and name not in known and not Path(name).suffix:
-            raise RecipeError(f"{field}: {no_such_list(known, name, world)} `python -m environments tasks {world}` says what each holds.")
+        try:
+            check_task_list(world, name)
+        except KeyError as problem:
+            raise RecipeError(f"{field}: {problem.args[0]}. `python -m environments tasks {world}` says what each holds.") from None
 
 
 def check_policy(field: str, model: str) -> None:

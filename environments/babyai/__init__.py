@@ -4,6 +4,11 @@ TASK_LISTS = {
     "train": "100 seeds of each of the 40 levels",
     "validation": "5 seeds of each level",
     "test": "25 seeds of each level, held out",
-    "babyai-90": "the first two or three tasks of each level in test",
+    "babyai-ours-90": "the first two or three tasks of each level in test",
 }
 """The task lists, and what each holds."""
+
+RENAMED_TASK_LISTS = {
+    "babyai-90": "babyai-ours-90",
+}
+"""Names that lists once had, and those that they have now."""

@@ -12,6 +12,11 @@ TASK_LISTS = {
     "wood-validation": "the wood family's goals in validation",
     "wood-test": "the wood family's goals in test",
     "wood-renamed": "48 variants of each task of wood-train with the words of its names exchanged, for demonstrations",
-    "textcraft-100": "100 tasks of test, its depths in proportion",
+    "textcraft-ours-100": "100 tasks of test, its depths in proportion",
 }
 """The task lists, and what each holds."""
+
+RENAMED_TASK_LISTS = {
+    "textcraft-100": "textcraft-ours-100",
+}
+"""Names that lists once had, and those that they have now."""

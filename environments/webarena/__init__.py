@@ -11,9 +11,14 @@ TASK_LISTS = {
     "shopping_admin": "all tasks of the shop's content management alone",
     "reddit": "all tasks of the forum alone",
     "gitlab": "all tasks of the code host alone",
-    "webarena-50": "50 tasks of test, its templates in turn",
+    "webarena-ours-50": "50 tasks of test, its templates in turn",
 }
 """The task lists of the embedded tasks, and what each holds."""
 
 TASK_LISTS_REPLACED_BY = "WEBARENA_TASKS"
 """With this variable set the tasks, and with them the lists, are others."""
+
+RENAMED_TASK_LISTS = {
+    "webarena-50": "webarena-ours-50",
+}
+"""Names that lists once had, and those that they have now."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
 from environments.task_lists import named
-from environments.webarena import page_scripts
+from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.browser import BrowserError, Browsers, SiteUnreachableError
@@ -243,7 +243,7 @@ class WebArena:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._lists, name, self.name)
+        return named(self._lists, name, self.name, RENAMED_TASK_LISTS)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:

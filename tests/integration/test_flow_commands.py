@@ -36,7 +36,7 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ),
         (["flows.seeds", "quickstart", "--policy.starter.tasks", "x"], "policy.starter.tasks: textcraft has no task list 'x'"),
         (["flows.methods", "methods", "--policy.model", "/no/such/folder"], "policy.model: there is no folder /no/such/folder"),
-        (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; there are: train,"),
+        (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
         (["flows.collect", "textcraft", "--model", "runs/x/checkpoints/step-000001"], "--model: there is no folder runs/x/checkpoints"),
         (["flows.scaling_inter", "quickstart", "--algorithm.steps", "many"], "override of quickstart.yaml cannot be used: algorithm.steps"),
     ],

@@ -35,7 +35,7 @@ def test_the_registry_finds_the_world() -> None:
     world = load_world("babyai")
     assert isinstance(world, BabyAI)
     assert world.tasks("test") == task_list("test")
-    assert len(world.tasks("babyai-90")) == 90
+    assert len(world.tasks("babyai-ours-90")) == 90
 
 
 def test_an_episode_from_the_first_observation_to_the_reward() -> None:

@@ -43,7 +43,7 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ({"rollout.turn_tokens": 4096}, "rollout.turn_tokens (4096) must be below rollout.trajectory_tokens (1024)"),
         ({"name": "../elsewhere"}, "name: String should match pattern"),
         ({"rollout.overlap": 1}, "rollout.overlap: is called rollout.max_off_policy_steps now"),
-        ({"policy.action_format": "bare"}, "policy.action_format: is called policy.action_format now"),
+        ({"policy.message": "bare"}, "policy.message: is called policy.action_format now"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, Any], said: str) -> None:

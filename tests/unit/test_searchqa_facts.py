@@ -121,7 +121,7 @@ def test_some_templates_are_met_in_the_test_split_alone(world: SearchQA, questio
 
 
 def test_the_evaluation_list_has_400_test_questions_of_every_length(world: SearchQA, questions: list[Question]) -> None:
-    some = world.tasks("searchqa-400")
+    some = world.tasks("searchqa-ours-400")
     assert len(set(some)) == 400
     assert set(some) <= set(world.tasks("test"))
     assert set(Counter(len(questions[index].hops) for index in some)) == {1, 2, 3}
