@@ -35,6 +35,10 @@ class Environment(Protocol):
 
     The same task index and the same actions give byte-identical observations on every machine, in every process and
     whatever other sessions do.
+
+    What an environment may have besides: `state_key() -> str`, quick to tell, names the state that it is in: two moments of a task have
+    equal keys where the same can happen next, whatever the agent has been shown. GiGPO compares turns that began in the same
+    state; without keys it knows a state by the last observation alone.
     """
 
     def reset(self, index: int) -> str:
