@@ -14,7 +14,7 @@ from environments.client import EnvironmentClient
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase
-from tasks.evaluation.clock import Clock
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
@@ -45,7 +45,7 @@ class Run:
     folder: RunFolder
     tracker: Tracker
     mlflow_run: str
-    clock: Clock
+    clock: TimeBreakdown
     bar: RunBar
     done_at: dict[int, int] = field(default_factory=dict)
 
@@ -122,7 +122,7 @@ class TaskLists:
 
 
 @contextmanager
-def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Clock) -> Iterator[Run]:
+def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown) -> Iterator[Run]:
     """Claims the run's folder and opens its records; ends them with how the block ended."""
     folder = RunFolder(infrastructure.runs, experiment)
     with (

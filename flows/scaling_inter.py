@@ -29,6 +29,7 @@ from pydantic import Field
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe, recipe_names
+from flows.checks import check_experiment
 from flows.killed_flow_runs import note_flow_run
 from flows.records import (
     COLLAPSED,
@@ -47,9 +48,9 @@ from flows.run import Run, TaskLists, environment_servers, opened_run, task_list
 from flows.starter_policy import starter_policy
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
-from tasks.evaluation.clock import Clock
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, share, text_table
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
 from tasks.provision.services import addresses
 from tasks.rollout.trajectory_parquet import read_trajectories
@@ -77,11 +78,12 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     Returns:
         The table of the results, in Markdown.
     """
-    clock = Clock(time.time()) if is_subflow() else Clock()
+    clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
     experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
         return show_finished(finished, experiment, infrastructure)
+    check_experiment(experiment, infrastructure)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
     with settled, opened_run(experiment, infrastructure, clock) as run:
@@ -246,13 +248,14 @@ def prepare_policy(run: Run) -> str:
     experiment = run.experiment
     if experiment.policy.model != "starter":
         return experiment.policy.model
+    run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
         return starter_policy(
             experiment.policy.starter,
             experiment.environment.name,
             experiment.seeds.starter,
             run.infrastructure.runs.absolute() / "starter",
-            run.bar.doing,
+            run.bar.detail,
         )
 
 

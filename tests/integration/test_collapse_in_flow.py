@@ -12,7 +12,7 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.progress import RunBar
 from flows.run import Run
-from tasks.evaluation.clock import Clock
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import TrainingCollapsed, collapse_note
@@ -34,7 +34,7 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     folder = RunFolder(tmp_path, experiment)
     with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:
         parent = tracker.start_run(on_collapse, {})
-        run = Run(experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, Clock(), bar)
+        run = Run(experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar)
         try:
             run.follow(steps(*rewards), parent)
             run.record_steps(parent, 30)
