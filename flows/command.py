@@ -155,7 +155,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from environments.client import EnvironmentCallError
     from tasks.inference.engine import EngineError
     from tasks.provision.process import ProvisionError
-    from tasks.rollout.resumable_writer import DifferentCollectionError
+    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.run_folder import RunBusyError
     from tasks.training.checkpoint import CheckpointError
@@ -164,7 +164,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     try:
         with records:
             run()
-    except (CheckpointError, DifferentCollectionError, RecipeError, RunBusyError) as problem:
+    except (CheckpointError, CollectionBusyError, DifferentCollectionError, RecipeError, RunBusyError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
