@@ -160,7 +160,7 @@ def trajectory(request: Request) -> Response:
 
 def drawing(request: Request) -> Response:
     """The world after some turns of a trajectory, as a piece of HTML."""
-    return HTMLResponse(_drawing(_trajectory(request), int(request.path_params["turns"])))
+    return HTMLResponse(drawing_of(_trajectory(request), int(request.path_params["turns"])))
 
 
 def shared(request: Request) -> Response:
@@ -169,7 +169,7 @@ def shared(request: Request) -> Response:
     members = group_of(_index(request), found.address) if "group" in request.query_params else [found]
     static = Path(__file__).parent / "static"
     page = TEMPLATES.get_template("shared.html").render(
-        members=[_about(request, member) | {"drawings": [_drawing(member, n) for n in range(len(member.turns) + 1)]} for member in members],
+        members=[_about(request, member) | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]} for member in members],
         style=Markup((static / "style.css").read_text(encoding="utf-8")),
         script=Markup((static / "trajectory.js").read_text(encoding="utf-8")),
         request=request,
@@ -262,7 +262,8 @@ def _about(request: Request, found: Shown) -> dict[str, Any]:
     return {"found": found, "siblings": siblings, "against_group": found.row["reward"] - mean, "drawing": Markup("")}
 
 
-def _drawing(found: Shown, turns: int) -> Markup:
+def drawing_of(found: Shown, turns: int) -> Markup:
+    """The world after some turns, or why it is not drawn."""
     try:
         return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>This world has no drawing.</p>")
     except NotDrawnError as problem:

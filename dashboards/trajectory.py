@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.index import Index
+from tasks.rollout.trajectory import Trajectory
 
 WHOLE = """
 select t.*, tags.tag, files.path
@@ -75,9 +76,19 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One trajectory as it is shown. `row` holds its columns in the index, `prompt` the text of the tokens before the first turn."""
+    """One trajectory as it is shown.
+
+    Attributes:
+        address: Where it stands.
+        path: Its file.
+        row: Its columns in the index, and the tag of its task.
+        prompt: Text of the tokens before the first turn; empty where no tokenizer is at hand.
+        first_observation: What the world said first.
+        turns: Its turns.
+    """
 
     address: Address
+    path: Path
     row: dict[str, Any]
     prompt: str
     first_observation: str
@@ -125,7 +136,17 @@ def _shown(index: Index, address: Address, row: dict[str, Any]) -> Shown:
     ]
     about = {name: value for name, value in row.items() if name not in ("texts", "path", "file")}
     prompt = tokenizer.decode(stored["prompt"], skip_special_tokens=False) if tokenizer and stored["prompt"] else ""
-    return Shown(address, about, prompt, stored["first_observation"], turns)
+    return Shown(address, Path(path), about, prompt, stored["first_observation"], turns)
+
+
+def as_shown(trajectory: Trajectory) -> Shown:
+    """A trajectory that is not stored yet."""
+    turns = [
+        ShownTurn(number=number, tokens=[], **{name: getattr(turn, name) for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")})
+        for number, turn in enumerate(trajectory.turns)
+    ]
+    row = {"environment": trajectory.environment, "task": trajectory.task, "horizon": trajectory.horizon, "tag": None}
+    return Shown(Address("", "", "", 0, 0), Path(), row, "", trajectory.first_observation, turns)
 
 
 def tokenizer_of(file: Path, runs: Path) -> Any:

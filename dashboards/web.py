@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -19,10 +21,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboards import pages
+from dashboards import pages, play_pages
 from dashboards.filters import FilterError
 from dashboards.index import Index
 from dashboards.links import Links
+from dashboards.live_episode import ReplayError
+from dashboards.players import Players
+from environments.errors import EnvironmentCallError
+from tasks.provision.process import ProvisionError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +43,21 @@ HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
 }
 """Plotly sets styles on what it draws, hence 'unsafe-inline' for styles alone."""
+
+
+class OwnPagesOnly:
+    """Refuses what changes something unless a page of the viewer itself asked for it: no other page may play in the user's name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
+            headers = Headers(scope=scope)
+            if headers.get("origin") != f"{scope['scheme']}://{headers.get('host')}":
+                await PlainTextResponse("only the viewer's own pages may ask this", 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class SecurityHeaders:
@@ -62,7 +83,7 @@ def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
         links: Where MLflow and Prefect are.
         hosts: Host names under which it may be asked: a page elsewhere cannot reach it by a name of its own.
     """
-    index = Index(runs)
+    index, players = Index(runs), Players()
 
     async def keep_up() -> None:
         while True:
@@ -81,31 +102,40 @@ def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+            await players.close()
             index.close()
 
     app = Starlette(
         routes=[
-            *(Route(path, _page(answer), name=answer.__name__) for path, answer in pages.ROUTES),
+            *(Route(path, _awaited(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
+            *(Route(path, _page(answer)) for path, answer in pages.ROUTES),
             Route("/static/plotly.min.js", _plotly),
             Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
         ],
-        middleware=[Middleware(SecurityHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+        middleware=[Middleware(SecurityHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=hosts), Middleware(OwnPagesOnly)],
         lifespan=lifespan,
     )
-    app.state.index, app.state.links = index, links
+    app.state.index, app.state.links, app.state.players, app.state.episodes = index, links, players, {}
     return app
 
 
 def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """A page is made in a thread; what is wrong with an address is said on a page, too."""
+    """A page that reads files is made in a thread."""
+    return _awaited(partial(run_in_threadpool, answer))
+
+
+def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What is wrong with an address, or with what serves a world, is said on a page, too."""
 
     async def answered(request: Request) -> Response:
         try:
-            return await run_in_threadpool(answer, request)
+            return await answer(request)
         except FilterError as problem:
             return pages.problem(request, str(problem), 400)
         except pages.NotThereError as problem:
             return pages.problem(request, str(problem), 404)
+        except (EnvironmentCallError, ProvisionError, ReplayError) as problem:
+            return pages.problem(request, f"{type(problem).__name__}: {problem}", 502)
 
     return answered
 

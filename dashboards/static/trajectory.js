@@ -45,6 +45,8 @@ class Trajectory {
       turn.focus({ preventScroll: true });
     }
     this.article.querySelector("[data-do=where]").textContent = `turn ${this.now} of ${this.turns.length - 1}`;
+    const from = this.article.querySelector("[data-do=from]");
+    if (from) from.value = this.now;
     history.replaceState(null, "", `#turn-${this.now}`);
     this.draw();
   }
