@@ -13,8 +13,9 @@ from environments.client import EnvironmentClient
 from flows.progress import RunBar
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.clock import Clock
-from tasks.policy import vllm_servers
-from tasks.provision.servers import EnvironmentServers
+from tasks.inference import launch_command
+from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsed, collapse_note, last_good_step, verdict_at
@@ -117,13 +118,13 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Clo
 
 
 @contextmanager
-def environment_servers(run: Run) -> Iterator[EnvironmentServers | None]:
+def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
     infrastructure = run.infrastructure
     if infrastructure.environment_urls:
         yield None
         return
-    servers = EnvironmentServers(
+    servers = environment_replicas(
         run.experiment.environment.name,
         infrastructure.environment_servers,
         backend="container" if infrastructure.environment_backend == "container" else "local",
@@ -161,10 +162,10 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
         yield list(infrastructure.engine_urls), lambda: None
         return
     commands = [
-        vllm_servers.command(
+        launch_command.command(
             policy,
             context_length=rollout.trajectory_tokens,
-            in_flight=rollout.engine_batch or rollout.in_flight,
+            max_num_seqs=rollout.max_num_seqs or rollout.max_concurrent_episodes,
             dtype=run.experiment.policy.dtype,
             gpu_memory_fraction=infrastructure.engine_memory_fraction,
             cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
@@ -173,13 +174,7 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
         )
         for gpu in infrastructure.engine_gpus or [""] * infrastructure.engine_servers
     ]
-    servers = EnvironmentServers(
-        "vllm",
-        infrastructure.engine_servers,
-        backend="local",
-        commands=commands,
-        start_deadline_s=infrastructure.trainer_start_seconds,
-    )
+    servers = local_replicas("vllm", commands, start_deadline_s=infrastructure.trainer_start_seconds)
     with run.clock.part("vLLM servers"):
         servers.__enter__()
     try:
@@ -189,9 +184,7 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
 
 
 @contextmanager
-def trainer_process(
-    run: Run, policy: str, tasks: TaskLists, servers: EnvironmentServers | None, schedule: list[Phase]
-) -> Iterator[TrainerProcess]:
+def trainer_process(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase]) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready."""
     infrastructure = run.infrastructure
     with engine_servers(run, policy) as (engine_urls, check_engines):

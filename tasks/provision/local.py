@@ -66,7 +66,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the current life's leash; the server is below it."""
+        """The process id of the current life's subreaper; the server is below it."""
         if self._process is None:
             raise ProvisionError(f"{self.name} has not been started")
         return self._process.pid
@@ -154,8 +154,8 @@ def _is_free(port: int) -> bool:
 def _listens(pid: int, port: int) -> bool:
     """Whether the process or one below it listens on the port: an answer alone might be a stranger's."""
     try:
-        leash = psutil.Process(pid)
-        family = [leash, *leash.children(recursive=True)]
+        subreaper = psutil.Process(pid)
+        family = [subreaper, *subreaper.children(recursive=True)]
     except psutil.NoSuchProcess:
         return False
     for process in family:

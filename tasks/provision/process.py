@@ -1,8 +1,8 @@
 """One supervised child process of any kind: a server, a trainer. It never outlives its owner, whatever is killed.
 
-Three nets, each for what the one before lets through: `end` ends the process and all below it; the leash between owner and
-command does so when the owner is gone (see leash.py); and `sweep`, run before new processes are started, finds what belonged to an owner
-that no longer lives, by a mark that every descendant inherits.
+Three nets, each for what the one before lets through: `end` ends the process and all below it; the subreaper between owner and
+command does so when the owner is gone (see subreaper.py); and `sweep`, run before new processes are started, finds what belonged to
+an owner that no longer lives, by a mark that every descendant inherits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-LEASH = Path(__file__).with_name("leash.py")
+SUBREAPER = Path(__file__).with_name("subreaper.py")
 MARK = "PROVISIONED_AS"
 LOG_AGE_S = 7 * 86_400.0
 POLL_S = 0.02
@@ -68,14 +68,14 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The leash's process id; the command and what it starts are its descendants."""
+        """The subreaper's process id; the command and what it starts are its descendants."""
         if self._process is None:
             raise ProvisionError(f"{self.name} has not been started")
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; else the command's status, 128 + n if signal n ended it, -9 if the leash was killed."""
+        """None while it runs; else the command's status, 128 + n if signal n ended it, -9 if the subreaper was killed."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class ChildProcess:
         with self.log_path.open("ab") as log:
             # Its own log: a child that holds this process's stdout keeps whoever reads it waiting after we are gone.
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LEASH), str(me), *self.command],
+                [sys.executable, "-I", "-S", str(SUBREAPER), str(me), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -152,11 +152,11 @@ class ChildProcess:
             try:
                 process.wait(grace_s)
             except subprocess.TimeoutExpired:
-                # The group first, while the leash's id cannot belong to anyone else.
+                # The group first, while the subreaper's id cannot belong to anyone else.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if process.returncode < 0:  # the leash was killed, so it has not cleared up behind the command
+        if process.returncode < 0:  # the subreaper was killed, so it has not cleared up behind the command
             _kill_marked(self._mark, str(self.log_path))
         self._state_file.unlink(missing_ok=True)
 

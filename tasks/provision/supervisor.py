@@ -202,10 +202,10 @@ def _timed_start(server: LocalServer) -> None:
     print(f"{server.name} ready in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def _flow_runs(leash: int) -> list[psutil.Process]:
-    """The processes of the flow runs: the worker is the leash's child, they are the worker's."""
+def _flow_runs(subreaper: int) -> list[psutil.Process]:
+    """The processes of the flow runs: the worker is the subreaper's child, they are the worker's."""
     with suppress(psutil.NoSuchProcess):
-        return [run for worker in psutil.Process(leash).children() for run in worker.children()]
+        return [run for worker in psutil.Process(subreaper).children() for run in worker.children()]
     return []
 
 

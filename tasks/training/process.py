@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 import tasks
 from configs.infrastructure import InfraSettings
-from tasks.provision.line import EventLine, LineClosed, accept_line, listen
+from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
 from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, Train, Trained, TrainerJob
@@ -45,7 +45,7 @@ class TrainerProcess:
         self._check = check
         self._process: ChildProcess | None = None
         self._listener: socket.socket | None = None
-        self._line: EventLine | None = None
+        self._line: TrainerConnection | None = None
 
     def __enter__(self) -> Self:
         """Starts the process; `ready` waits for it."""
@@ -85,8 +85,8 @@ class TrainerProcess:
         assert self._listener is not None
         assert self._process is not None
         try:
-            self._line = accept_line(self._listener, self._infrastructure.trainer_start_seconds, self._process.alive)
-        except LineClosed as problem:
+            self._line = accept_trainer(self._listener, self._infrastructure.trainer_start_seconds, self._process.alive)
+        except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
             if isinstance(event, Ready):
@@ -105,7 +105,7 @@ class TrainerProcess:
         assert self._line is not None, "wait for ready() first"
         try:
             self._line.send(command)
-        except LineClosed as problem:
+        except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
             yield event
@@ -118,7 +118,7 @@ class TrainerProcess:
         while True:
             try:
                 event = self._line.receive(POLL_SECONDS)
-            except LineClosed:
+            except ConnectionClosedError:
                 raise self._failure(f"it ended with status {self._process.exit_status}") from None
             if event is None:
                 self._check()
@@ -134,7 +134,7 @@ class TrainerProcess:
             if self._line is not None and self._process is not None:
                 self._line.send(Close())
                 self._process.wait(CLOSE_SECONDS)
-        except (LineClosed, TimeoutError):
+        except (ConnectionClosedError, TimeoutError):
             pass  # it is ended the hard way
 
     def _failure(self, what: str, tail: bool = True) -> TrainerFailed:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import docker
 import pytest
-from counting_servers import ROOT
 
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
+from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.local import answers
 from tasks.provision.process import ProvisionError
-from tasks.provision.servers import EnvironmentServers
+from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"
@@ -127,7 +127,7 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
 
 
 def test_a_killed_container_comes_back_on_its_port(client: docker.DockerClient, image: str) -> None:
-    with EnvironmentServers("textcraft", 2, image=image, start_deadline_s=PATIENCE_S) as servers:
+    with environment_replicas("textcraft", 2, image=image, start_deadline_s=PATIENCE_S) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()
         eventually(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))

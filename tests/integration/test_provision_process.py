@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from counting_servers import ROOT
 
 from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
+from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 60.0
 
@@ -40,11 +40,11 @@ def python(code: str) -> list[str]:
 
 
 def family_of(process: ChildProcess) -> list[psutil.Process]:
-    """The leash, the command and its two children."""
+    """The subreaper, the command and its two children."""
     process.wait_until(lambda: "family complete" in process.log_tail(), PATIENCE_S)
-    leash = psutil.Process(process.pid)
-    eventually(lambda: len(leash.children(recursive=True)) == 3)
-    return [leash, *leash.children(recursive=True)]
+    subreaper = psutil.Process(process.pid)
+    eventually(lambda: len(subreaper.children(recursive=True)) == 3)
+    return [subreaper, *subreaper.children(recursive=True)]
 
 
 def all_gone(family: list[psutil.Process]) -> bool:
@@ -151,7 +151,7 @@ def test_when_the_command_ends_what_it_left_behind_is_killed(started: Callable[.
     assert all_gone(family)
 
 
-def test_when_the_leash_is_killed_the_command_dies_and_end_clears_up(started: Callable[..., ChildProcess]) -> None:
+def test_when_the_subreaper_is_killed_the_command_dies_and_end_clears_up(started: Callable[..., ChildProcess]) -> None:
     process = started(FAMILY)
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
@@ -188,9 +188,9 @@ def owner(state_dir: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]
     code = OWNER.format(root=str(ROOT), family=FAMILY, state_dir=str(state_dir))
     process = subprocess.Popen(python(code), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    leash = psutil.Process(int(process.stdout.readline()))
-    eventually(lambda: len(leash.children(recursive=True)) == 3)
-    return process, [leash, *leash.children(recursive=True)]
+    subreaper = psutil.Process(int(process.stdout.readline()))
+    eventually(lambda: len(subreaper.children(recursive=True)) == 3)
+    return process, [subreaper, *subreaper.children(recursive=True)]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -201,14 +201,14 @@ def test_when_the_owner_dies_nobody_is_left(tmp_path: Path, how: signal.Signals)
     eventually(lambda: all_gone(family))
 
 
-def test_the_sweep_finds_what_survived_owner_and_leash(tmp_path: Path) -> None:
+def test_the_sweep_finds_what_survived_owner_and_subreaper(tmp_path: Path) -> None:
     process, family = owner(tmp_path)
     family[0].suspend()  # so that it cannot act on its owner's death
     process.kill()
     process.wait(PATIENCE_S)
     family[0].kill()
     survivors = [member for member in family if not all_gone([member])]
-    assert survivors, "the children of the command have no leash any more"
+    assert survivors, "the children of the command have no subreaper any more"
     assert sweep(tmp_path) == ["owned"]
     eventually(lambda: all_gone(family))
     assert list(tmp_path.glob("*.json")) == []

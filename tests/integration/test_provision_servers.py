@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from counting_servers import ROOT, counting_command
 
 from tasks.provision import local
+from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.process import ProvisionError
-from tasks.provision.servers import EnvironmentServers
+from tasks.provision.replica_set import local_replicas
+from tests.support.counting_servers import ROOT, counting_command
 
 PATIENCE_S = 60.0
 
@@ -40,7 +41,7 @@ def listener(url: str) -> psutil.Process | None:
 
 
 def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
-    with EnvironmentServers("textcraft", 2, state_dir=tmp_path) as servers:
+    with environment_replicas("textcraft", 2, state_dir=tmp_path) as servers:
         assert len(set(servers.urls)) == 2
         assert all(answers(f"{url}/health") for url in servers.urls)
         assert all(local.FIRST_PORT <= (urlsplit(url).port or 0) <= local.LAST_PORT for url in servers.urls)
@@ -52,7 +53,7 @@ def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Path) -> None:
-    with EnvironmentServers("counting", 2, commands=[counting_command("counting")] * 2, state_dir=tmp_path) as servers:
+    with local_replicas("counting", [counting_command("counting")] * 2, state_dir=tmp_path) as servers:
         victim = listener(servers.urls[0])
         other = listener(servers.urls[1])
         assert victim is not None
@@ -65,7 +66,7 @@ def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Pat
 
 
 def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
-    with EnvironmentServers("counting", commands=[counting_command("counting")], state_dir=tmp_path, restart_budget=1) as servers:
+    with local_replicas("counting", [counting_command("counting")], state_dir=tmp_path, restart_budget=1) as servers:
         for _ in range(2):
             victim = listener(servers.urls[0])
             assert victim is not None
@@ -78,7 +79,7 @@ def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
 
 def test_a_world_that_does_not_exist_fails_with_the_servers_own_words(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match="no environment is called 'chess'"):
-        EnvironmentServers("chess", 2, state_dir=tmp_path).__enter__()
+        environment_replicas("chess", 2, state_dir=tmp_path).__enter__()
     assert list(tmp_path.glob("*.json")) == []
 
 
@@ -128,8 +129,8 @@ OWNER = """
 import sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tasks.provision.servers import EnvironmentServers
-with EnvironmentServers("textcraft", 2, workers={workers}, state_dir=Path({state_dir!r})) as servers:
+from tasks.provision.environment_servers import environment_replicas
+with environment_replicas("textcraft", 2, workers={workers}, state_dir=Path({state_dir!r})) as servers:
     print(*servers.urls, flush=True)
     time.sleep(600)
 """
@@ -147,8 +148,3 @@ def test_no_server_outlives_the_run(tmp_path: Path, how: signal.Signals, workers
     run.wait(PATIENCE_S)
     eventually(lambda: not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family))
     assert not any(answers(f"{url}/health") for url in urls)
-
-
-def test_each_replica_needs_a_command_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="1 commands for 2 replicas; give one for each"):
-        EnvironmentServers("counting", replicas=2, commands=[counting_command("counting")], state_dir=tmp_path)

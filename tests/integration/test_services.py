@@ -17,13 +17,13 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
-from tiny_policy import build_tiny_policy
 
 from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.process import started_at
 from tasks.provision.services import ROOT, Addresses, Record, addresses, read, write
-from tests.end_to_end.small_runs import SMALL
+from tests.support.small_runs import SMALL
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
@@ -188,7 +188,7 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
         [sys.executable, "-m", "tasks.provision.supervisor"],
         cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(tmp_path)}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until(lambda: len(processes(tmp_path)) >= 5)  # itself, two leashes, two servers
+    wait_until(lambda: len(processes(tmp_path)) >= 5)  # itself, two subreapers, two servers
     starting.send_signal(signal.SIGKILL)
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])

@@ -1,0 +1,139 @@
+"""Requests between the worker processes of one server.
+
+Every worker listens on a unix socket of Linux's abstract namespace, which leaves no file behind. A frame is a length, a number that
+pairs answer with question, and msgpack: (operation, calls) one way, what `Dispatcher` answered the other way. One connection per pair
+carries many requests at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+_HEAD = struct.Struct(">IQ")
+_encode = msgspec.msgpack.Encoder().encode
+
+T = TypeVar("T")
+Serve = Callable[[str, list[tuple[Any, ...]]], Awaitable[Any]]
+
+
+class WorkerGoneError(Exception):
+    """The other worker is not there, or went while it worked on the request."""
+
+
+class _Link:
+    """The connection to one peer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._reading = asyncio.ensure_future(self._read(reader))
+
+    @property
+    def gone(self) -> bool:
+        return self._reading.done()
+
+    async def ask(self, body: bytes) -> bytes:
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._writer.write(_HEAD.pack(len(body), number) + body)
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                length, number = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                body = await reader.readexactly(length)
+                waiting = self._waiting.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(body)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._writer.close()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(WorkerGoneError())
+
+
+class OtherWorkers:
+    """Asks the other workers. `address` is the prefix of their sockets' names."""
+
+    def __init__(self, address: str, worker: int, workers: int) -> None:
+        self.workers = workers
+        self._address = address
+        self._worker = worker
+        self._links: dict[int, _Link] = {}
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, worker: int, operation: str, calls: Sequence[tuple[Any, ...]], kind: type[T]) -> T:
+        """What `worker` answered, as `kind`.
+
+        Raises:
+            WorkerGoneError: It is not there, or ended before it answered.
+        """
+        link = await self._link(worker)
+        return msgspec.msgpack.decode(await link.ask(_encode((operation, calls))), type=kind)
+
+    async def ask_all(self, operation: str, kind: Any) -> dict[int, Any]:
+        """What every other worker answered within a second, without those that did not."""
+        others = [worker for worker in range(self.workers) if worker != self._worker]
+        asked = (asyncio.wait_for(self.ask(worker, operation, [], kind), 1.0) for worker in others)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return {worker: answer for worker, answer in zip(others, answers, strict=True) if not isinstance(answer, BaseException)}
+
+    async def _link(self, worker: int) -> _Link:
+        link = self._links.get(worker)
+        if link is not None and not link.gone:
+            return link
+        async with self._connecting:
+            link = self._links.get(worker)
+            if link is None or link.gone:
+                peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                peer.setblocking(False)
+                try:
+                    await asyncio.get_running_loop().sock_connect(peer, f"{self._address}{worker}")
+                    link = _Link(*await asyncio.open_unix_connection(sock=peer))
+                except OSError as refused:
+                    peer.close()
+                    raise WorkerGoneError from refused
+                self._links[worker] = link
+            return link
+
+
+async def listen(address: str, worker: int, serve: Serve) -> asyncio.Server:
+    """Answers the other workers with what `serve` returns."""
+
+    async def answer_one(writer: asyncio.StreamWriter, number: int, body: bytes) -> None:
+        operation, calls = msgspec.msgpack.decode(body, type=tuple[str, list[tuple[Any, ...]]])
+        answer = _encode(await serve(operation, calls))
+        writer.write(_HEAD.pack(len(answer), number) + answer)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                length, number = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                task = asyncio.create_task(answer_one(writer, number, await reader.readexactly(length)))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    listener.bind(f"{address}{worker}")
+    return await asyncio.start_unix_server(connected, sock=listener)

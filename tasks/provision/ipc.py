@@ -1,0 +1,125 @@
+"""What a flow and its trainer say to each other: pickled messages over a Unix socket in a folder of this user alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+class ConnectionClosedError(Exception):
+    """The other side is gone."""
+
+
+class TrainerConnection:
+    """The flow's end, which leads to the trainer: sends commands, receives events."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, command: object) -> None:
+        """Sends a command.
+
+        Raises:
+            ConnectionClosedError: The process is gone.
+        """
+        try:
+            self._connection.send(command)
+        except OSError as problem:
+            raise ConnectionClosedError(str(problem)) from problem
+
+    def receive(self, timeout: float) -> object | None:
+        """The next event, or None when `timeout` seconds have passed without one.
+
+        Raises:
+            ConnectionClosedError: The process is gone.
+        """
+        try:
+            if not self._connection.poll(timeout):
+                return None
+            event: object = self._connection.recv()
+            return event
+        except (EOFError, OSError) as problem:
+            raise ConnectionClosedError(str(problem)) from problem
+
+    def close(self) -> None:
+        """Hangs up; a second call does nothing."""
+        self._connection.close()
+
+
+def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> TrainerConnection:
+    """Waits for the process to call.
+
+    Raises:
+        ConnectionClosedError: It ended, or did not call within `seconds`.
+    """
+    listener.settimeout(0.2)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            end, _ = listener.accept()
+        except TimeoutError:
+            if not alive():
+                raise ConnectionClosedError("it ended while it was starting") from None
+            continue
+        end.setblocking(True)
+        return TrainerConnection(Connection(end.detach()))
+    raise ConnectionClosedError(f"it did not call within {seconds:g} s")
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket on which the flow waits; `path` must be short (107 bytes at most)."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(1)
+    return listener
+
+
+class FlowConnection:
+    """The trainer's end, which leads to the flow: receives commands, sends events.
+
+    When the flow hangs up or dies, so does this process, at once.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Calls the flow."""
+        end = socket.socket(socket.AF_UNIX)
+        end.connect(path)
+        self._connection = Connection(end.detach())
+        self._commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        threading.Thread(target=self._listen, name="commands", daemon=True).start()
+
+    def receive(self) -> Any:
+        """The next command; waits for it."""
+        return self._commands.get()
+
+    def send(self, event: object) -> None:
+        """Sends an event."""
+        with self._sending:
+            self._connection.send(event)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._commands.put(self._connection.recv())
+        except (EOFError, OSError):
+            # Nobody will ever ask for the result: leave the graphics card and the ports to the next run.
+            print("the flow hung up; this process ends", file=sys.stderr, flush=True)
+            os._exit(3)
+
+
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when the process that started it ends, however it ends."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL("libc.so.6").prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,0 +1,157 @@
+"""Replicas of one server, of any kind: started, kept alive, ended together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import tasks
+from tasks.provision.local import LocalServer
+from tasks.provision.process import ProvisionError, sweep
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.2
+
+
+class Server(Protocol):
+    """What a replica is: a local process (LocalServer) or a container (ContainerServer)."""
+
+    name: str
+
+    @property
+    def url(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def alive(self) -> bool: ...
+
+    def end(self, grace_s: float = 1.0) -> None: ...
+
+    def log_tail(self, lines: int = 30) -> str: ...
+
+
+class ReplicaSet:
+    """Keeps servers up while the `with` block lasts.
+
+    A replica that dies is started again on the same port: its sessions are lost, which clients of an environment learn as SessionLostError,
+    and new ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
+
+    Attributes:
+        urls: The base URLs of the replicas.
+        restarts: How often a replica was started again.
+    """
+
+    def __init__(self, servers: Sequence[Server], *, restart_budget: int = 10, state_dir: Path | None = None) -> None:
+        """
+        Args:
+            servers: The replicas, one or more, not started yet.
+            restart_budget: Restarts of all replicas together before giving up.
+            state_dir: Where the replicas keep their state files: what an earlier run left there is ended first; see ChildProcess.
+        """
+        self._servers = list(servers)
+        self._state_dir = state_dir
+        self._restart_budget = restart_budget
+        self._stopping = threading.Event()
+        self._watchers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._failure: ProvisionError | None = None
+        self.urls: tuple[str, ...] = ()
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        """Starts all replicas at once and returns when all are healthy.
+
+        Raises:
+            ProvisionError: One did not become healthy; the others have been ended.
+        """
+        swept = sweep(self._state_dir)
+        if swept:
+            log.warning("ended what an earlier run left behind: %s", ", ".join(swept))
+        try:
+            with ThreadPoolExecutor(len(self._servers)) as pool:
+                for started in [pool.submit(server.start) for server in self._servers]:
+                    started.result()
+        except BaseException:
+            self.close()
+            raise
+        self.urls = tuple(server.url for server in self._servers)
+        for server in self._servers:
+            watcher = threading.Thread(target=self._watch, args=(server,), name=f"watch {server.name}", daemon=True)
+            watcher.start()
+            self._watchers.append(watcher)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every replica, within about two seconds. A second call does nothing."""
+        self._stopping.set()
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            list(pool.map(lambda server: server.end(), self._servers))
+        for watcher in self._watchers:
+            watcher.join(2.0)
+
+    def check(self) -> None:
+        """Says whether the servers are being kept alive.
+
+        Raises:
+            ProvisionError: A replica died once too often, or could not be started again.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def _watch(self, server: Server) -> None:
+        while not self._stopping.wait(WATCH_S):
+            try:
+                if server.alive():
+                    continue
+                if not self._may_restart(server):
+                    return
+                server.start()
+            except ProvisionError as failure:
+                if not self._stopping.is_set():
+                    log.error("%s could not be kept alive: %s", server.name, failure)
+
+    def _may_restart(self, server: Server) -> bool:
+        with self._lock:
+            if self.restarts < self._restart_budget:
+                self.restarts += 1
+                log.warning("%s died and is started again (%d of %d)", server.name, self.restarts, self._restart_budget)
+                return True
+            spent = f"{server.name} died, and the budget of {self._restart_budget} restarts is spent"
+            self._failure = ProvisionError(f"{spent}; the end of its log:\n{server.log_tail()}")
+        log.error("%s", spent)
+        return False
+
+
+def local_replicas(
+    name: str,
+    commands: Sequence[Sequence[str]],
+    *,
+    restart_budget: int = 10,
+    state_dir: Path | None = None,
+    start_deadline_s: float = 60.0,
+) -> ReplicaSet:
+    """Replicas as local processes that can import this project.
+
+    Args:
+        name: For people and for the logs' names; each replica's number is added.
+        commands: One for each replica; "{port}" stands for its port.
+        restart_budget, state_dir: See ReplicaSet.
+        start_deadline_s: Seconds in which a replica must be healthy.
+    """
+    root = str(Path(tasks.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    servers = [
+        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment={"PYTHONPATH": path}, start_deadline_s=start_deadline_s)
+        for number, command in enumerate(commands)
+    ]
+    return ReplicaSet(servers, restart_budget=restart_budget, state_dir=state_dir)

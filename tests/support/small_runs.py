@@ -1,0 +1,126 @@
+"""Runs of the training flow as a person starts them: by the command line, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+# Every part is real; only the sizes are small. Ten steps in three phases, a checkpoint every second step.
+SMALL = {
+    "name": "small",
+    "algorithm.steps": 6,
+    "algorithm.micro_batches": 2,
+    "curriculum.horizons": [2, 3, 4],
+    "curriculum.every": 2,
+    "rollout.tasks_per_step": 3,
+    "rollout.group_size": 4,
+    "rollout.turn_tokens": 10,
+    "rollout.trajectory_tokens": 768,
+    "environment.n_train_tasks": 6,
+    "evaluation.n_tasks": 3,
+    "evaluation.samples": 2,
+    "evaluation.horizon": 4,
+    "checkpoint_every": 1,
+}
+
+
+def command(policy: str, **overrides: object) -> list[str]:
+    """The command line of a small run; `overrides` use __ for the dots of field names."""
+    fields = {**SMALL, "policy.model": policy, **{name.replace("__", "."): value for name, value in overrides.items()}}
+    arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "flows.scaling_inter", "quickstart", *arguments]
+
+
+def start(runs: Path, policy: str, **overrides: object) -> subprocess.Popen[bytes]:
+    """Starts a small run whose folders are below `runs`, in a process group of its own."""
+    runs.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
+    for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        environment.pop(name, None)
+    with (runs / "terminal.log").open("ab") as log:
+        return subprocess.Popen(command(policy, **overrides), cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 400) -> str:
+    """Waits for the end and returns what the terminal showed; the run must have succeeded."""
+    try:
+        status = run.wait(seconds)
+    finally:
+        end(run)
+    shown = (runs / "terminal.log").read_text(errors="replace")
+    assert status == 0, f"status {status}:\n{shown[-6000:]}"
+    return shown
+
+
+def end(run: subprocess.Popen[bytes]) -> None:
+    """Kills what is left of a run."""
+    for process in [*family(run.pid), run]:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    run.wait()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and all below it, the zombies left out."""
+    try:
+        top = psutil.Process(pid)
+        return [p for p in [top, *top.children(recursive=True)] if p.status() != psutil.STATUS_ZOMBIE]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
+    """The process of the run whose command line holds all the words; the lowest one, where one starts another."""
+    found = [
+        p
+        for p in family(run.pid)
+        if all(word in " ".join(_command_line(p)) for word in words) and "subreaper" not in " ".join(_command_line(p))
+    ]
+    assert found, f"no process with {words} below {run.pid}"
+    return found[-1]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def wait_for(condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200) -> None:
+    """Waits until the condition holds while the run goes on."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert run.poll() is None, f"the run ended with status {run.returncode}"
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+def folder(runs: Path) -> Path:
+    """The one run folder below `runs`."""
+    (found,) = runs.glob("small-*")
+    return found
+
+
+def metrics(runs: Path) -> list[int]:
+    """Steps in the order in which they were done."""
+    path = next(iter(runs.glob("small-*/metrics.jsonl")), None)
+    if path is None:
+        return []
+    return [int(line.split('"step": ')[1].split(",")[0]) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def final_weights(runs: Path) -> bytes:
+    """The bytes of the last checkpoint's weights."""
+    return (folder(runs) / "checkpoints" / "step-000006" / "model.safetensors").read_bytes()
