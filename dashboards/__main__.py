@@ -11,7 +11,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def arguments() -> argparse.Namespace:
     """Reads the command line. Nothing slow is imported before."""
-    parser = argparse.ArgumentParser(prog="python -m dashboards", description="Trajectories, runs and studies in the browser.")
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards",
+        description="Trajectories, runs and studies in the browser.",
+        epilog="example: python -m dashboards --runs /data/runs --port 5050",
+    )
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)")
     parser.add_argument("--port", type=int, default=5050, help="port to listen on (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which only this machine reaches)")

@@ -142,7 +142,8 @@ def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
     # The texts are looked through once; what is shown is fetched by where it stands.
     hits = f"with hits as materialized (select t.file, t.row from (select * from {joined}) t where {where})"
     (totals,) = index.query(
-        f"{hits} select count(*) as n, avg(succeeded::int) filter (outcome <> 'failed') as share from hits join trajectories using (file, row)",
+        f"{hits} select count(*) as n, avg(succeeded::int) filter (outcome <> 'failed') as share "
+        "from hits join trajectories using (file, row)",
         values,
     )
     rows = index.query(

@@ -44,10 +44,11 @@ create table if not exists tags (environment varchar, task bigint, tag varchar, 
 
 READ = """
 insert into trajectories
-select ?, file_row_number, ?, ?, ?, ?, ?, environment, task, "group", member, seed, horizon, policy_version, engine, outcome, reason, attempts,
-    seconds, reward, succeeded, n_turns, list_sum(list_transform(turns, lambda t: len(t.tokens))),
+select ?, file_row_number, ?, ?, ?, ?, ?, environment, task, "group", member, seed, horizon, policy_version, engine, outcome, reason,
+    attempts, seconds, reward, succeeded, n_turns, list_sum(list_transform(turns, lambda t: len(t.tokens))),
     len(list_filter(turns, lambda t: t.malformed)),
-    lower(concat_ws(chr(10), first_observation, array_to_string(list_transform(turns, lambda t: t.message || chr(10) || t.observation), chr(10))))
+    lower(concat_ws(chr(10), first_observation,
+        array_to_string(list_transform(turns, lambda t: t.message || chr(10) || t.observation), chr(10))))
 from read_parquet(?, file_row_number = true)
 """
 
@@ -65,6 +66,10 @@ class Refreshed:
     read: int
     gone: int
     problems: dict[str, str]
+
+
+class HeldError(RuntimeError):
+    """Another process holds the index's file."""
 
 
 class Index:
@@ -118,9 +123,8 @@ class Index:
         try:
             store.parent.mkdir(parents=True, exist_ok=True)
             return _connected(store)
-        except duckdb.IOException as held:
-            if "lock" not in str(held).lower():
-                raise
+        except HeldError as held:
+            log.info("%s", held)
         except OSError as unwritable:
             log.info("the index cannot be kept beside the runs: %s", unwritable)
         self._temporary = tempfile.TemporaryDirectory(prefix="dashboards-")
@@ -154,7 +158,7 @@ class Index:
     def _name_tags(self) -> None:
         """Looks up the kind of each task that is new, e.g. "depth 2", where the world is installed here and tells it."""
         unknown = self.query(
-            "select environment, list(distinct task) as tasks from trajectories anti join tags using (environment, task) group by environment"
+            "select environment, list(distinct task) as tasks from trajectories anti join tags using (environment, task) group by 1"
         )
         rows = [(row["environment"], task, tag) for row in unknown for task, tag in tags_of(row["environment"], row["tasks"]).items()]
         if rows:
@@ -190,7 +194,9 @@ def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
 def _connected(store: Path) -> duckdb.DuckDBPyConnection:
     try:
         connection = _with_tables(store)
-    except (duckdb.SerializationException, duckdb.InvalidInputException, duckdb.InternalException, duckdb.FatalException) as damaged:
+    except duckdb.Error as damaged:
+        if "lock" in str(damaged).lower():
+            raise HeldError(f"{store} is held by another viewer") from damaged
         log.warning("%s is damaged and is made anew: %s", store, str(damaged).splitlines()[0])
         _remove(store)
         connection = _with_tables(store)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
-from tasks.agents.agent import Agent, Budgets, Conversation, Message
+from tasks.agents.agent import Budgets, Conversation, Message, Policy
 from tasks.rollout.episode import FULL_SCORE
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
@@ -23,6 +23,21 @@ BY_HAND = "by hand"
 
 class ReplayError(RuntimeError):
     """A recorded trajectory goes otherwise in the world as it is served here; the message says from which turn on."""
+
+
+@dataclass(slots=True)
+class Told:
+    """How much of an episode an agent's conversation knows.
+
+    Attributes:
+        conversation: The agent's side.
+        turns: Turns that it has taken in, with their answers.
+        spoke: Whether it wrote the next one itself, and has not heard the answer yet.
+    """
+
+    conversation: Conversation
+    turns: int = 0
+    spoke: bool = False
 
 
 @dataclass(slots=True)
@@ -40,7 +55,7 @@ class LiveEpisode:
     session: Session
     by: list[str] = field(default_factory=list)
     note: str = ""
-    _conversations: dict[str, tuple[Conversation, int]] = field(default_factory=dict)
+    _told: dict[str, Told] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _playing: asyncio.Task[None] | None = None
 
@@ -59,18 +74,18 @@ class LiveEpisode:
         async with self._turn:
             await self._perform(Message(action, action), BY_HAND, 0.0)
 
-    async def advance(self, name: str, agent: Agent, budgets: Budgets) -> None:
+    async def advance(self, name: str, agent: Policy, budgets: Budgets) -> None:
         """One turn by an agent. Its fault is a note, and the episode stays as it was."""
         async with self._turn:
             if self.over:
                 return
-            conversation = await self._told(name, agent, budgets)
+            told = await self._tell(name, agent, budgets)
             began = time.perf_counter()
-            message = await conversation.speak(len(self.trajectory.turns))
-            self._conversations[name] = (conversation, len(self.trajectory.turns))
+            message = await told.conversation.speak(len(self.trajectory.turns))
+            told.spoke = True
             await self._perform(message, name, time.perf_counter() - began)
 
-    def play_on(self, name: str, agent: Agent, budgets: Budgets) -> None:
+    def play_on(self, name: str, agent: Policy, budgets: Budgets) -> None:
         """Lets an agent play to the end, in the background; `pause` stops it between two turns."""
 
         async def play() -> None:
@@ -99,7 +114,9 @@ class LiveEpisode:
             raise ReplayError("the task begins otherwise than recorded: the world's version here is another one")
         for number, turn in enumerate(turns):
             action = None if turn.malformed else turn.action
-            message = Message(turn.message or turn.action, action, turn.observation, turn.tokens, turn.log_probabilities, turn.policy_version)
+            message = Message(
+                turn.message or turn.action, action, turn.observation, turn.tokens, turn.log_probabilities, turn.policy_version
+            )
             await self._perform(message, "recorded", turn.generate_seconds)
             if self.trajectory.turns[-1].observation != turn.observation:
                 raise ReplayError(f"turn {number + 1} is answered otherwise than recorded: the world's version here is another one")
@@ -107,25 +124,23 @@ class LiveEpisode:
     async def close(self) -> None:
         """Ends the episode's session and its conversations."""
         self.pause()
-        for conversation, _ in self._conversations.values():
-            await conversation.close()
+        for told in self._told.values():
+            await told.conversation.close()
         await self.client.close(self.session)
 
-    async def _told(self, name: str, agent: Agent, budgets: Budgets) -> Conversation:
-        """An agent's conversation that knows all turns so far."""
+    async def _tell(self, name: str, agent: Policy, budgets: Budgets) -> Told:
+        """Tells an agent all turns that it does not know yet."""
         trajectory = self.trajectory
-        conversation, known = self._conversations.get(name) or (None, 0)
-        if conversation is None:
+        if name not in self._told:
             conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
-            self._conversations[name] = (conversation, 0)
-        elif known < len(trajectory.turns):
-            # It wrote turn `known` itself and has not heard the answer yet.
-            await conversation.hear(trajectory.turns[known].observation)
-            known += 1
-        for turn in trajectory.turns[known:]:
-            conversation.recall(_message(turn))
-            await conversation.hear(turn.observation)
-        return conversation
+            self._told[name] = Told(conversation)
+        told = self._told[name]
+        for turn in trajectory.turns[told.turns :]:
+            if not told.spoke:
+                told.conversation.recall(_message(turn))
+            await told.conversation.hear(turn.observation)
+            told.turns, told.spoke = told.turns + 1, False
+        return told
 
     async def _perform(self, message: Message, by: str, seconds: float) -> None:
         turn = Turn(

@@ -129,9 +129,11 @@ def step(request: Request) -> Response:
     words = request.path_params
     index = _index(request)
     groups = index.query(
-        """select "group", any_value(task) as task, any_value(tag) as tag, list({'member': member, 'reward': reward, 'outcome': outcome,
-        'turns': turns} order by member) as members, stddev_pop(reward) as deviation, avg(reward) as mean, avg(turns) as turns
-        from trajectories left join tags using (environment, task) where run = ? and kind = ? and name = ? group by "group" order by "group" """,
+        """select "group", any_value(task) as task, any_value(tag) as tag,
+        list({'member': member, 'reward': reward, 'outcome': outcome, 'turns': turns} order by member) as members,
+        stddev_pop(reward) as deviation, avg(reward) as mean, avg(turns) as turns
+        from trajectories left join tags using (environment, task) where run = ? and kind = ? and name = ?
+        group by "group" order by "group" """,
         [words["run"], words["kind"], words["name"]],
     )
     if not groups:
@@ -169,7 +171,9 @@ def shared(request: Request) -> Response:
     members = group_of(_index(request), found.address) if "group" in request.query_params else [found]
     static = Path(__file__).parent / "static"
     page = TEMPLATES.get_template("shared.html").render(
-        members=[_about(request, member) | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]} for member in members],
+        members=[
+            _about(request, member) | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]} for member in members
+        ],
         style=Markup((static / "style.css").read_text(encoding="utf-8")),
         script=Markup((static / "trajectory.js").read_text(encoding="utf-8")),
         request=request,

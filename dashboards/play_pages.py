@@ -18,11 +18,10 @@ from configs.recipe import explain
 from dashboards.filters import FilterError
 from dashboards.live_episode import LiveEpisode, begin
 from dashboards.pages import TEMPLATES, NotThereError, drawing_of
-from dashboards.players import EXPERT, Players, budgets_of, checkpoint_source
+from dashboards.players import Players, budgets_of, checkpoint_source
 from dashboards.run_folders import RunFolder, run_folder, run_folders
-from dashboards.trajectory import Address, Shown, as_shown, shown
+from dashboards.trajectory import Address, as_shown, shown
 from environments.registry import WORLDS
-from tasks.rollout.trajectory import Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 
 MOST_EPISODES = 32
@@ -77,7 +76,7 @@ async def watch(request: Request) -> Response:
         if (run is None or each.name != run.name) and each.field("environment.name", "textcraft") == episode.trajectory.environment
         for path in _checkpoints(each)[-1:]
     ]
-    return _html(request, "play.html", number=number, origin=origin, checkpoints=agents + others, **_state(number, episode))
+    return _html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
 
 
 async def state(request: Request) -> Response:
@@ -131,7 +130,9 @@ def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "settings.json"
     if not settings.is_file():
-        settings.write_text(json.dumps({"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}) + "\n", encoding="utf-8")
+        settings.write_text(
+            json.dumps({"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}) + "\n", encoding="utf-8"
+        )
     write_trajectories(folder / f"played-{number}.parquet", [episode.trajectory])
     (folder / f"played-{number}.json").write_text(json.dumps({"by": episode.by}) + "\n", encoding="utf-8")
     return f"{folder.relative_to(runs)}/played-{number}"

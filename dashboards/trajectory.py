@@ -142,7 +142,11 @@ def _shown(index: Index, address: Address, row: dict[str, Any]) -> Shown:
 def as_shown(trajectory: Trajectory) -> Shown:
     """A trajectory that is not stored yet."""
     turns = [
-        ShownTurn(number=number, tokens=[], **{name: getattr(turn, name) for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")})
+        ShownTurn(
+            number=number,
+            tokens=[],
+            **{name: getattr(turn, name) for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")},
+        )
         for number, turn in enumerate(trajectory.turns)
     ]
     row = {"environment": trajectory.environment, "task": trajectory.task, "horizon": trajectory.horizon, "tag": None}

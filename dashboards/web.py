@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,11 +33,11 @@ log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 3.0
 HEADERS = {
-    # Texts of worlds and models are escaped by the templates; should one ever not be, the browser runs no script and loads from nowhere else.
+    # Texts of worlds and models are escaped by the templates; should one ever not be, the browser runs no script of it.
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     b"connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
 }
@@ -121,7 +120,7 @@ def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
 
 def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
     """A page that reads files is made in a thread."""
-    return _awaited(partial(run_in_threadpool, answer))
+    return _awaited(lambda request: run_in_threadpool(answer, request))
 
 
 def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

@@ -60,8 +60,9 @@ def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafti
         elif crafted := CRAFTED.search(observation):
             for item, count in _counted(action.partition(" using ")[2]):
                 _add(state.held, item, -count)
-            _add(state.held, crafted[2], int(crafted[1]))
-            state.made.add(crafted[2])
+            item = crafted[2].replace("_", " ")  # the answer writes items as Minecraft does
+            _add(state.held, item, int(crafted[1]))
+            state.made.add(item)
     return state
 
 
@@ -77,17 +78,18 @@ def draw(trajectory: Shown, turns: int) -> Markup:
     )
 
 
-def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...]) -> Markup:
+def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], needed: bool = True) -> Markup:
     held = state.held.get(item, 0)
-    status = "there" if held >= wanted or (item == state.goal and item in state.made) else "made" if item in state.made else "missing"
+    there = held >= wanted or (item == state.goal and item in state.made)
+    status = "there" if there else "quiet" if not needed else "made" if item in state.made else "missing"
     ways = [command for command in state.commands if command.output == item]
     below = Markup("")
     if ways and item not in above and len(above) < DEEPEST:
         for number, command in enumerate(ways):
             runs = -(-max(1, wanted - held) // command.count)
-            parts = Markup("").join(_branch(state, name, count * runs, (*above, item)) for name, count in command.ingredients)
+            parts = Markup("").join(_branch(state, name, count * runs, (*above, item), needed and not there) for name, count in command.ingredients)
             below += Markup("{}<ul>{}</ul>").format(Markup("<span class=quiet>or</span>") if number else "", parts)
-    word = {"there": "✓", "made": "✓ made", "missing": ("craft" if ways else "get")}[status]
+    word = {"there": "✓", "made": "made before", "quiet": "not needed any more"}.get(status, "craft" if ways else "get")
     return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(status, wanted, escape(item), held, word, below)
 
 

@@ -25,9 +25,13 @@ def played(world_name: str, task: int, *, skill: float, horizon: int, group: int
     trajectory.first_observation = session.reset(task)
     try:
         while len(trajectory.turns) < horizon:
-            action = session.oracle_action() if chance.random() < skill else chance.choice(["inventory", "look around", "turn left", "wait"])
+            action = (
+                session.oracle_action() if chance.random() < skill else chance.choice(["inventory", "look around", "turn left", "wait"])
+            )
             step = session.step(action)
-            turn = Turn([], [], action, step.observation, reward=step.reward, message=action, generate_seconds=0.01, environment_seconds=0.001)
+            turn = Turn(
+                [], [], action, step.observation, reward=step.reward, message=action, generate_seconds=0.01, environment_seconds=0.001
+            )
             trajectory.turns.append(turn)
             if step.done:
                 trajectory.outcome = Outcome.SUCCESS if trajectory.reward > 0.999 else Outcome.FINISHED
@@ -38,7 +42,9 @@ def played(world_name: str, task: int, *, skill: float, horizon: int, group: int
         session.close()
 
 
-def recorded_run(runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6) -> RunFolder:
+def recorded_run(
+    runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6
+) -> RunFolder:
     """A run of three phases in TextCraft: one training step and one evaluation each, by a player that gets better."""
     experiment = load_recipe("quickstart", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
@@ -63,6 +69,11 @@ def recorded_run(runs: Path, *, seed: int = 0, method: str = "grpo", skills: tup
             ]
             write_trajectories(folder.path / "rollouts" / f"step-{step:06d}.parquet", batch)
             success = sum(each.succeeded for each in batch) / len(batch)
-            metrics = {"rollout/success": success, "rollout/horizon": 2.0 + 2 * step, "rollout/truncated_share": 1 - success, "rollout/seconds": 2.0}
+            metrics = {
+                "rollout/success": success,
+                "rollout/horizon": 2.0 + 2 * step,
+                "rollout/truncated_share": 1 - success,
+                "rollout/seconds": 2.0,
+            }
             folder.add_metrics(step, metrics | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step})
     return folder

@@ -51,7 +51,8 @@ def test_sciworlds_places_doors_and_things_are_read_from_what_was_said() -> None
     house.hear(
         "look around",
         "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta chair. On the chair is: nothing.\n\ta thermometer, currently "
-        "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom (that is closed)\n\tA door to the outside (that is open)",
+        "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom (that is closed)\n"
+        "\tA door to the outside (that is open)",
     )
     house.hear("pick up thermometer", "You move the thermometer to the inventory.")
     house.hear("open door to bathroom", "The door is now open.")
@@ -79,7 +80,9 @@ def test_searchqas_passages_are_drawn_with_the_answers_words_marked() -> None:
 def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
     attack = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     trajectory = Trajectory(environment, 0, 0, 0, 0, 5, 0, "t")
-    trajectory.first_observation = f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\nGoal: craft {attack}.\nYour task is to {attack}\n"
+    trajectory.first_observation = (
+        f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\nGoal: craft {attack}.\nYour task is to {attack}\n"
+    )
     told = [
         f"Got 1 {attack}",
         f"<information>Doc 1(Title: {attack}) {attack}</information>",

@@ -45,8 +45,14 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
         ({"reason": "horizon"}, lambda t: t.reason == "horizon"),
         ({"turns_from": "3", "turns_to": "5"}, lambda t: 3 <= len(t.turns) <= 5),
         ({"reward_to": "0.5"}, lambda t: t.reward <= 0.5),
-        ({"text": "CRAFTED"}, lambda t: any("crafted" in turn.observation.lower() for turn in t.turns) or "crafted" in t.first_observation.lower()),
-        ({"text": "got 1", "outcome": "truncated"}, lambda t: t.outcome == "truncated" and any("got 1" in x.observation.lower() for x in t.turns)),
+        (
+            {"text": "CRAFTED"},
+            lambda t: any("crafted" in turn.observation.lower() for turn in t.turns) or "crafted" in t.first_observation.lower(),
+        ),
+        (
+            {"text": "got 1", "outcome": "truncated"},
+            lambda t: t.outcome == "truncated" and any("got 1" in x.observation.lower() for x in t.turns),
+        ),
     ],
 )
 def test_a_filter_lets_through_what_a_look_at_each_trajectory_would(runs: Path, index: Index, words: dict[str, str], passes) -> None:  # type: ignore[no-untyped-def]
