@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.run_folders import RunFolder
-from tasks.evaluation.estimates import Estimate, Tally, difference, mean
+from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
 """What an arm is called after, where it differs between the arms."""

@@ -23,7 +23,7 @@ from dashboards.index import Index
 from dashboards.parting import Attempt, attempts_at
 from dashboards.run_folders import RunFolder, run_folder, run_folders
 from dashboards.trajectory import Address, Shown, group_of, shown
-from tasks.evaluation.estimates import Estimate
+from tasks.evaluation.statistics import Estimate
 
 TEMPLATES = Environment(
     loader=PackageLoader("dashboards"), autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
