@@ -27,6 +27,7 @@ from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.local import HOST, LocalServer
 from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, record_path, write
+from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
@@ -49,6 +50,7 @@ def supervise(runs: Path) -> None:
     assert started is not None, "this process runs"
     starting = Record(os.getpid(), started, None)
     write(runs, starting)
+    follow_moved_folder(runs / "mlflow.db")
     pieces = _Pieces(runs)
     try:
         pieces.start()
@@ -56,14 +58,17 @@ def supervise(runs: Path) -> None:
             write(runs, replace(starting, addresses=pieces.addresses))
             while pieces.alive():
                 time.sleep(WATCH_S)
+                if not record_path(runs).exists():
+                    raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
             write(runs, starting)
             pieces.start_again()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        write(runs, starting)
+        with suppress(FileNotFoundError):  # moved: whatever reads the record there finds that this process has ended
+            write(runs, starting)
         pieces.end()
-        record_path(runs).unlink()
+        record_path(runs).unlink(missing_ok=True)
 
 
 class _Pieces:
