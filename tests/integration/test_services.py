@@ -20,7 +20,7 @@ import pytest
 
 from tasks.provision import supervisor
 from tasks.provision.local import answers
-from tasks.provision.process import started_at
+from tasks.provision.process import ProvisionError, started_at
 from tasks.provision.services import ROOT, Addresses, Record, addresses, read, write
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
@@ -193,6 +193,40 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])
     assert addresses(tmp_path) is None
+
+
+def test_services_of_a_folder_that_was_moved_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would go on writing to the old place, and the record at the new one would send everybody to them."""
+
+    class Pieces:
+        def __init__(self, runs: Path) -> None:
+            self.addresses = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
+            self.ended = False
+            made.append(self)
+
+        def start(self) -> None:
+            assert addresses(tmp_path / "old") is None
+
+        def alive(self) -> bool:
+            if addresses(tmp_path / "old") is not None:
+                (tmp_path / "old").rename(tmp_path / "new")
+            return True
+
+        def end(self) -> None:
+            self.ended = True
+
+    made: list[Pieces] = []
+    (tmp_path / "old").mkdir()
+    monkeypatch.setattr(supervisor, "_Pieces", Pieces)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        with pytest.raises(ProvisionError, match="was moved or deleted while its services were up"):
+            supervisor.supervise(tmp_path / "old")
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    assert made[0].ended
+    assert not (tmp_path / "old").exists()
 
 
 def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     python -m tests.soaks.kill_soak [--kills 10] [--seed 0] [--runs FOLDER]
 
 Each life of the run is ended by SIGKILL of the flow, of a trainer rank or of the environment server, at a moment drawn from the whole of it
-or from the seconds after a step. At the end the weights must be those of an undisturbed run byte for byte, and MLflow and metrics.jsonl must
-hold one value, the same one, for every step.
+or from the seconds after a step. At the end the weights must be those of an undisturbed run byte for byte, and MLflow and metrics.jsonl
+must hold one value, the same one, for every step.
 """
 
 from __future__ import annotations
