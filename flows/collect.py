@@ -31,6 +31,7 @@ from prefect.artifacts import create_markdown_artifact
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
+from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
@@ -41,7 +42,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment} by {collection.source.kind}")
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 
@@ -57,6 +58,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
     writer = ResumableTrajectoryWriter(folder, settings, collection.samples)
     with ExitStack() as stack:
+        stack.callback(writer.close)
         servers = None
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
@@ -70,7 +72,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
         requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(request.group not in writer.done for request in requests)
+        missing = sum(not writer.has(request.group, request.member) for request in requests)
         tally = Tally(len(requests), len(requests) - missing)
         if missing:
             agent = stack.enter_context(
@@ -81,8 +83,13 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
             )
+
+            def check() -> None:
+                writer.save()
+                if servers:
+                    servers.check()
+
             with tally:
-                check = servers.check if servers else lambda: None
                 collect_to_disk(collection, requests, agent, urls, writer, finished=tally.add, check=check)
             if isinstance(agent, TokenAgent):
                 tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
