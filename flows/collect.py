@@ -182,7 +182,7 @@ if __name__ == "__main__":
     from configs.recipe import RecipeError
     from environments.client import EnvironmentFault
     from tasks.policy.engine import EngineFault
-    from tasks.provision.process import ProvisionError
+    from tasks.provision.errors import ProvisionError
     from tasks.rollout.shelf import OtherCollection
 
     try:

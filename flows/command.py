@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,41 +51,49 @@ class LocalRecords:
     """Where the records of a run that is started by hand go: the services of `make up` if they are up, else files under runs/.
 
     Must be made before Prefect is imported, which reads its settings then. What the user has set stays. Without services a Prefect
-    server of the run's own is started meanwhile; unlike Prefect's temporary one it ends with the run even if the run is killed.
+    server of the run's own is started meanwhile, with a login that only this process and its children know; unlike Prefect's temporary
+    one it ends with the run even if the run is killed.
     """
 
     def __init__(self) -> None:
         from configs.infrastructure import SettingsError, infra_settings
+        from tasks.provision.errors import ProvisionError
         from tasks.provision.local import LocalServer, free_port
-        from tasks.provision.services import addresses
+        from tasks.provision.prefect_api import guarded
+        from tasks.provision.services import addresses, login
 
         try:
             runs = infra_settings().runs.absolute()
-        except SettingsError as problem:
+            services = addresses(runs)
+            opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
+        except (ProvisionError, SettingsError) as problem:
             raise SystemExit(str(problem)) from None
         (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
-        services = addresses(runs)
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
+            "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
             "DO_NOT_TRACK": "1",
         }
         if services is not None:
-            defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
-        elif "PREFECT_API_URL" not in os.environ:
+            defaults["AGENTGYM_MLFLOW_TRACKING_URI"] = services.mlflow_tracking_uri
+        theirs = os.environ.get("PREFECT_API_URL")
+        if services is not None and theirs in (None, services.prefect_api_url):
+            os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}
+        elif theirs is None:
             port = free_port()
-            defaults["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            # The command of Prefect's own temporary server.
-            command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", "{port}"]
+            url = f"http://127.0.0.1:{port}"
+            os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
+            command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
             self._server = LocalServer(
                 "prefect-server",
                 [*command, "--log-level", "error", "--lifespan", "on"],
                 health_path="/api/health",
                 port=port,
-                environment={"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"},
+                environment={"PREFECT_UI_ENABLED": "0"},
                 start_deadline_s=120.0,
             )
         for name, value in defaults.items():
@@ -122,7 +131,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
     from configs.recipe import RecipeError
     from environments.client import EnvironmentFault
-    from tasks.provision.process import ProvisionError
+    from tasks.provision.errors import ProvisionError
     from tasks.tracking.library import TrackingError
     from tasks.tracking.run_folder import RunBusy
     from tasks.training.process import TrainerFailed

@@ -13,7 +13,8 @@ from prefect import flow
 import tasks
 from configs.experiment import StarterPolicy
 from tasks.policy.starter import find_starter_policy
-from tasks.provision.process import ChildProcess, ProvisionError
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess
 
 
 @flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)

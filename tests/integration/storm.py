@@ -37,8 +37,8 @@ from tasks.policy.policy import Budgets  # noqa: E402
 from tasks.policy.seeds import stable_seed  # noqa: E402
 from tasks.policy.token_policy import TokenPolicy  # noqa: E402
 from tasks.policy.vllm_server_engine import VllmServerEngine  # noqa: E402
+from tasks.provision.errors import ProvisionError  # noqa: E402
 from tasks.provision.local import answers  # noqa: E402
-from tasks.provision.process import ProvisionError  # noqa: E402
 from tasks.provision.replica_set import ReplicaSet, local_replicas  # noqa: E402
 from tasks.rollout.collector import Collector  # noqa: E402
 from tasks.rollout.episode import Conditions, EpisodePlan  # noqa: E402

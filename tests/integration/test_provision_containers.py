@@ -18,8 +18,8 @@ from counting_servers import ROOT
 
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.process import ProvisionError
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"

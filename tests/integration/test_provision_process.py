@@ -14,7 +14,8 @@ import psutil
 import pytest
 from counting_servers import ROOT
 
-from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess, started_at, sweep
 
 PATIENCE_S = 60.0
 

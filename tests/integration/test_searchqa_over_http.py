@@ -17,7 +17,7 @@ import requests
 
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 from tests.integration.playing import Start, starting
 from tests.integration.their_client import TheirSearchClient
 from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
