@@ -1,6 +1,6 @@
 """Plays on AgentGym's own environment servers, with the calls of `EnvironmentClient` (or on any server that speaks their dialect).
 
-Their protocol has no turn numbers, so a step whose answer was lost is not repeated: it ends in Unreachable and the episode has to be
+Their protocol has no turn numbers, so a step whose answer was lost is not repeated: it ends in UnreachableError and the episode has to be
 begun anew. Their sessions have no leases: a session that is not closed stays on their server for ever.
 """
 
@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from environments.environment import Step
-from environments.transport import FIRST_PAUSE_S, EnvironmentFault, ServerFault, Transport, Unreachable, fault_of, pause
+from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, error_of_status
+from environments.http import FIRST_PAUSE_S, HttpClient, pause
 
 
 @dataclass(frozen=True)
@@ -98,22 +99,22 @@ class AgentGymClient:
         self._wire = WIRES[world]
         self._deadline_s = deadline_s
         self._connections = connections
-        self._transport: Transport | None = None
+        self._http: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
-        self._transport = Transport(self._connections)
+        self._http = HttpClient(self._connections)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._transport is not None
-        await self._transport.close()
-        self._transport = None
+        assert self._http is not None
+        await self._http.close()
+        self._http = None
 
     async def start(self, index: int, *, deadline_s: float | None = None) -> tuple[Session, str]:
         """Opens a session and begins task `index`; returns the session and the first observation.
 
         Raises:
-            EnvironmentFault: See `EnvironmentClient.start`.
+            EnvironmentCallError: See `EnvironmentClient.start`.
         """
         deadline = self._deadline(deadline_s)
         created = await self._ask("create", self._wire.create(), deadline)
@@ -122,8 +123,8 @@ class AgentGymClient:
             begun = await self._ask("reset", {**self._wire.reset(index), self._wire.field: session.number}, deadline)
             observation = _read(self._wire.first, begun, str)
             if observation == "TimeoutError":  # how their WebArena says that a reset failed
-                raise ServerFault(f"{self._url} failed to reset to task {index}")
-        except EnvironmentFault:
+                raise ServerFailedError(f"{self._url} failed to reset to task {index}")
+        except EnvironmentCallError:
             await self.close(session)
             raise
         return session, observation
@@ -132,13 +133,13 @@ class AgentGymClient:
         """Performs one action, once at most.
 
         Raises:
-            EnvironmentFault: See `EnvironmentClient.step`. After any of them the state of the episode is not known.
+            EnvironmentCallError: See `EnvironmentClient.step`. After any of them the state of the episode is not known.
         """
         reply = await self._ask("step", {"action": action, self._wire.field: session.number}, self._deadline(deadline_s))
         observation = _read(lambda answer: answer["observation"], reply, str)
         score = _read(self._wire.score, reply, int, float) / self._wire.full
         if not math.isfinite(score):
-            raise ServerFault(f"{self._url} answered the score {score}")
+            raise ServerFailedError(f"{self._url} answered the score {score}")
         reward = score - session.score if self._wire.running else score
         session.score += reward
         session.turn += 1
@@ -148,7 +149,7 @@ class AgentGymClient:
         """Ends the session as far as the server can be told; raises nothing."""
         try:
             await self._ask("close", {self._wire.field: session.number}, time.monotonic() + 5.0)
-        except EnvironmentFault:
+        except EnvironmentCallError:
             return
 
     def _deadline(self, deadline_s: float | None) -> float:
@@ -156,26 +157,26 @@ class AgentGymClient:
 
     async def _ask(self, operation: str, body: Any, deadline: float) -> Any:
         """Repeats only what never reached the server."""
-        if self._transport is None:
+        if self._http is None:
             raise RuntimeError("use the client as a context manager: async with AgentGymClient(...) as client")
         url = f"{self._url}/{operation}"
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                status, content = await self._transport.exchange("POST", url, deadline, json.dumps(body).encode())
+                status, content = await self._http.exchange("POST", url, deadline, json.dumps(body).encode())
                 break
-            except Unreachable as fault:
+            except UnreachableError as fault:
                 if fault.sent:
                     raise
                 pause_s = await pause(pause_s, deadline, fault)
         if status != 200:
-            raise fault_of(status, f"{url}: {status} {content[:200]!r}", of_session=True)
+            raise error_of_status(status, f"{url}: {status} {content[:200]!r}", of_session=True)
         try:
             reply = json.loads(content)
         except ValueError as unreadable:
-            raise ServerFault(f"{url} answered what is no JSON: {content[:200]!r}") from unreadable
+            raise ServerFailedError(f"{url} answered what is no JSON: {content[:200]!r}") from unreadable
         if isinstance(reply, dict) and "error" in reply:  # their errors have status 200
-            raise ServerFault(f"{url}: {reply['error']}")
+            raise ServerFailedError(f"{url}: {reply['error']}")
         return reply
 
 
@@ -183,12 +184,12 @@ def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
     """What `read` finds in the reply.
 
     Raises:
-        ServerFault: It is not there or of another type.
+        ServerFailedError: It is not there or of another type.
     """
     try:
         value = read(reply)
     except (KeyError, TypeError) as missing:
-        raise ServerFault(f"the answer lacks a field: {missing!r} in {str(reply)[:200]}") from missing
+        raise ServerFailedError(f"the answer lacks a field: {missing!r} in {str(reply)[:200]}") from missing
     if not isinstance(value, types):
-        raise ServerFault(f"the answer has {value!r} where {' or '.join(type_.__name__ for type_ in types)} belongs")
+        raise ServerFailedError(f"the answer has {value!r} where {' or '.join(type_.__name__ for type_ in types)} belongs")
     return value

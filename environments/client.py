@@ -1,7 +1,7 @@
 """The asynchronous client of environment servers, used by whoever plays episodes.
 
 Everything is retried while a server is unreachable or busy, until the call's deadline: steps carry their turn, so that a repeated one
-is answered, not performed, again. What cannot be mended by waiting is raised as one of the types under `EnvironmentFault`; a fault
+is answered, not performed, again. What cannot be mended by waiting is raised as one of the types under `EnvironmentCallError`; a fault
 never turns into an observation or a reward.
 """
 
@@ -21,32 +21,30 @@ from urllib.parse import quote
 import msgspec
 
 from environments.environment import Step
-from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
-from environments.together import Together
-from environments.transport import (
-    FIRST_PAUSE_S,
-    Busy,
-    DeadlineExceeded,
-    EnvironmentFault,
-    Refused,
-    ServerFault,
-    SessionLost,
-    Transport,
-    Unreachable,
-    fault_of,
-    pause,
+from environments.errors import (
+    BusyError,
+    DeadlineExceededError,
+    EnvironmentCallError,
+    RefusedError,
+    ServerFailedError,
+    SessionLostError,
+    UnreachableError,
+    error_of_status,
 )
+from environments.http import FIRST_PAUSE_S, HttpClient, pause
+from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
+from environments.request_batcher import RequestBatcher
 
 __all__ = [
-    "Busy",
-    "DeadlineExceeded",
+    "BusyError",
+    "DeadlineExceededError",
+    "EnvironmentCallError",
     "EnvironmentClient",
-    "EnvironmentFault",
-    "Refused",
-    "ServerFault",
+    "RefusedError",
+    "ServerFailedError",
     "Session",
-    "SessionLost",
-    "Unreachable",
+    "SessionLostError",
+    "UnreachableError",
 ]
 
 log = logging.getLogger(__name__)
@@ -70,14 +68,14 @@ class Replica:
         sessions: Ours on it.
         room: About how many sessions of ours it could hold beside those of others; infinite before it has said so.
         avoided_until: When it may get new sessions again (time.monotonic()).
-        together: Where calls share requests, once it has said that it answers promptly.
+        batcher: Where calls share requests, once it has said that it answers promptly.
     """
 
     url: str
     sessions: int = 0
     room: float = math.inf
     avoided_until: float = 0.0
-    together: Together | None = None
+    batcher: RequestBatcher | None = None
 
 
 @dataclass(eq=False)
@@ -111,17 +109,17 @@ class EnvironmentClient:
         self._replicas = [Replica(url.rstrip("/")) for url in urls]
         self._deadline_s = deadline_s
         self._connections = connections
-        self._transport: Transport | None = None
+        self._http: HttpClient | None = None
         self._sessions: dict[str, Session] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        self._transport = Transport(self._connections)
+        self._http = HttpClient(self._connections)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         """Closes the sessions still open, as far as the servers can be reached, and the connections."""
-        assert self._transport is not None
+        assert self._http is not None
         try:
             if self._abandoned:
                 await asyncio.wait(self._abandoned, timeout=1.0)
@@ -129,8 +127,8 @@ class EnvironmentClient:
         finally:
             for task in self._abandoned:
                 task.cancel()
-            await self._transport.close()
-            self._transport = None
+            await self._http.close()
+            self._http = None
 
     async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
         """Opens a session and begins task `index`, in one request; returns the session and the first observation.
@@ -143,7 +141,8 @@ class EnvironmentClient:
             deadline_s: Seconds that this call may take.
 
         Raises:
-            EnvironmentFault: Unreachable, DeadlineExceeded, Busy, ServerFault, or Refused (there is no such task).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, BusyError, ServerFailedError, or
+                RefusedError (there is no such task).
         """
         starting = asyncio.ensure_future(self._start(index, lease_s, deadline_s))
         try:
@@ -158,18 +157,19 @@ class EnvironmentClient:
         After a cancelled or failed step the session can be asked again with the same action, or closed.
 
         Raises:
-            EnvironmentFault: Unreachable, DeadlineExceeded, SessionLost, ServerFault, or Refused (the episode is over).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, SessionLostError, ServerFailedError, or
+                RefusedError (the episode is over).
         """
         item = StepItem(session.id, session.turn, action)
         try:
             reply = await self._perform(lambda: session.replica, "step", item, deadline_s)
-        except (SessionLost, ServerFault):
+        except (SessionLostError, ServerFailedError):
             self._forget(session)
             raise
         if reply.observation is None or reply.reward is None or reply.done is None or not math.isfinite(reply.reward):
-            raise ServerFault(f"{session.replica.url} answered a step without a valid observation, reward and done: {reply}")
+            raise ServerFailedError(f"{session.replica.url} answered a step without a valid observation, reward and done: {reply}")
         if reply.turn != session.turn:
-            raise ServerFault(f"{session.replica.url} answered turn {reply.turn} when asked for turn {session.turn}")
+            raise ServerFailedError(f"{session.replica.url} answered turn {reply.turn} when asked for turn {session.turn}")
         session.turn += 1
         return Step(reply.observation, reply.reward, reply.done)
 
@@ -178,19 +178,19 @@ class EnvironmentClient:
         self._forget(session)
         try:
             await self._perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
-        except SessionLost:
+        except SessionLostError:
             pass
-        except EnvironmentFault as fault:
+        except EnvironmentCallError as fault:
             log.warning("could not close a session; its lease will end it: %s", fault)
 
-    async def health(self) -> dict[str, Health | EnvironmentFault]:
+    async def health(self) -> dict[str, Health | EnvironmentCallError]:
         """What each server says of itself within some seconds, or why it did not, by URL. Nothing is retried."""
         deadline = time.monotonic() + HEALTH_S
         asked = (self._read_once(replica, "/health", Health, deadline) for replica in self._replicas)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        result: dict[str, Health | EnvironmentFault] = {}
+        result: dict[str, Health | EnvironmentCallError] = {}
         for replica, answer in zip(self._replicas, answers, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, EnvironmentFault):
+            if isinstance(answer, BaseException) and not isinstance(answer, EnvironmentCallError):
                 raise answer
             result[replica.url] = answer
         return result
@@ -199,12 +199,12 @@ class EnvironmentClient:
         """The world that all the servers host.
 
         Raises:
-            EnvironmentFault: A server does not answer; Refused: they host different worlds or versions.
+            EnvironmentCallError: A server does not answer; RefusedError: they host different worlds or versions.
         """
         worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
         for replica, world in zip(self._replicas, worlds, strict=True):
             if (world.name, world.version) != (worlds[0].name, worlds[0].version):
-                raise Refused(
+                raise RefusedError(
                     f"{replica.url} hosts {world.name} {world.version}, but {self._replicas[0].url} hosts "
                     f"{worlds[0].name} {worlds[0].version}: all URLs must be servers of one world"
                 )
@@ -214,7 +214,7 @@ class EnvironmentClient:
         """The task indices of a split or of another named list, in their fixed order.
 
         Raises:
-            EnvironmentFault: A server does not answer; Refused: the world has no such list.
+            EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
         """
         return (await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
@@ -222,7 +222,7 @@ class EnvironmentClient:
         """The kind of each task of a list, e.g. "depth 2", by its index; empty where the world tells none.
 
         Raises:
-            EnvironmentFault: A server does not answer; Refused: the world has no such list.
+            EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
         """
         found = await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
@@ -240,13 +240,13 @@ class EnvironmentClient:
         try:
             reply = await self._perform(choose, "create", CreateItem(index, lease_s), deadline_s)
             if reply.session is None or reply.observation is None:
-                raise ServerFault(f"{asked[-1].url} answered create without a session and an observation: {reply}")
+                raise ServerFailedError(f"{asked[-1].url} answered create without a session and an observation: {reply}")
         except BaseException:
             asked[-1].sessions -= 1
             raise
         asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
-        if reply.prompt and asked[-1].together is None:
-            asked[-1].together = Together(partial(self._ask, asked[-1]))
+        if reply.batchable and asked[-1].batcher is None:
+            asked[-1].batcher = RequestBatcher(partial(self._ask, asked[-1]))
         session = Session(reply.session, index, asked[-1])
         self._sessions[session.id] = session
         return session, reply.observation
@@ -254,7 +254,7 @@ class EnvironmentClient:
     async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
         try:
             session, _ = await starting
-        except EnvironmentFault:
+        except EnvironmentCallError:
             return
         await self.close(session)
 
@@ -269,7 +269,7 @@ class EnvironmentClient:
             return
         try:
             await self._ask(replica, "close", items, time.monotonic() + 1.0)
-        except EnvironmentFault as fault:
+        except EnvironmentCallError as fault:
             log.warning("could not close %d sessions; their leases will end them: %s", len(items), fault)
 
     def _forget(self, session: Session) -> None:
@@ -287,17 +287,17 @@ class EnvironmentClient:
         while True:
             replica = choose()
             try:
-                if replica.together is None:
+                if replica.batcher is None:
                     [reply] = await self._ask(replica, operation, [item], deadline)
                 else:
-                    reply = await replica.together.ask(operation, item, deadline)
+                    reply = await replica.batcher.ask(operation, item, deadline)
                 if reply.status != 200:
-                    raise _fault(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
+                    raise _error(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
                 return reply
-            except (Unreachable, Busy) as fault:
+            except (UnreachableError, BusyError) as fault:
                 replica.avoided_until = time.monotonic() + AVOID_S
                 pause_s = await pause(pause_s, deadline, fault)
-            except DeadlineExceeded:
+            except DeadlineExceededError:
                 replica.avoided_until = time.monotonic() + AVOID_S
                 raise
 
@@ -310,9 +310,9 @@ class EnvironmentClient:
             replies = Replies(error=Error("unreadable", f"an answer that is not of our dialect: {body[:200]!r} ({unreadable})"))
             status = 500 if status == 200 else status
         if not replies.items and items:
-            raise _fault(status, replies.error, url)
+            raise _error(status, replies.error, url)
         if len(replies.items) != len(items):
-            raise ServerFault(f"{url} answered {len(replies.items)} items to {len(items)}")
+            raise ServerFailedError(f"{url} answered {len(replies.items)} items to {len(items)}")
         return replies.items
 
     async def _read(self, replica: Replica, path: str, kind: type[T]) -> T:
@@ -322,22 +322,22 @@ class EnvironmentClient:
         while True:
             try:
                 return await self._read_once(replica, path, kind, deadline)
-            except (Unreachable, Busy) as fault:
+            except (UnreachableError, BusyError) as fault:
                 pause_s = await pause(pause_s, deadline, fault)
 
     async def _read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
         status, body = await self._exchange("GET", replica.url + path, deadline)
         if status != 200:
-            raise _fault(status, None, replica.url + path, body)
+            raise _error(status, None, replica.url + path, body)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            raise ServerFault(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
+            raise ServerFailedError(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
 
     async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
-        if self._transport is None:
+        if self._http is None:
             raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
-        return await self._transport.exchange(method, url, deadline, body)
+        return await self._http.exchange(method, url, deadline, body)
 
 
 def _encode(content: dict[str, Any]) -> bytes:
@@ -349,6 +349,6 @@ def _encode(content: dict[str, Any]) -> bytes:
         return msgspec.json.encode(content)
 
 
-def _fault(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentFault:
+def _error(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentCallError:
     why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
-    return fault_of(status, f"{url}: {status}{why}", of_session=of_session)
+    return error_of_status(status, f"{url}: {status}{why}", of_session=of_session)

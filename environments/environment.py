@@ -121,3 +121,7 @@ class EpisodeOverError(WorldError):
 
 class OracleError(WorldError):
     """The oracle has no solution from this state."""
+
+
+class InvalidActionError(WorldError):
+    """A text that is no action of the world; the message is the observation that answers it."""

@@ -92,7 +92,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     error: Error | None = None
     number: int | None = None
     """create in the AgentGym dialect: the session's integer id."""
-    prompt: bool = False
+    batchable: bool = False
     """create: whether an answer takes so little that sessions can share a request: none waits for a slow one."""
 
 

@@ -180,7 +180,7 @@ def name_of(collection: Collection, settings: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     from configs.recipe import RecipeError
-    from environments.client import EnvironmentFault
+    from environments.client import EnvironmentCallError
     from tasks.policy.engine import EngineFault
     from tasks.provision.errors import ProvisionError
     from tasks.rollout.shelf import OtherCollection
@@ -188,7 +188,7 @@ if __name__ == "__main__":
     try:
         with RECORDS:
             collect(COLLECTION, FOLDER)
-    except (EngineFault, EnvironmentFault, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
+    except (EngineFault, EnvironmentCallError, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)

@@ -130,7 +130,7 @@ def send_what_waits(seconds: float = 2.0) -> None:
 def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
     from configs.recipe import RecipeError
-    from environments.client import EnvironmentFault
+    from environments.client import EnvironmentCallError
     from tasks.provision.errors import ProvisionError
     from tasks.tracking.library import TrackingError
     from tasks.tracking.run_folder import RunBusy
@@ -141,7 +141,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
             run()
     except (RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EnvironmentFault, ProvisionError, TrackingError, TrainerFailed) as problem:
+    except (EnvironmentCallError, ProvisionError, TrackingError, TrainerFailed) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues from the last checkpoint.") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command continues from the last checkpoint.", file=sys.stderr)

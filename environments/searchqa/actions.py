@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from environments.environment import InvalidActionError
+
 MAX_CHARACTERS = 500
 FORMS = "The actions are: <search>query</search> to look something up and <answer>text</answer> to answer the question."
 
@@ -27,15 +29,11 @@ class Action:
     well_formed: bool
 
 
-class RefusedError(Exception):
-    """A reply that holds no action; the text says why."""
-
-
 def parse_action(reply: str) -> Action:
     """The first complete `<search>` or `<answer>` of a reply; whatever stands around it is ignored.
 
     Raises:
-        RefusedError: There is none, or what it holds is empty or too long; the message is the observation.
+        InvalidActionError: There is none, or what it holds is empty or too long; the message is the observation.
     """
     # Plain searches, because a regular expression takes quadratic time where a tag is opened again and again.
     found: tuple[int, int, Kind] | None = None
@@ -45,12 +43,12 @@ def parse_action(reply: str) -> Action:
         if stop >= 0 and (found is None or start < found[0]):
             found = start, stop, kind
     if found is None:
-        raise RefusedError(f"The message holds no complete action. {FORMS}")
+        raise InvalidActionError(f"The message holds no complete action. {FORMS}")
     start, stop, kind = found
     inner = reply[start + len(f"<{kind}>") : stop].strip()
     if not inner:
-        raise RefusedError(f"The {kind} is empty. {FORMS}")
+        raise InvalidActionError(f"The {kind} is empty. {FORMS}")
     if len(inner) > MAX_CHARACTERS:
-        raise RefusedError(f"The {kind} has {len(inner)} characters; at most {MAX_CHARACTERS} are read. Make it shorter.")
+        raise InvalidActionError(f"The {kind} has {len(inner)} characters; at most {MAX_CHARACTERS} are read. Make it shorter.")
     text = " ".join(inner.encode("utf-8", "replace").decode().split())
     return Action(kind, text, not reply[stop + len(f"</{kind}>") :].strip())

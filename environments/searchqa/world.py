@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from environments.environment import EpisodeOverError, OracleError, Step
-from environments.searchqa.actions import MAX_CHARACTERS, RefusedError, parse_action
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from environments.searchqa.actions import MAX_CHARACTERS, parse_action
 from environments.searchqa.facts.cache import facts_library
 from environments.searchqa.library import Library, Question
 from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
@@ -60,7 +60,7 @@ class SearchQAEnvironment:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         try:
             meant = parse_action(action)
-        except RefusedError as refused:
+        except InvalidActionError as refused:
             self._well_formed = False
             return Step(str(refused), 0.0, False)
         self._well_formed = self._well_formed and meant.well_formed

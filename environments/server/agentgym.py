@@ -20,9 +20,9 @@ from starlette.routing import Route
 
 from environments.environment import Split, World
 from environments.protocol import Int64, Reply
-from environments.server.host import Call, Host
-from environments.server.sessions import Refusal
-from environments.server.web import Operation, answer, decode, encode
+from environments.server.dispatcher import Call, Dispatcher
+from environments.server.json_api import Operation, answer, decode, encode
+from environments.server.sessions import RequestError
 
 
 def _showing(show: Callable[[str], Any]) -> Callable[[Reply], Any]:
@@ -233,8 +233,8 @@ DIALECTS: dict[str, Dialect] = {
 class AgentGym:
     """The dialect of one world. A world without an entry in DIALECTS has no operation and no route."""
 
-    def __init__(self, host: Host, world: World) -> None:
-        self._host = host
+    def __init__(self, dispatcher: Dispatcher, world: World) -> None:
+        self._dispatcher = dispatcher
         self._dialect = DIALECTS.get(world.name)
         # AgentGym knows no splits: its index counts through all tasks.
         self._tasks: Sequence[int] = sorted(index for split in get_args(Split) for index in world.tasks(split))
@@ -300,22 +300,22 @@ class AgentGym:
         return ask
 
     async def _perform(self, operation: str, call: Call) -> Reply:
-        [reply] = await self._host.perform(operation, [call])
+        [reply] = await self._dispatcher.perform(operation, [call])
         if reply.error is not None:
-            raise Refusal(reply.status, reply.error.type, reply.error.message, reply.error.field)
+            raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
         return reply
 
     def _operation(self, name: str, body_type: type[msgspec.Struct], perform: Callable[[Dialect, Any], Awaitable[Any]]) -> Operation:
         assert self._dialect is not None
         dialect = self._dialect
         decoder = msgspec.json.Decoder(body_type, strict=False)
-        seconds = self._host.sessions.metrics.request_seconds("agentgym", name)
+        seconds = self._dispatcher.sessions.metrics.request_seconds("agentgym", name)
 
         async def operation(body: bytes) -> tuple[int, bytes]:
             began = time.perf_counter()
             try:
                 status, content = 200, encode(await perform(dialect, decode(decoder, body or b"{}")))
-            except Refusal as refusal:
+            except RequestError as refusal:
                 status, content = _refused(refusal)
             seconds.observe(time.perf_counter() - began)
             return status, content
@@ -336,16 +336,16 @@ class AgentGym:
             try:
                 number = request.query_params.get(name, "")
                 if not (number.isascii() and number.isdecimal() and len(number) < 19):
-                    raise Refusal(422, "invalid_field", f"{name} is a session's number", name)
+                    raise RequestError(422, "invalid_field", f"{name} is a session's number", name)
                 return answer(show(await self._perform(operation, (int(number), *arguments))))
-            except Refusal as refusal:
+            except RequestError as refusal:
                 status, content = _refused(refusal)
                 return Response(content, status, media_type="application/json")
 
         return Route(path, handle)
 
 
-def _refused(refusal: Refusal) -> tuple[int, bytes]:
+def _refused(refusal: RequestError) -> tuple[int, bytes]:
     """Status and body; their validation errors are 422 with a `detail`, malformed JSON included."""
     error = refusal.error
     body: dict[str, Any] = {"error": error.message}

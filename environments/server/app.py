@@ -24,12 +24,12 @@ from environments.environment import Split, World
 from environments.protocol import Error, Health
 from environments.server import v1
 from environments.server.agentgym import AgentGym
-from environments.server.connection import Connection
-from environments.server.host import Call, Host
+from environments.server.dispatcher import Call, Dispatcher
+from environments.server.fast_http import FastHttpProtocol
+from environments.server.json_api import JsonApi, answer
 from environments.server.metrics import Metrics, exposition
-from environments.server.peers import Peers, listen
-from environments.server.sessions import Refusal, Sessions
-from environments.server.web import Front, answer
+from environments.server.sessions import RequestError, Sessions
+from environments.server.worker_ipc import OtherWorkers, listen
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Place:
     secret: bytes
 
 
-def build_app(world: World, options: Options, place: Place | None = None) -> Front:
+def build_app(world: World, options: Options, place: Place | None = None) -> JsonApi:
     """The application that serves `world`: both dialects, health, metrics, OpenAPI."""
     metrics = Metrics(lambda: len(sessions))
     sessions = Sessions(
@@ -75,22 +75,22 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
         workers=place.workers if place else 1,
         secret=place.secret if place else None,
     )
-    peers = Peers(place.address, place.worker, place.workers) if place else None
-    host = Host(sessions, worker=place.worker if place else 0, peers=peers)
+    others = OtherWorkers(place.address, place.worker, place.workers) if place else None
+    dispatcher = Dispatcher(sessions, worker=place.worker if place else 0, others=others)
     tasks = sum(len(world.tasks(split)) for split in get_args(Split))
 
     async def health(_: Request) -> Response:
-        counts = await host.session_counts()
+        counts = await dispatcher.session_counts()
         return answer(Health(world.name, world.version, tasks, sum(counts.values()), len(counts)))
 
     async def show_metrics(_: Request) -> Response:
-        return Response(exposition(await host.families()), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(exposition(await dispatcher.families()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def count_error(type: str) -> None:
         metrics.errors.labels(type).inc()
 
     async def refused(_: Request, refusal: Exception) -> Response:
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, RequestError)
         count_error(refusal.error.type)
         return answer({"error": refusal.error}, refusal.status)
 
@@ -100,17 +100,17 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
         count_error(error.type)
         return answer({"error": error}, fault.status_code)
 
-    async def serve_peer(operation: str, calls: list[Call]) -> object:
+    async def serve_worker(operation: str, calls: list[Call]) -> object:
         if operation == "sessions":
             return len(sessions)
         if operation == "metrics":
             return metrics.families()
-        return await host.perform_here(operation, calls)
+        return await dispatcher.perform_here(operation, calls)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        listener = await listen(place.address, place.worker, serve_peer) if place else None
-        sweeping = asyncio.create_task(host.sweep())
+        listener = await listen(place.address, place.worker, serve_worker) if place else None
+        sweeping = asyncio.create_task(dispatcher.sweep())
         # What a world can do before the first session asks for it. Requests need not wait until it is done.
         if hasattr(world, "prepare"):
             threading.Thread(target=world.prepare, name="prepare", daemon=True).start()
@@ -121,15 +121,15 @@ def build_app(world: World, options: Options, place: Place | None = None) -> Fro
         sweeping.cancel()
         if listener is not None:
             listener.close()
-        await host.close()
+        await dispatcher.close()
 
-    theirs = AgentGym(host, world)
+    theirs = AgentGym(dispatcher, world)
     rest = Starlette(
         routes=[*v1.routes(world), *theirs.routes(), Route("/health", health), Route("/metrics", show_metrics)],
-        exception_handlers={Refusal: refused, HTTPException: not_routed},
+        exception_handlers={RequestError: refused, HTTPException: not_routed},
         lifespan=lifespan,
     )
-    return Front({**v1.operations(host), **theirs.operations()}, rest, count_error)
+    return JsonApi({**v1.operations(dispatcher), **theirs.operations()}, rest, count_error)
 
 
 def open_socket(options: Options) -> socket.socket:
@@ -156,7 +156,7 @@ def serve_world(world: World, options: Options, listener: socket.socket, place: 
     config = uvicorn.Config(
         build_app(world, options, place),
         loop="uvloop",
-        http=Connection,
+        http=FastHttpProtocol,
         proxy_headers=False,
         ws="none",
         lifespan="on",

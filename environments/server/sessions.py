@@ -22,7 +22,7 @@ SessionRef = str | int
 """How a request names a session: our dialect by its id, AgentGym's by its number."""
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """A request or an item that is not served, with the status and the error that say why."""
 
     def __init__(self, status: int, type: str, message: str, field: str | None = None) -> None:
@@ -90,7 +90,7 @@ class Sessions:
         """Performs one of create, reset, step, close, observe; a refusal becomes a reply that says why."""
         try:
             reply: Reply = getattr(self, operation)(*call)
-        except Refusal as refusal:
+        except RequestError as refusal:
             self.metrics.errors.labels(refusal.error.type).inc()
             return Reply(status=refusal.status, error=refusal.error)
         return reply
@@ -102,7 +102,7 @@ class Sessions:
         try:
             reply: Reply = await getattr(self, f"{operation}_awaited")(*call)
             return reply
-        except Refusal as refusal:
+        except RequestError as refusal:
             self.metrics.errors.labels(refusal.error.type).inc()
             return Reply(status=refusal.status, error=refusal.error)
 
@@ -112,7 +112,7 @@ class Sessions:
         if index is not None:
             try:
                 self._begin(session, index)
-            except Refusal:
+            except RequestError:
                 self.end(session, "failed")
                 raise
         return self._opened(session, reply)
@@ -123,7 +123,7 @@ class Sessions:
         if index is not None:
             try:
                 await self._begin_awaited(session, index)
-            except Refusal:
+            except RequestError:
                 self.end(session, "failed")
                 raise
         return self._opened(session, reply)
@@ -166,7 +166,7 @@ class Sessions:
         """The last reply that held an observation."""
         session = self.find(ref)
         if session.last is None:
-            raise Refusal(409, "episode_over", "no episode has begun; reset the session first")
+            raise RequestError(409, "episode_over", "no episode has begun; reset the session first")
         return session.last
 
     def look(self, ref: SessionRef, attribute: str) -> Reply:
@@ -198,17 +198,17 @@ class Sessions:
         """The open session of that id or number, its lease renewed.
 
         Raises:
-            Refusal: 404 it never was, 410 it has ended.
+            RequestError: 404 it never was, 410 it has ended.
         """
         session = self._open.get(ref)
         now = self._clock()
         if session is None:
             if self._was_given_out(ref):
-                raise Refusal(410, "session_ended", "the session has ended: closed, lease run out, or its process gone", "session")
-            raise Refusal(404, "no_such_session", "there is no such session", "session")
+                raise RequestError(410, "session_ended", "the session has ended: closed, lease run out, or its process gone", "session")
+            raise RequestError(404, "no_such_session", "there is no such session", "session")
         if session.expires < now:
             self.end(session, "expired")
-            raise Refusal(410, "session_ended", f"the session's lease of {session.lease_s:g} s ran out", "session")
+            raise RequestError(410, "session_ended", f"the session's lease of {session.lease_s:g} s ran out", "session")
         session.expires = now + session.lease_s
         return session
 
@@ -247,7 +247,7 @@ class Sessions:
     def _open_session(self, lease_s: float | None, numbered: bool) -> tuple[Session, Reply]:
         with self._count_lock:
             if self._count >= self.limit:
-                raise Refusal(503, "session_limit", f"all {self.limit} sessions of this server are in use; try again later")
+                raise RequestError(503, "session_limit", f"all {self.limit} sessions of this server are in use; try again later")
             self._count += 1
             number = self._next
             self._next += self._workers
@@ -257,15 +257,15 @@ class Sessions:
             with self._count_lock:
                 self._count -= 1
             log.exception("the world failed to create a session", extra={"world": self.world.name})
-            raise _world_fault(fault) from fault
+            raise _world_error(fault) from fault
         session = Session(environment, self._sign(number), number, lease_s or self.default_lease_s)
         self._open[session.id] = session
         if numbered:
             self._open[number] = session
         self.metrics.sessions.labels("created").inc()
-        prompt = not getattr(self.world, "blocking", False)
+        batchable = not getattr(self.world, "blocking", False)
         free = (self.limit - self._count) * self._workers  # the other workers are taken to be as full as this one
-        return session, Reply(200, session.id, session.lease_s, free, number=number if numbered else None, prompt=prompt)
+        return session, Reply(200, session.id, session.lease_s, free, number=number if numbered else None, batchable=batchable)
 
     def _opened(self, session: Session, reply: Reply) -> Reply:
         if session.last is not None:
@@ -315,18 +315,18 @@ class Sessions:
         session.expires = self._clock() + session.lease_s
         return reply
 
-    def _refusal(self, session: Session, operation: str, fault: Exception, index: int | None = None) -> Refusal:
+    def _refusal(self, session: Session, operation: str, fault: Exception, index: int | None = None) -> RequestError:
         """What answers a fault of the world: the client's by the contract, or the world's own, which ends the session."""
         if isinstance(fault, TaskIndexError) and operation == "reset":
-            return Refusal(422, "no_such_task", f"{fault or index}; GET /v1/tasks lists the tasks", "index")
+            return RequestError(422, "no_such_task", f"{fault or index}; GET /v1/tasks lists the tasks", "index")
         if isinstance(fault, EpisodeOverError) and operation == "step":
             return _episode_over(fault)
         return self._failed(session, operation, fault)
 
-    def _failed(self, session: Session, operation: str, fault: Exception) -> Refusal:
+    def _failed(self, session: Session, operation: str, fault: Exception) -> RequestError:
         log.exception("the world failed", extra={"world": self.world.name, "operation": operation, "session": session.id})
         self.end(session, "failed")
-        return _world_fault(fault)
+        return _world_error(fault)
 
     def _sign(self, number: int) -> str:
         prefix = f"{number:x}"
@@ -346,12 +346,12 @@ def _repeated(session: Session, turn: int, action: str) -> Reply:
     """What the turn before this one was answered.
 
     Raises:
-        Refusal: It is another turn, or was performed with another action.
+        RequestError: It is another turn, or was performed with another action.
     """
     if turn != session.turn - 1 or session.last is None:
-        raise Refusal(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
+        raise RequestError(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
     if action != session.action:
-        raise Refusal(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
+        raise RequestError(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
     return session.last
 
 
@@ -361,11 +361,11 @@ def _check(observation: str) -> None:
         observation.encode()
 
 
-def _episode_over(over: EpisodeOverError) -> Refusal:
-    return Refusal(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first")
+def _episode_over(over: EpisodeOverError) -> RequestError:
+    return RequestError(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first")
 
 
-def _world_fault(fault: Exception) -> Refusal:
+def _world_error(fault: Exception) -> RequestError:
     # A world says by its own types what is no bug of it, such as a program that it needs and that died.
     why = "the world failed" if isinstance(fault, WorldError) else "the world failed, which is a bug in it"
-    return Refusal(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])
+    return RequestError(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])

@@ -13,25 +13,25 @@ from starlette.routing import Route
 
 from environments.environment import Split, World
 from environments.protocol import MAX_ITEMS, CloseItem, CreateItem, Replies, Reply, ResetItem, StepItem, TaskList, WorldInfo
-from environments.server.host import Host
+from environments.server.dispatcher import Dispatcher
+from environments.server.json_api import Operation, answer, decode, encode
 from environments.server.openapi import document
-from environments.server.sessions import Refusal
-from environments.server.web import Operation, answer, decode, encode
+from environments.server.sessions import RequestError
 
 ITEMS: dict[str, type[msgspec.Struct]] = {"create": CreateItem, "reset": ResetItem, "step": StepItem, "close": CloseItem}
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def operations(host: Host) -> dict[str, Operation]:
+def operations(dispatcher: Dispatcher) -> dict[str, Operation]:
     """The dialect's operations by path."""
-    return {f"/v1/{name}": _operation(host, name, item) for name, item in ITEMS.items()}
+    return {f"/v1/{name}": _operation(dispatcher, name, item) for name, item in ITEMS.items()}
 
 
-def _operation(host: Host, name: str, item: type[msgspec.Struct]) -> Operation:
+def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) -> Operation:
     whole = msgspec.json.Decoder(msgspec.defstruct("Items", [("items", list[item])], forbid_unknown_fields=True))  # type: ignore[valid-type]
     parts = msgspec.json.Decoder(msgspec.defstruct("RawItems", [("items", list[msgspec.Raw])], forbid_unknown_fields=True))
     part = msgspec.json.Decoder(item)
-    seconds = host.sessions.metrics.request_seconds("v1", name)
+    seconds = dispatcher.sessions.metrics.request_seconds("v1", name)
 
     async def operation(body: bytes) -> tuple[int, bytes]:
         began = time.perf_counter()
@@ -40,9 +40,9 @@ def _operation(host: Host, name: str, item: type[msgspec.Struct]) -> Operation:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # perhaps one item is wrong: the others are still served
             items = [_decoded(part, raw) for raw in decode(parts, body).items]  # type: ignore[attr-defined]
         if len(items) > MAX_ITEMS:
-            raise Refusal(413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {len(items)}", "items")
+            raise RequestError(413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {len(items)}", "items")
         calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
-        performed = await host.perform(name, calls)
+        performed = await dispatcher.perform(name, calls)
         if len(calls) < len(items):
             answers = iter(performed)
             performed = [entry if isinstance(entry, Reply) else next(answers) for entry in items]
@@ -57,7 +57,7 @@ def _operation(host: Host, name: str, item: type[msgspec.Struct]) -> Operation:
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
     try:
         return decode(decoder, raw)
-    except Refusal as refusal:
+    except RequestError as refusal:
         return Reply(status=refusal.status, error=refusal.error)
 
 
@@ -83,7 +83,7 @@ def routes(world: World) -> list[Route]:
         try:
             found = TaskList(name, list(world.tasks(name)))
         except KeyError as unknown:
-            raise Refusal(422, "invalid_field", str(unknown.args[0])[:1000], "split") from None
+            raise RequestError(422, "invalid_field", str(unknown.args[0])[:1000], "split") from None
         tag = getattr(world, "tag", None)
         if tag is not None and request.query_params.get("tags") == "1":
             found.tags = await asyncio.to_thread(lambda: [tag(index) for index in found.tasks])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from environments.environment import InvalidActionError
 from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
 MAX_CHARACTERS = 500
@@ -35,23 +36,19 @@ class Inventory:
     """Look at what is held."""
 
 
-class RefusedError(Exception):
-    """An action that means nothing in any state; the text says why."""
-
-
 def parse_action(action: str) -> Get | Craft | Inventory:
     """What `action` means. Case, surrounding space, `minecraft:` and underscores make no difference.
 
     Raises:
-        RefusedError: It is not an action of this world; the message is the observation.
+        InvalidActionError: It is not an action of this world; the message is the observation.
     """
     if len(action) > MAX_CHARACTERS:
-        raise RefusedError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
+        raise InvalidActionError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
     text = action.strip()
     if not text:
-        raise RefusedError(f"The action is empty. {FORMS}")
+        raise InvalidActionError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
-        raise RefusedError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
+        raise InvalidActionError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
     return _parse(text)
 
 
@@ -64,27 +61,27 @@ def _parse(text: str) -> Get | Craft | Inventory:
         return _parse_craft(rest)
     if verb == "inventory" and not rest:
         return Inventory()
-    raise RefusedError(f"The action '{_shown(text)}' is not understood. {FORMS}")
+    raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
 
 
 def _parse_get(text: str) -> Get:
     count, name = _counted(text, "get N item")
     if "," in name:
-        raise RefusedError("Only one item can be got at a time: 'get N item'.")
+        raise InvalidActionError("Only one item can be got at a time: 'get N item'.")
     item = _item(name)
     book = recipe_book()
     if item in book.raw:
         return Get(item, count)
     if item in book.members:
-        raise RefusedError(f"'{item}' means any of {_some_members(book, item)}; each must be crafted.")
-    raise RefusedError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
+        raise InvalidActionError(f"'{item}' means any of {_some_members(book, item)}; each must be crafted.")
+    raise InvalidActionError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
 
 
 def _parse_craft(text: str) -> Craft:
     form = "craft N item using N item, N item"
     target, using, listed = text.partition(" using ")
     if not using:
-        raise RefusedError(f"Say what to use: '{form}'.")
+        raise InvalidActionError(f"Say what to use: '{form}'.")
     count, name = _counted(target, form)
     output = _item(name)
     given: dict[str, int] = {}
@@ -95,20 +92,20 @@ def _parse_craft(text: str) -> Craft:
 
     book = recipe_book()
     if output in book.members:
-        raise RefusedError(f"'{output}' means any of {_some_members(book, output)}; name the one to craft.")
+        raise InvalidActionError(f"'{output}' means any of {_some_members(book, output)}; name the one to craft.")
     if output not in book.recipes:
-        raise RefusedError(f"Nothing crafts {output}; it can be got with 'get'.")
+        raise InvalidActionError(f"Nothing crafts {output}; it can be got with 'get'.")
     for item in given:
         if item in book.members and item not in book.raw:
-            raise RefusedError(f"'{item}' means any of {_some_members(book, item)}; name the one to use.")
+            raise InvalidActionError(f"'{item}' means any of {_some_members(book, item)}; name the one to use.")
     for recipe in book.recipes[output]:
         taken = _fill(book, recipe, given)
         if taken is None:
             continue
         if taken != dict(recipe.ingredients) or count != recipe.count:
-            raise RefusedError(f"The counts are wrong: one craft is '{recipe.command()}'.")
+            raise InvalidActionError(f"The counts are wrong: one craft is '{recipe.command()}'.")
         return Craft(recipe, given)
-    raise RefusedError(f"No recipe makes {output} from {' and '.join(given)}.")
+    raise InvalidActionError(f"No recipe makes {output} from {' and '.join(given)}.")
 
 
 def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, int] | None:
@@ -129,10 +126,10 @@ def _counted(text: str, form: str) -> tuple[int, str]:
     text = text.strip()
     digits, _, name = text.partition(" ")
     if not digits.isdigit() or not name:
-        raise RefusedError(f"'{_shown(text)}' is not a count and an item, such as '2 stick': '{form}'.")
+        raise InvalidActionError(f"'{_shown(text)}' is not a count and an item, such as '2 stick': '{form}'.")
     count = int(digits)
     if not 1 <= count <= MAX_COUNT:
-        raise RefusedError(f"The count of '{_shown(name.strip())}' must be from 1 to {MAX_COUNT}.")
+        raise InvalidActionError(f"The count of '{_shown(name.strip())}' must be from 1 to {MAX_COUNT}.")
     return count, name
 
 
@@ -141,7 +138,7 @@ def _item(name: str) -> str:
     # AgentGym's clients drop underscores and colons before they send, so "minecraft:oak_planks" may come as one word.
     item = _names().get(name.replace(" ", "").removeprefix("minecraft").removeprefix(":"))
     if item is None:
-        raise RefusedError(f"Could not find {_shown(name.strip())}: there is no such item.")
+        raise InvalidActionError(f"Could not find {_shown(name.strip())}: there is no such item.")
     return item
 
 

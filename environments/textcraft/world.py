@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from environments.environment import EpisodeOverError, OracleError, Step
-from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, RefusedError, parse_action
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.oracle import plan
 from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import VERSION, depth, goals, task, task_list
@@ -58,7 +58,7 @@ class TextCraftEnvironment:
     def _step(self, action: str) -> Step:
         try:
             command = parse_action(action)
-        except RefusedError as refused:
+        except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         if isinstance(command, Get):
             self.inventory[command.item] = self.inventory.get(command.item, 0) + command.count

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from environments.environment import InvalidActionError
+
 MAX_CHARACTERS = 20_000
 MAX_TYPED = 5_000
 MAX_NUMBER = 6
@@ -113,23 +115,19 @@ Action = Click | Type | Hover | Press | Scroll | NewTab | TabFocus | CloseTab | 
 _BARE: dict[str, Action] = {"new_tab": NewTab(), "close_tab": CloseTab(), "go_back": GoBack(), "go_forward": GoForward()}
 
 
-class RefusedError(Exception):
-    """An action that means nothing on any page; the text says why."""
-
-
 def parse_action(reply: str) -> Action:
     """What `reply` asks for.
 
     Raises:
-        RefusedError: It is not an action of this world; the message is for the agent.
+        InvalidActionError: It is not an action of this world; the message is for the agent.
     """
     if len(reply) > MAX_CHARACTERS:
-        raise RefusedError(f"The reply has {len(reply)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
+        raise InvalidActionError(f"The reply has {len(reply)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
     reply = reply.encode("utf-8", "replace").decode()  # a lone surrogate can neither be typed nor be sent back
     fenced = re.search(r"```(.*?)```", reply, re.DOTALL)
     text = (fenced.group(1) if fenced else reply).strip()
     if not text:
-        raise RefusedError(f"There is no action. {FORMS}")
+        raise InvalidActionError(f"There is no action. {FORMS}")
     verb, rest = _split(text)
     if verb in _BARE and not rest:
         return _BARE[verb]
@@ -144,14 +142,14 @@ def parse_action(reply: str) -> Action:
         direction = _inside(rest).lower().removeprefix("direction=")
         if direction in ("down", "up"):
             return Scroll("down" if direction == "down" else "up")
-        raise RefusedError("Scroll which way? 'scroll [down]' or 'scroll [up]'.")
+        raise InvalidActionError("Scroll which way? 'scroll [down]' or 'scroll [up]'.")
     if verb == "press":
         return _parse_press(_inside(rest))
     if verb == "tab_focus":
         return TabFocus(_number(rest, verb))
     if verb == "goto":
         return Goto(_inside(rest))
-    raise RefusedError(f"The action '{_shown(text)}' is not understood. {FORMS}")
+    raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -168,22 +166,24 @@ def _inside(rest: str) -> str:
 def _number(rest: str, verb: str) -> int:
     digits = _inside(rest)
     if not digits.isascii() or not digits.isdecimal() or len(digits) > MAX_NUMBER:
-        raise RefusedError(f"'{verb}' needs a number in brackets, such as '{verb} [12]'.")
+        raise InvalidActionError(f"'{verb}' needs a number in brackets, such as '{verb} [12]'.")
     return int(digits)
 
 
 def _parse_type(rest: str) -> Type:
     found = re.fullmatch(rf"\[?(\d{{1,{MAX_NUMBER}}})\]?\s*\[(.*)\]", rest, re.DOTALL)
     if found is None or not found.group(1).isascii():
-        raise RefusedError("To type, name the field and the text: 'type [12] [some text] [1]'; 0 at the end presses no Enter afterwards.")
+        raise InvalidActionError(
+            "To type, name the field and the text: 'type [12] [some text] [1]'; 0 at the end presses no Enter afterwards."
+        )
     text, enter = found.group(2), True
     flag = re.search(r"\]\s*\[(?:press_enter_after=)?([01])$", text)
     if flag is not None:
         text, enter = text[: flag.start()], flag.group(1) == "1"
     if len(text) > MAX_TYPED:
-        raise RefusedError(f"The text has {len(text)} characters; at most {MAX_TYPED} can be typed at once.")
+        raise InvalidActionError(f"The text has {len(text)} characters; at most {MAX_TYPED} can be typed at once.")
     if any(not letter.isprintable() and letter not in "\n\t" for letter in text):
-        raise RefusedError("The text holds characters that no keyboard writes.")
+        raise InvalidActionError("The text holds characters that no keyboard writes.")
     return Type(int(found.group(1)), text, enter)
 
 
@@ -192,7 +192,7 @@ def _parse_press(combination: str) -> Press:
     modifiers = tuple(_MODIFIERS.get(part.strip().lower(), "") for part in before)
     key = _KEYS.get(last.strip().lower(), last if len(last) == 1 and last.isascii() and last.isprintable() else "")
     if not key or "" in modifiers or len(set(modifiers)) < len(modifiers):
-        raise RefusedError(
+        raise InvalidActionError(
             f"The keys '{_shown(combination)}' are not known: a letter, a digit, Enter, Tab, Escape, Backspace, Delete, Home, End, PageUp, "
             "PageDown or an arrow such as ArrowDown, with Control+, Shift+, Alt+ or Meta+ before it."
         )

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
 from environments.task_lists import named
 from environments.webarena import page_scripts
-from environments.webarena.actions import RefusedError, Stop, parse_action
+from environments.webarena.actions import Stop, parse_action
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.browser import BrowserError, Browsers, SiteUnreachableError
 from environments.webarena.evaluators import evaluate
@@ -96,7 +96,7 @@ class WebArenaEnvironment:
             self._oracle.performed(action, self._last)
         try:
             meant = parse_action(action)
-        except RefusedError as refused:
+        except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         window = self._window
 

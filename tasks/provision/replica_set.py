@@ -41,7 +41,7 @@ class Server(Protocol):
 class ReplicaSet:
     """Keeps servers up while the `with` block lasts.
 
-    A replica that dies is started again on the same port: its sessions are lost, which clients of an environment learn as SessionLost,
+    A replica that dies is started again on the same port: its sessions are lost, which clients of an environment learn as SessionLostError,
     and new ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
 
     Attributes:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentClient, EnvironmentFault, Session
+from environments.client import EnvironmentCallError, EnvironmentClient, Session
 from tasks.policy.engine import EngineFault
 from tasks.policy.policy import Budgets, BudgetSpent, Conversation, Message, Policy
 from tasks.policy.seeds import stable_seed
@@ -88,7 +88,7 @@ async def play(
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
             await _play(trajectory, conditions, rollout, client, policy, gate, deadline)
-    except (EnvironmentFault, EngineFault) as fault:
+    except (EnvironmentCallError, EngineFault) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
         trajectory.outcome = Outcome.FAILED
@@ -137,7 +137,7 @@ async def _play(
         if conversation is not None:
             await conversation.close()
         # The lease ends a session that cannot be closed now.
-        with suppress(EnvironmentFault, TimeoutError):
+        with suppress(EnvironmentCallError, TimeoutError):
             await client.close(session)
 
 

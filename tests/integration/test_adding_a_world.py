@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from counting_servers import ROOT
 
-from environments.client import EnvironmentClient, Refused
+from environments.client import EnvironmentClient, RefusedError
 from environments.environment import World
 from environments.registry import WORLDS, load_world
 from tasks.provision.local import LocalServer
@@ -73,7 +73,7 @@ def test_the_example_is_served_and_its_oracle_solves_every_task_of_its_list(url:
             assert (told.name, told.instruction) == (world.name, world.instruction)
             tasks = await client.tasks("guessing-20")
             assert await asyncio.gather(*(play(client, index) for index in tasks)) == [1.0] * 20
-            with pytest.raises(Refused, match="guessing has no task 500"):
+            with pytest.raises(RefusedError, match="guessing has no task 500"):
                 await client.start(500)
 
     asyncio.run(play_all())

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from environments.agentgym_client import WIRES, AgentGymClient
-from environments.transport import EnvironmentFault, Refused, ServerFault, SessionLost, Unreachable
+from environments.errors import EnvironmentCallError, RefusedError, ServerFailedError, SessionLostError, UnreachableError
 
 
 def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) -> None:
@@ -21,7 +21,7 @@ def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) 
             last = await client.step(session, "add 3")
             assert (last.observation, last.reward, last.done) == ("Count: 5", 1.0, True)
             await client.close(session)
-            with pytest.raises(SessionLost):
+            with pytest.raises(SessionLostError):
                 await client.step(session, "add 1")
 
     asyncio.run(play())
@@ -116,7 +116,7 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
 def test_their_errors_with_status_200_are_faults() -> None:
     async def play() -> None:
         async with scripted(create=[{"error": "no memory"}]) as (url, _), AgentGymClient(url, "textcraft") as client:
-            with pytest.raises(ServerFault, match="no memory"):
+            with pytest.raises(ServerFailedError, match="no memory"):
                 await client.start(0)
 
     asyncio.run(play())
@@ -130,7 +130,7 @@ def test_a_failed_reset_of_webarena_is_a_fault_and_the_session_is_closed() -> No
             scripted(create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (url, asked),
             AgentGymClient(url, "webarena") as client,
         ):
-            with pytest.raises(ServerFault):
+            with pytest.raises(ServerFailedError):
                 await client.start(0)
             assert asked[-1] == ("close", {"env_idx": 1})
 
@@ -144,7 +144,7 @@ def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
     async def play() -> None:
         async with scripted(create=[{"id": 0}], reset=[begun], step=[reply]) as (url, _), AgentGymClient(url, "textcraft") as client:
             session, _ = await client.start(0)
-            with pytest.raises(ServerFault):
+            with pytest.raises(ServerFailedError):
                 await client.step(session, "inventory")
 
     asyncio.run(play())
@@ -159,7 +159,7 @@ def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
             AgentGymClient(url, "textcraft") as client,
         ):
             session, _ = await client.start(0)
-            with pytest.raises(Unreachable):
+            with pytest.raises(UnreachableError):
                 await client.step(session, "inventory")
             assert [operation for operation, _ in asked] == ["create", "reset", "step"]
 
@@ -167,9 +167,9 @@ def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
 
 
 def test_a_wrong_url_and_a_wrong_world_are_told() -> None:
-    async def ask() -> EnvironmentFault:
+    async def ask() -> EnvironmentCallError:
         async with AgentGymClient("nowhere", "textcraft") as client:
-            with pytest.raises(Refused) as told:
+            with pytest.raises(RefusedError) as told:
                 await client.start(0)
             return told.value
 

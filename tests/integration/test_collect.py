@@ -118,7 +118,7 @@ def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: 
     assert {t.group for t in stored(tmp_path)} == set(range(len(TASKS))) - {3}
     failed = read_trajectories(tmp_path / "failed" / "part-000000.parquet")
     assert {(t.group, t.outcome, t.reward) for t in failed} == {(3, Outcome.FAILED, 0.0)}
-    assert "Refused" in failed[0].reason
+    assert "RefusedError" in failed[0].reason
     assert {t.group for t in collect(ORACLE, tmp_path, url)} == {3}
     assert not (tmp_path / "failed").exists()
 

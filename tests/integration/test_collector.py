@@ -82,7 +82,7 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
     policy = CountingPolicy(action=action)
     trajectories = asyncio.run(collector(counting_server, policy).collect(plans(2, 3, 4, members=1), CONDITIONS))
     assert [(t.outcome, t.attempts) for t in trajectories] == [(Outcome.SUCCESS, 2), (Outcome.FAILED, 2), (Outcome.SUCCESS, 1)]
-    assert "ServerFault" in trajectories[1].reason
+    assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
     assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
     groups, left_out = whole_groups(trajectories)
@@ -97,7 +97,7 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
         ({"turn_seconds": 0.3, "retries": 0}, True, "rollout.turn_seconds"),
         ({"episode_seconds": 0.3, "retries": 0}, True, "rollout.episode_seconds"),
         ({"batch_seconds": 0.5}, True, "rollout.batch_seconds"),
-        ({"turn_seconds": 0.3, "retries": 0}, False, "DeadlineExceeded"),  # the environment's part of a turn
+        ({"turn_seconds": 0.3, "retries": 0}, False, "DeadlineExceededError"),  # the environment's part of a turn
     ],
 )
 def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline_is_named(

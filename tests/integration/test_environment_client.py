@@ -12,14 +12,14 @@ import requests
 from counting_servers import Serve, counting
 
 from environments.client import (
-    Busy,
-    DeadlineExceeded,
+    BusyError,
+    DeadlineExceededError,
+    EnvironmentCallError,
     EnvironmentClient,
-    EnvironmentFault,
-    Refused,
-    ServerFault,
-    SessionLost,
-    Unreachable,
+    RefusedError,
+    ServerFailedError,
+    SessionLostError,
+    UnreachableError,
 )
 from environments.environment import Step
 
@@ -43,11 +43,11 @@ def test_an_episode_through_the_client(counting_server: str) -> None:
             assert (session.index, observation) == (5, "Goal: 5.")
             assert await client.step(session, "add 2") == Step("Count: 2", 0.0, False)
             assert await client.step(session, "add 3") == Step("Count: 5", 1.0, True)
-            with pytest.raises(Refused, match="episode_over"):
+            with pytest.raises(RefusedError, match="episode_over"):
                 await client.step(session, "add 1")
             await client.close(session)
             await client.close(session)
-            with pytest.raises(SessionLost):
+            with pytest.raises(SessionLostError):
                 await client.step(session, "add 1")
 
     asyncio.run(play())
@@ -61,7 +61,7 @@ def test_world_tasks_and_health(counting_server: str) -> None:
             assert await client.tasks("test") == list(range(80, 100))
             assert await client.tags("test") == {index: f"tens {index // 10}" for index in range(80, 100)}
             [health] = (await client.health()).values()
-            assert not isinstance(health, EnvironmentFault)
+            assert not isinstance(health, EnvironmentCallError)
             assert health.tasks == 100
 
     asyncio.run(ask())
@@ -151,9 +151,9 @@ def test_a_cancelled_step_can_be_asked_again_and_is_performed_once(serve: Serve)
 def test_what_the_server_refuses_is_not_retried(counting_server: str) -> None:
     async def refuse() -> None:
         async with EnvironmentClient([counting_server]) as client:
-            with pytest.raises(Refused, match="no_such_task"):
+            with pytest.raises(RefusedError, match="no_such_task"):
                 await client.start(1000)
-            with pytest.raises(Refused, match="lease_s"):
+            with pytest.raises(RefusedError, match="lease_s"):
                 await client.start(1, lease_s=1e9)
             assert client._replicas[0].sessions == 0
 
@@ -164,9 +164,9 @@ def test_a_bug_in_the_world_is_a_server_fault(counting_server: str) -> None:
     async def fail() -> None:
         async with EnvironmentClient([counting_server]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(ServerFault, match="a bug in the world"):
+            with pytest.raises(ServerFailedError, match="a bug in the world"):
                 await client.step(session, "fail")
-            with pytest.raises(SessionLost):
+            with pytest.raises(SessionLostError):
                 await client.step(session, "add 1")
 
     asyncio.run(fail())
@@ -179,7 +179,7 @@ def test_an_expired_lease_is_a_lost_session(serve: Serve) -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1, lease_s=0.3)
             await until(lambda: sessions_on(url) == 0)
-            with pytest.raises(SessionLost):
+            with pytest.raises(SessionLostError):
                 await client.step(session, "add 1")
 
     asyncio.run(wait())
@@ -191,7 +191,7 @@ def test_a_step_that_takes_too_long_exceeds_its_deadline(serve: Serve) -> None:
     async def wait() -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(DeadlineExceeded):
+            with pytest.raises(DeadlineExceededError):
                 await client.step(session, "sleep 2", deadline_s=0.2)
 
     asyncio.run(wait())
@@ -204,10 +204,10 @@ def test_no_server_is_unreachable() -> None:
 
         async def ask() -> None:
             async with EnvironmentClient([url], deadline_s=1) as client:
-                with pytest.raises(Unreachable):
+                with pytest.raises(UnreachableError):
                     await client.start(1)
                 [fault] = (await client.health()).values()
-                assert isinstance(fault, Unreachable)
+                assert isinstance(fault, UnreachableError)
 
         asyncio.run(ask())
 
@@ -218,7 +218,7 @@ def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
     async def wait() -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(Busy):
+            with pytest.raises(BusyError):
                 await client.start(2, deadline_s=2)
             waiting = asyncio.create_task(client.start(3))
             await asyncio.sleep(0.2)
@@ -245,7 +245,7 @@ def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(
             second = counting(state_dir, "counting", port=port)
             await asyncio.to_thread(second.start)
             try:
-                with pytest.raises(SessionLost):
+                with pytest.raises(SessionLostError):
                     await stepping
                 fresh, observation = await starting
                 assert observation == "Goal: 4."
@@ -319,20 +319,20 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_s
 @pytest.mark.parametrize(
     ("reply", "fault"),
     [
-        (http_answer(200, b"<html>"), ServerFault),
-        (http_answer(200, b'{"items": []}'), ServerFault),
-        (http_answer(200, b'{"items": [{"status": 200}]}'), ServerFault),
-        (http_answer(200, b'{"items": [{"status": 200, "session": "a", "observation": 5}]}'), ServerFault),
-        (http_answer(500, b"oops"), ServerFault),
-        (http_answer(404, b"no such page"), Refused),
-        (http_answer(502, b"bad gateway"), Unreachable),
-        (http_answer(503, b""), Busy),
-        (http_answer(429, b""), Busy),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", EnvironmentFault),
-        (None, Unreachable),
+        (http_answer(200, b"<html>"), ServerFailedError),
+        (http_answer(200, b'{"items": []}'), ServerFailedError),
+        (http_answer(200, b'{"items": [{"status": 200}]}'), ServerFailedError),
+        (http_answer(200, b'{"items": [{"status": 200, "session": "a", "observation": 5}]}'), ServerFailedError),
+        (http_answer(500, b"oops"), ServerFailedError),
+        (http_answer(404, b"no such page"), RefusedError),
+        (http_answer(502, b"bad gateway"), UnreachableError),
+        (http_answer(503, b""), BusyError),
+        (http_answer(429, b""), BusyError),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", EnvironmentCallError),
+        (None, UnreachableError),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply: bytes | None, fault: type[EnvironmentFault]) -> None:
+def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply: bytes | None, fault: type[EnvironmentCallError]) -> None:
     async def answer(_: bytes) -> bytes | None:
         return reply
 
@@ -360,7 +360,7 @@ def test_a_step_without_all_its_fields_is_a_server_fault(step: bytes) -> None:
     async def ask() -> None:
         async with raw_server(answer) as url, EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(ServerFault):
+            with pytest.raises(ServerFailedError):
                 await client.step(session, "add 1")
 
     asyncio.run(ask())
@@ -414,7 +414,7 @@ def test_replicas_of_different_worlds_are_refused(serve: Serve) -> None:
 
     async def ask() -> None:
         async with EnvironmentClient(urls) as client:
-            with pytest.raises(Refused, match="slow_counting"):
+            with pytest.raises(RefusedError, match="slow_counting"):
                 await client.world()
 
     asyncio.run(ask())

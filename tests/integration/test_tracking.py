@@ -161,7 +161,11 @@ def test_after_a_kill_the_same_run_goes_on_and_no_step_is_stored_twice(database:
 
 def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("key-f", "run", {})
-    batch = [episode(3), episode(4, Outcome.TRUNCATED), episode(5, Outcome.FAILED, reason="EnvironmentFault: gone", turns=[], seconds=0.5)]
+    batch = [
+        episode(3),
+        episode(4, Outcome.TRUNCATED),
+        episode(5, Outcome.FAILED, reason="RefusedError: gone", turns=[], seconds=0.5),
+    ]
     for _ in range(2):  # a phase that is recorded again
         tracker.log_trajectories(run, batch, {"phase": "2"})
     tracker.flush()
@@ -188,7 +192,7 @@ def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client:
     assert spans[4].outputs["choices"][0]["message"]["content"] == "craft 4 oak_planks"
     assert info.token_usage == {"input_tokens": 2 + 7, "output_tokens": 4, "total_tokens": 13}
     broken = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'")
-    assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "EnvironmentFault: gone")]
+    assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
 
 
 def checkpoint(folder: Path, step: int) -> CheckpointEntry:

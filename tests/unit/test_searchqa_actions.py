@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from environments.searchqa.actions import MAX_CHARACTERS, Action, RefusedError, parse_action
+from environments.environment import InvalidActionError
+from environments.searchqa.actions import MAX_CHARACTERS, Action, parse_action
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_the_first_complete_action_counts(reply: str, meant: Action) -> None:
     ],
 )
 def test_what_is_no_action_is_refused_with_what_would_be(reply: str, said: str) -> None:
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(InvalidActionError, match=said):
         parse_action(reply)
 
 
@@ -54,7 +55,7 @@ def test_what_is_no_action_is_refused_with_what_would_be(reply: str, said: str) 
 def test_any_text_is_an_action_or_refused_and_what_is_meant_can_be_written(reply: str) -> None:
     try:
         meant = parse_action(reply)
-    except RefusedError as refused:
+    except InvalidActionError as refused:
         said = str(refused)
     else:
         said = meant.text

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.environment import InvalidActionError
 from environments.webarena.actions import (
     MAX_CHARACTERS,
     Click,
@@ -16,7 +17,6 @@ from environments.webarena.actions import (
     Hover,
     NewTab,
     Press,
-    RefusedError,
     Scroll,
     Stop,
     TabFocus,
@@ -90,7 +90,7 @@ def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
     ],
 )
 def test_what_means_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
-    with pytest.raises(RefusedError, match=r".*") as refused:
+    with pytest.raises(InvalidActionError, match=r".*") as refused:
         parse_action(text)
     assert why in str(refused.value)
 
@@ -105,7 +105,7 @@ def test_any_text_is_an_action_or_is_refused_in_words_that_can_travel(text: str)
     meant, said = None, ""
     try:
         meant = parse_action(text)
-    except RefusedError as refused:
+    except InvalidActionError as refused:
         said = str(refused)
     assert said.encode() is not None
     assert len(said) < 600

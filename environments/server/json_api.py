@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from environments.protocol import Error
-from environments.server.sessions import Refusal
+from environments.server.sessions import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]*)`")
 
 
-class Front:
+class JsonApi:
     """The ASGI application: operations by path, everything else passed on to `rest`."""
 
     def __init__(self, operations: Mapping[str, Operation], rest: ASGIApp, count_error: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Front:
             if body is None:
                 return
             status, content = await self.perform(scope["path"], scope["method"], body)
-        except Refusal as refusal:
+        except RequestError as refusal:
             status, content = self.refuse(refusal)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         if status == 503:
@@ -61,16 +61,16 @@ class Front:
         """Status and JSON of the operation at `path`, whatever comes of it."""
         try:
             if method != "POST":
-                raise Refusal(405, "not_allowed", f"{path} takes POST")
+                raise RequestError(405, "not_allowed", f"{path} takes POST")
             return await self.operations[path](body)
-        except Refusal as refusal:
+        except RequestError as refusal:
             return self.refuse(refusal)
         except Exception as fault:
             log.exception("a bug in the server", extra={"path": path})
             self._count_error("server_fault")
             return 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")})
 
-    def refuse(self, refusal: Refusal) -> tuple[int, bytes]:
+    def refuse(self, refusal: RequestError) -> tuple[int, bytes]:
         """Status and JSON that say why, counted."""
         self._count_error(refusal.error.type)
         return refusal.status, encode({"error": refusal.error})
@@ -94,23 +94,23 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
             return body
 
 
-def too_large() -> Refusal:
+def too_large() -> RequestError:
     """The refusal of a body over the limit."""
-    return Refusal(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
+    return RequestError(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     """Reads JSON into the decoder's type.
 
     Raises:
-        Refusal: 400 the body is no JSON, 422 a field is missing, unknown or wrong.
+        RequestError: 400 the body is no JSON, 422 a field is missing, unknown or wrong.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as wrong:
-        raise Refusal(422, "invalid_field", str(wrong), field_of(str(wrong))) from None
+        raise RequestError(422, "invalid_field", str(wrong), field_of(str(wrong))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as malformed:
-        raise Refusal(400, "malformed_json", f"the body is not valid JSON in UTF-8: {malformed}") from None
+        raise RequestError(400, "malformed_json", f"the body is not valid JSON in UTF-8: {malformed}") from None
 
 
 def field_of(message: str) -> str | None:

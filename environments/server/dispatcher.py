@@ -12,8 +12,8 @@ from typing import Any
 
 from environments.protocol import Error, Reply
 from environments.server.metrics import Families
-from environments.server.peers import PeerGone, Peers
 from environments.server.sessions import Session, Sessions
+from environments.server.worker_ipc import OtherWorkers, WorkerGoneError
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +26,13 @@ SLICE_S = 0.01
 SWEEP_S = 1.0
 
 
-class Host:
+class Dispatcher:
     """Performs operations on sessions wherever they live. One per worker process, used from its event loop."""
 
-    def __init__(self, sessions: Sessions, *, worker: int = 0, peers: Peers | None = None) -> None:
+    def __init__(self, sessions: Sessions, *, worker: int = 0, others: OtherWorkers | None = None) -> None:
         self.sessions = sessions
         self._worker = worker
-        self._peers = peers
+        self._others = others
         self._turns = itertools.count(worker)
         blocking = getattr(sessions.world, "blocking", False)
         self._awaited = getattr(sessions.world, "awaited", False)
@@ -42,7 +42,7 @@ class Host:
         """One reply per call, in order; calls for one session are performed in order."""
         items = self.sessions.metrics.items
         items[operation] = items.get(operation, 0) + len(calls)
-        if self._peers is None:
+        if self._others is None:
             return await self.perform_here(operation, calls)
         places = [self._place(operation, call) for call in calls]
         if all(place == self._worker for place in places):
@@ -77,15 +77,15 @@ class Host:
     async def session_counts(self) -> dict[int, int]:
         """Sessions open by worker, of those that answer."""
         counts = {self._worker: len(self.sessions)}
-        if self._peers is not None:
-            counts |= await self._peers.ask_all("sessions", int)
+        if self._others is not None:
+            counts |= await self._others.ask_all("sessions", int)
         return counts
 
     async def families(self) -> dict[int, Families]:
         """What was measured, by worker."""
         measured = {self._worker: self.sessions.metrics.families()}
-        if self._peers is not None:
-            measured |= await self._peers.ask_all("metrics", Families)
+        if self._others is not None:
+            measured |= await self._others.ask_all("metrics", Families)
         return measured
 
     async def sweep(self) -> None:
@@ -111,19 +111,19 @@ class Host:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _place(self, operation: str, call: Call) -> int:
-        assert self._peers is not None
+        assert self._others is not None
         if operation == "create":
-            return next(self._turns) % self._peers.workers
+            return next(self._turns) % self._others.workers
         place = self.sessions.holder(call[0])
         return self._worker if place is None else place
 
     async def _perform_in(self, place: int, operation: str, calls: list[Call]) -> list[Reply]:
-        assert self._peers is not None
+        assert self._others is not None
         if place == self._worker:
             return await self.perform_here(operation, calls)
         try:
-            return await self._peers.ask(place, operation, calls, list[Reply])
-        except PeerGone:
+            return await self._others.ask(place, operation, calls, list[Reply])
+        except WorkerGoneError:
             if operation == "create":
                 return await self.perform_here(operation, calls)
             gone = Error("session_ended", "the session has ended: the process that held it is gone", "session")

@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from environments.errors import DeadlineExceededError, EnvironmentCallError
 from environments.protocol import Reply
-from environments.transport import DeadlineExceeded, EnvironmentFault
 
-MOST = 64
+MAX_BATCH = 64
 """Items in one request."""
 
 Send = Callable[[str, Sequence[msgspec.Struct], float], Awaitable[list[Reply]]]
 """send(operation, items, deadline) asks a server and returns one reply per item."""
 
 
-class Together:
+class RequestBatcher:
     """Gathers the items for one server."""
 
     def __init__(self, send: Send) -> None:
@@ -34,7 +34,7 @@ class Together:
         """The reply to one item; `deadline` is a time of time.monotonic(). Who is cancelled leaves the others' request as it is.
 
         Raises:
-            EnvironmentFault: That of the request, for all its items; DeadlineExceeded also for one whose own deadline is earlier.
+            EnvironmentCallError: That of the request, for all its items; DeadlineExceededError also for one whose own deadline is earlier.
         """
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(operation, [])
@@ -42,13 +42,13 @@ class Together:
             loop.call_soon(self._set_out, operation)
         answer: asyncio.Future[Reply] = loop.create_future()
         waiting.append((item, deadline, answer))
-        if len(waiting) == MOST:
+        if len(waiting) == MAX_BATCH:
             self._set_out(operation)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await answer
         except TimeoutError:
-            raise DeadlineExceeded(f"no answer to {operation} in time") from None
+            raise DeadlineExceededError(f"no answer to {operation} in time") from None
 
     def _set_out(self, operation: str) -> None:
         if items := self._waiting.pop(operation, None):
@@ -65,7 +65,7 @@ class Together:
         except Exception as fault:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             for _, _, answer in asked:
                 if not answer.done():
-                    answer.set_exception(type(fault)(*fault.args) if isinstance(fault, EnvironmentFault) else fault)
+                    answer.set_exception(type(fault)(*fault.args) if isinstance(fault, EnvironmentCallError) else fault)
             return
         for (_, _, answer), reply in zip(asked, replies, strict=True):
             if not answer.done():

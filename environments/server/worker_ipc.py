@@ -1,7 +1,7 @@
 """Requests between the worker processes of one server.
 
 Every worker listens on a unix socket of Linux's abstract namespace, which leaves no file behind. A frame is a length, a number that
-pairs answer with question, and msgpack: (operation, calls) one way, what `Host` answered the other way. One connection per pair
+pairs answer with question, and msgpack: (operation, calls) one way, what `Dispatcher` answered the other way. One connection per pair
 carries many requests at once.
 """
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Serve = Callable[[str, list[tuple[Any, ...]]], Awaitable[Any]]
 
 
-class PeerGone(Exception):
+class WorkerGoneError(Exception):
     """The other worker is not there, or went while it worked on the request."""
 
 
@@ -64,10 +64,10 @@ class _Link:
             self._writer.close()
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(PeerGone())
+                    waiting.set_exception(WorkerGoneError())
 
 
-class Peers:
+class OtherWorkers:
     """Asks the other workers. `address` is the prefix of their sockets' names."""
 
     def __init__(self, address: str, worker: int, workers: int) -> None:
@@ -81,7 +81,7 @@ class Peers:
         """What `worker` answered, as `kind`.
 
         Raises:
-            PeerGone: It is not there, or ended before it answered.
+            WorkerGoneError: It is not there, or ended before it answered.
         """
         link = await self._link(worker)
         return msgspec.msgpack.decode(await link.ask(_encode((operation, calls))), type=kind)
@@ -107,7 +107,7 @@ class Peers:
                     link = _Link(*await asyncio.open_unix_connection(sock=peer))
                 except OSError as refused:
                     peer.close()
-                    raise PeerGone from refused
+                    raise WorkerGoneError from refused
                 self._links[worker] = link
             return link
 

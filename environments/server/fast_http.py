@@ -14,17 +14,17 @@ from urllib.parse import unquote_to_bytes
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from environments.server.web import MAX_BODY_BYTES, Front, too_large
+from environments.server.json_api import MAX_BODY_BYTES, JsonApi, too_large
 
 _JSON = b"content-type: application/json\r\ncontent-length: %d\r\n"
 
 
-class Connection(HttpToolsProtocol):
+class FastHttpProtocol(HttpToolsProtocol):
     """One connection. uvicorn makes it and calls it from the parser and the event loop."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.front = cast(Front, self.config.loaded_app)
+        self.api = cast(JsonApi, self.config.loaded_app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's, without asking the kernel for addresses that nobody reads."""
@@ -68,9 +68,9 @@ class Connection(HttpToolsProtocol):
     def _path(self) -> str | None:
         """The operation that the URL names; None when it names none."""
         path = self.url.decode("latin-1")
-        if path not in self.front.operations:
+        if path not in self.api.operations:
             path = unquote_to_bytes(self.url.partition(b"?")[0]).decode("utf-8", "replace")
-        return path if path in self.front.operations else None
+        return path if path in self.api.operations else None
 
 
 class _Operation:
@@ -90,7 +90,7 @@ class _Operation:
         "response_complete",
     )
 
-    def __init__(self, connection: Connection, path: str) -> None:
+    def __init__(self, connection: FastHttpProtocol, path: str) -> None:
         parser = connection.parser
         self._connection = connection
         self._path = path
@@ -127,9 +127,9 @@ class _Operation:
             return
         if self._too_large:
             self._body.clear()
-            status, content = connection.front.refuse(too_large())
+            status, content = connection.api.refuse(too_large())
         else:
-            status, content = await connection.front.perform(self._path, self._method.decode("ascii"), bytes(self._body))
+            status, content = await connection.api.perform(self._path, self._method.decode("ascii"), bytes(self._body))
         if connection.flow.write_paused and not self.disconnected:
             await connection.flow.drain()
         if self.disconnected:

@@ -1,0 +1,60 @@
+"""HTTP as the clients of environment servers use it: one exchange with a deadline, and the pauses between attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import aiohttp
+
+from environments.errors import DeadlineExceededError, EnvironmentCallError, RefusedError, ServerFailedError, UnreachableError
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+_JSON = {"content-type": "application/json"}
+
+
+class HttpClient:
+    """A pool of keep-alive connections, bound to the event loop in which it was made."""
+
+    def __init__(self, connections: int) -> None:
+        connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
+        self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.close()
+
+    async def exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body of one answer; `deadline` is a time of time.monotonic().
+
+        Raises:
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), ServerFailedError (no HTTP).
+        """
+        timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
+        try:
+            async with self._http.request(method, url, data=body, timeout=timeout, headers=_JSON, allow_redirects=False) as response:
+                return response.status, await response.read()
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as refused:
+            raise UnreachableError(f"{url} is not reachable: {refused}", sent=False) from refused
+        except TimeoutError as late:
+            raise DeadlineExceededError(f"{url} did not answer in time") from late
+        except aiohttp.InvalidURL as invalid:
+            raise RefusedError(f"{url} is not a URL") from invalid
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as gone:
+            raise UnreachableError(f"{url} is not reachable: {gone}") from gone
+        except aiohttp.ClientError as wrong:
+            raise ServerFailedError(f"{url} does not speak HTTP: {wrong}") from wrong
+
+
+async def pause(pause_s: float, deadline: float, fault: EnvironmentCallError) -> float:
+    """Waits before the next attempt and returns the next pause.
+
+    Raises `fault` when the attempt would have less time than the pause before it: if it then came to nothing, that would be for want of
+    time, and say so in place of what was wrong.
+    """
+    wait_s = pause_s * random.uniform(0.5, 1.0)
+    if time.monotonic() + 2 * wait_s >= deadline:
+        raise fault
+    await asyncio.sleep(wait_s)
+    return min(LAST_PAUSE_S, pause_s * 2)
