@@ -151,7 +151,10 @@ time.sleep(600)
 
 def test_what_a_killed_owner_left_is_removed_by_the_next_and_a_living_owners_folder_stays(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living:  # fmt: skip
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
+    ):
         assert killed.stdout is not None
         assert living.stdout is not None
         left, kept = Path(killed.stdout.readline().strip()), Path(living.stdout.readline().strip())
