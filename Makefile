@@ -21,6 +21,7 @@ methods: setup ## Train with every method under 5 seeds on the quickstart's task
 
 # Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)
+	@locks/worlds.sh
 	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: setup ## Run the benchmarks side by side and write results/bench.json

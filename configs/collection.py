@@ -22,7 +22,7 @@ class Source(Part):
     """Base URLs of the vLLM servers, or of the endpoint (.../v1)."""
     tokenizer: str | None = None
     """Whose tokenizer and chat template give token ids. Default: the model's own, none for endpoint and oracle."""
-    message: Literal["react", "bare"] = "react"
+    action_format: Literal["react", "bare"] = "react"
     """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction."""

@@ -50,7 +50,7 @@ class Policy(Part):
     """Hugging Face name or folder of a causal language model with a chat template; "starter" builds the small policy below."""
     starter: StarterPolicy = StarterPolicy()
     """How the starter policy is made; used only when model is "starter"."""
-    message: Literal["react", "bare"] = "react"
+    action_format: Literal["react", "bare"] = "react"
     """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction. The starter policy knows the rules by heart."""
@@ -217,11 +217,11 @@ class Rollout(Part):
     """Most tokens that the policy may write in one turn."""
     trajectory_tokens: PositiveInt = 10_752
     """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
-    in_flight: PositiveInt = 256
+    max_concurrent_episodes: PositiveInt = 256
     """Episodes under way at once, at most; fewer where the engine's KV cache would not hold them all to their ends."""
-    engine_batch: PositiveInt | None = None
-    """Most sequences that an engine in this process computes at once; in_flight when empty. With some fewer than in_flight the batch
-    stays full while other episodes wait for their environments."""
+    max_num_seqs: PositiveInt | None = None
+    """Most sequences that an engine in this process computes at once (vLLM's option of this name); max_concurrent_episodes when empty. A
+    little below it, the engine's batch stays full while other episodes wait for their environments."""
     request_seconds: PositiveFloat = 60.0
     """Deadline of one HTTP request to a vLLM server; it is then taken for stuck, and the request goes to another."""
     turn_seconds: PositiveFloat = 120.0
@@ -231,9 +231,9 @@ class Rollout(Part):
     """Deadline of one episode."""
     batch_seconds: PositiveFloat = 14_400.0
     """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out."""
-    overlap: NonNegativeInt = 0
-    """Steps by which episodes may run ahead of the training: while the stragglers of a batch finish, episodes of so many next
-    batches begin, with weights that are then up to so many steps old. 0 waits for each batch."""
+    max_off_policy_steps: NonNegativeInt = 0
+    """Off-policy rollouts: while the stragglers of a batch finish and the trainer updates, episodes of so many next batches begin, with
+    weights that are then up to so many training steps old. 0 is synchronous: each batch is played with the newest weights."""
     retries: NonNegativeInt = 2
     """Fresh attempts at a failed episode before its group is left out."""
 
@@ -297,10 +297,11 @@ class Experiment(Part):
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
                 f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
             )
-        if self.rollout.overlap and (self.algorithm.refills or self.algorithm.imitates):
+        if self.rollout.max_off_policy_steps and (self.algorithm.refills or self.algorithm.imitates):
             raise ValueError(
-                f"rollout.overlap ({self.rollout.overlap}) plays batches ahead, which algorithm.refills and imitation cannot use; "
-                "set rollout.overlap: 0"
+                f"rollout.max_off_policy_steps ({self.rollout.max_off_policy_steps}) plays batches ahead, which algorithm.refills and "
+                "imitation cannot use; "
+                "set rollout.max_off_policy_steps: 0"
             )
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * self.algorithm.micro_batches

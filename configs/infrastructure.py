@@ -43,7 +43,7 @@ class InfraSettings(BaseSettings):
     accelerate_config: Path | None = None
     """An accelerate configuration file (DeepSpeed, FSDP, several nodes); it then says how many processes there are."""
     engine_urls: Annotated[list[str], NoDecode] = []
-    """vLLM servers that generate, comma-separated; tasks/policy/vllm_servers.py has their command. Empty: see engine_servers."""
+    """vLLM servers that generate, comma-separated; tasks/inference/launch_command.py has their command. Empty: see engine_servers."""
     engine_servers: NonNegativeInt = 0
     """How many vLLM servers a run starts. 0: vLLM runs in the trainer's process."""
     engine_gpus: Annotated[list[str], NoDecode] = []

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.experiment import Experiment
+from configs.renamed_fields import RENAMED
 
 FOLDER = Path(__file__).parent
 
@@ -109,7 +110,8 @@ def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable
             known = _fields_of(error["loc"][:-1])
             close = difflib.get_close_matches(names[-1], known, 1)
             fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
-            lines.append(f"  {where}: there is no such field; {fix}")
+            renamed = RENAMED.get(".".join(names))
+            lines.append(f"  {where}: " + (f"is called {renamed} now" if renamed else f"there is no such field; {fix}"))
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:

@@ -33,11 +33,11 @@ from tqdm import tqdm
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
-from tasks.policy.sources import opened_policy
-from tasks.policy.token_policy import TokenPolicy
+from tasks.agents.agent_factory import open_agent
+from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
-from tasks.rollout.collecting import collect_to_shelf
-from tasks.rollout.shelf import Shelf
+from tasks.rollout.collect_to_disk import collect_to_disk
+from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
@@ -56,7 +56,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     infrastructure = infra_settings()
     settings = identity(collection)
     folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
-    shelf = Shelf(folder, settings, collection.samples)
+    writer = ResumableTrajectoryWriter(folder, settings, collection.samples)
     with ExitStack() as stack:
         servers = None
         if not infrastructure.environment_urls:
@@ -71,11 +71,11 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
         plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(plan.group not in shelf.done for plan in plans)
+        missing = sum(plan.group not in writer.done for plan in plans)
         tally = Tally(len(plans), len(plans) - missing)
         if missing:
             policy = stack.enter_context(
-                opened_policy(
+                open_agent(
                     collection,
                     instruction,
                     gpu_memory_fraction=infrastructure.engine_memory_fraction,
@@ -84,17 +84,17 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             )
             with tally:
                 asyncio.run(
-                    collect_to_shelf(
+                    collect_to_disk(
                         collection,
                         plans,
                         policy,
                         urls,
-                        shelf,
+                        writer,
                         finished=tally.add,
                         check=servers.check if servers else lambda: None,
                     )
                 )
-            if isinstance(policy, TokenPolicy):
+            if isinstance(policy, TokenAgent):
                 tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
     print(f"{folder}: {tally.summary()}")
@@ -181,14 +181,14 @@ def name_of(collection: Collection, settings: dict[str, Any]) -> str:
 if __name__ == "__main__":
     from configs.recipe import RecipeError
     from environments.client import EnvironmentCallError
-    from tasks.policy.engine import EngineFault
+    from tasks.inference.engine import EngineError
     from tasks.provision.errors import ProvisionError
-    from tasks.rollout.shelf import OtherCollection
+    from tasks.rollout.resumable_writer import DifferentCollectionError
 
     try:
         with RECORDS:
             collect(COLLECTION, FOLDER)
-    except (EngineFault, EnvironmentCallError, OtherCollection, ProvisionError, RecipeError, OSError) as problem:
+    except (EngineError, EnvironmentCallError, DifferentCollectionError, ProvisionError, RecipeError, OSError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)

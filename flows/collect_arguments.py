@@ -14,12 +14,12 @@ from configs.recipe import RecipeError, explain, parse_overrides
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
-  python -m flows.collect textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000042 --message bare --no-instruction \\
+  python -m flows.collect textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000042 --action-format bare --no-instruction \\
       --dtype float32 --tasks wood-test --samples 8 --rollout.turn_tokens 24 --rollout.trajectory_tokens 1024
   python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-Any field of the recipe's rollout part can be set, e.g. --rollout.in_flight 64; configs/experiment.py describes them. Environment
+Any field of the recipe's rollout part can be set, e.g. --rollout.retries 4; configs/experiment.py describes them. Environment
 servers are started for the collection, or named by AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
 
 
@@ -35,12 +35,12 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     parser.add_argument("environment", choices=get_args(EnvironmentName), help="the world")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
-    who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/policy/vllm_servers.py has their command)")
+    who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
     who.add_argument("--openai", metavar="URL", help="an endpoint of OpenAI's chat protocol; its key is read from OPENAI_API_KEY")
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
-    parser.add_argument("--message", choices=("react", "bare"), default="react", help="form of a turn (default: %(default)s)")
+    parser.add_argument("--action-format", choices=("react", "bare"), default="react", help="form of a turn (default: %(default)s)")
     parser.add_argument("--no-instruction", action="store_true", help="leave the environment's instruction out of the prompt")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="with --model (default: %(default)s)"
@@ -66,7 +66,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
                     "model": parsed.model or parsed.endpoint_model,
                     "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
                     "tokenizer": parsed.tokenizer,
-                    "message": parsed.message,
+                    "action_format": parsed.action_format,
                     "instruction": not parsed.no_instruction,
                     "dtype": parsed.dtype,
                 },

@@ -13,7 +13,7 @@ from environments.client import EnvironmentClient
 from flows.progress import RunBar
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.clock import Clock
-from tasks.policy import vllm_servers
+from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.tracking.run_folder import RunFolder
@@ -162,10 +162,10 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
         yield list(infrastructure.engine_urls), lambda: None
         return
     commands = [
-        vllm_servers.command(
+        launch_command.command(
             policy,
             context_length=rollout.trajectory_tokens,
-            in_flight=rollout.engine_batch or rollout.in_flight,
+            max_num_seqs=rollout.max_num_seqs or rollout.max_concurrent_episodes,
             dtype=run.experiment.policy.dtype,
             gpu_memory_fraction=infrastructure.engine_memory_fraction,
             cpu_cache_gb=infrastructure.engine_cpu_cache_gb,

@@ -36,7 +36,7 @@ from tasks.evaluation.clock import Clock
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, share, text_table
 from tasks.provision.services import addresses
-from tasks.rollout.storage import read_trajectories
+from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of

@@ -12,9 +12,9 @@ from prefect import flow
 
 import tasks
 from configs.experiment import StarterPolicy
-from tasks.policy.starter import find_starter_policy
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess
+from tasks.starter.starter_policy import find_starter_policy
 
 
 @flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
@@ -40,7 +40,7 @@ def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: P
     command = ["--environment", environment, "--folder", str(folder), "--seed", str(seed), "--config", config.model_dump_json()]
     process = ChildProcess(
         "starter-policy",
-        [sys.executable, "-m", "tasks.policy.starter", *command],
+        [sys.executable, "-m", "tasks.starter.starter_policy", *command],
         environment={"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "COLUMNS": "60"},
         log_path=folder / "building.log",
     )

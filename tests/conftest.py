@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import docker
@@ -35,6 +36,32 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test asserts on time: this machine may be slow.
 hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("agentgym")
+
+
+MAY_BE_SKIPPED = ("gpu", "docker", "processor")
+"""Marks of tests that not every machine can run. Any other skip is a package that is missing, and would make a green run that hides it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not any(item.get_closest_marker(mark) for mark in MAY_BE_SKIPPED):
+        _fail_if_skipped_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_skipped_in_ci(report)
+    return report
+
+
+def _fail_if_skipped_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nWith CI=true a skipped test fails, or a green run would hide that it was not run."
 
 
 def pytest_unconfigure() -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from environments.client import EnvironmentClient
 from tasks.rollout.collector import Collector, Progress
-from tasks.rollout.episode import Conditions, EpisodePlan
-from tasks.rollout.gate import Gate
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
+from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -34,23 +34,23 @@ class Batch:
     """
 
     step: int
-    plans: Sequence[EpisodePlan]
-    conditions: Conditions
+    plans: Sequence[RolloutRequest]
+    conditions: RolloutSettings
 
 
 class AheadCollector:
     """Collects batch after batch for a trainer in another thread. A context manager."""
 
-    def __init__(self, collector: Collector, *, apart: bool) -> None:
+    def __init__(self, collector: Collector, *, out_of_process: bool) -> None:
         """
         Args:
             collector: Who plays where.
-            apart: Whether the engine computes elsewhere. If so, messages are generated during the update too; an engine in this
+            out_of_process: Whether the engine computes elsewhere. If so, messages are generated during the update too; an engine in this
                 process finishes the turns it is at, and rests.
         """
         self._collector = collector
-        self._apart = apart
-        self._gate = Gate()
+        self._out_of_process = out_of_process
+        self._pause = GenerationPause()
         self._episodes: dict[int, list[asyncio.Task[Trajectory]]] = {}
         self._client: EnvironmentClient | None = None
         self._loop = asyncio.new_event_loop()
@@ -72,7 +72,7 @@ class AheadCollector:
             self._thread.join()
 
     def collect(self, batches: Sequence[Batch], progress: Progress | None = None) -> list[Trajectory]:
-        """The trajectories of the first batch, in the order of its plans; the other batches may begin when it leaves room.
+        """The trajectories of the first batch, in the order of its plans; the other batches may begin when it leaves slots.
 
         Args:
             batches: This step's batch and those that may run ahead, in order. A batch that was handed over before goes on as it was.
@@ -83,12 +83,12 @@ class AheadCollector:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Nothing is generated while the block lasts: for new weights. Turns that are being generated are finished before."""
-        self._do(self._gate.close())
+        self._do(self._pause.pause())
         try:
             yield
         finally:
-            if self._apart:
-                self._loop.call_soon_threadsafe(self._gate.open)
+            if self._out_of_process:
+                self._loop.call_soon_threadsafe(self._pause.resume)
 
     def _run(self) -> None:
         import torch
@@ -114,7 +114,7 @@ class AheadCollector:
         await self._client.__aexit__(None, None, None)
 
     async def _collect(self, batches: Sequence[Batch], progress: Progress | None) -> list[Trajectory]:
-        self._gate.open()
+        self._pause.resume()
         for batch in batches:
             if batch.step not in self._episodes:
                 # Who asks first gets the next place: an older batch goes before a newer one.
@@ -124,8 +124,8 @@ class AheadCollector:
         episodes = self._episodes[first.step]
         trajectories = await self._finished(first, episodes, progress)
         del self._episodes[first.step]
-        if not self._apart:
-            await self._gate.close()
+        if not self._out_of_process:
+            await self._pause.pause()
         return trajectories
 
     async def _finished(self, batch: Batch, episodes: Sequence[asyncio.Task[Trajectory]], progress: Progress | None) -> list[Trajectory]:
@@ -146,10 +146,10 @@ class AheadCollector:
             for plan, episode in zip(batch.plans, episodes, strict=True)
         ]
 
-    async def _play(self, plan: EpisodePlan, conditions: Conditions) -> Trajectory:
-        async with self._collector.room.place():
+    async def _play(self, plan: RolloutRequest, conditions: RolloutSettings) -> Trajectory:
+        async with self._collector.concurrency.slot():
             assert self._client is not None
-            return await self._collector.play_until_sound(plan, conditions, self._client, self._gate)
+            return await self._collector.play_with_retries(plan, conditions, self._client, self._pause)
 
 
 def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:

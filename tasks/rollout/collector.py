@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
-from tasks.policy.policy import Policy
-from tasks.rollout.episode import Conditions, EpisodePlan, play
-from tasks.rollout.gate import Gate
-from tasks.rollout.room import Room
+from tasks.agents.agent import Policy
+from tasks.rollout.concurrency import ConcurrencyLimit
+from tasks.rollout.episode import RolloutRequest, RolloutSettings, play
+from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 Progress = Callable[[int, int], None]
@@ -32,19 +32,23 @@ class Collector:
         urls: Addresses of its servers.
         policy: Who plays.
         rollout: Budgets, deadlines, bounds.
-        room: How many episodes may be under way.
+        concurrency: How many episodes may be under way.
     """
 
     environment: str
     urls: tuple[str, ...]
     policy: Policy
     rollout: Rollout
-    room: Room = field(init=False)
+    concurrency: ConcurrencyLimit = field(init=False)
 
     def __post_init__(self) -> None:
-        self.room = Room(self.rollout.in_flight, self.rollout.trajectory_tokens, lambda: self.policy.cache_tokens)
+        self.concurrency = ConcurrencyLimit(
+            self.rollout.max_concurrent_episodes, self.rollout.trajectory_tokens, lambda: self.policy.kv_cache_tokens
+        )
 
-    async def collect(self, plans: Sequence[EpisodePlan], conditions: Conditions, progress: Progress | None = None) -> list[Trajectory]:
+    async def collect(
+        self, plans: Sequence[RolloutRequest], conditions: RolloutSettings, progress: Progress | None = None
+    ) -> list[Trajectory]:
         """Plays all episodes of a batch and returns their trajectories in the order of `plans`.
 
         An episode that fails is played again with a fresh session and the same seed, up to `rollout.retries` times; if it
@@ -67,7 +71,7 @@ class Collector:
                 await self.play_all(plans, conditions, finished)
         return [done.get((plan.group, plan.member)) or self.given_up(plan, conditions) for plan in plans]
 
-    async def play_all(self, plans: Sequence[EpisodePlan], conditions: Conditions, finished: Finished) -> None:
+    async def play_all(self, plans: Sequence[RolloutRequest], conditions: RolloutSettings, finished: Finished) -> None:
         """Plays any number of episodes and calls `finished` with each trajectory when it is there; nothing else is kept of them."""
         waiting = iter(plans)
 
@@ -75,31 +79,31 @@ class Collector:
 
             async def play_in_turn() -> None:
                 for plan in waiting:
-                    async with self.room.place():
-                        trajectory = await self.play_until_sound(plan, conditions, client)
+                    async with self.concurrency.slot():
+                        trajectory = await self.play_with_retries(plan, conditions, client)
                     finished(trajectory)
 
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.rollout.in_flight, len(plans))):
+                for _ in range(min(self.rollout.max_concurrent_episodes, len(plans))):
                     group.create_task(play_in_turn())
 
     def client(self) -> EnvironmentClient:
         """A client of the environment's servers, with room for a request of every episode in flight."""
-        return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.in_flight)
+        return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.max_concurrent_episodes)
 
-    async def play_until_sound(
-        self, plan: EpisodePlan, conditions: Conditions, client: EnvironmentClient, gate: Gate | None = None
+    async def play_with_retries(
+        self, plan: RolloutRequest, conditions: RolloutSettings, client: EnvironmentClient, pause: GenerationPause | None = None
     ) -> Trajectory:
         """Plays an episode, and again while it fails, up to `rollout.retries` times."""
         for attempt in range(1, self.rollout.retries + 2):
-            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, gate)
+            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, pause)
             trajectory.attempts = attempt
             if trajectory.outcome is not Outcome.FAILED:
                 break
-        self.room.note(trajectory)
+        self.concurrency.observe(trajectory)
         return trajectory
 
-    def given_up(self, plan: EpisodePlan, conditions: Conditions) -> Trajectory:
+    def given_up(self, plan: RolloutRequest, conditions: RolloutSettings) -> Trajectory:
         """The record of an episode that the batch's deadline has ended."""
         return Trajectory(
             environment=self.environment,
@@ -114,7 +118,7 @@ class Collector:
         )
 
 
-def whole_groups(trajectories: Sequence[Trajectory]) -> tuple[list[list[Trajectory]], int]:
+def complete_groups(trajectories: Sequence[Trajectory]) -> tuple[list[list[Trajectory]], int]:
     """Sorts trajectories into groups and leaves out each group that has a failed member.
 
     Returns:

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentCallError, EnvironmentClient, Session
-from tasks.policy.engine import EngineFault
-from tasks.policy.policy import Budgets, BudgetSpent, Conversation, Message, Policy
-from tasks.policy.seeds import stable_seed
-from tasks.rollout.gate import Gate
+from tasks.agents.agent import Budgets, Conversation, Message, Policy, TokenBudgetError
+from tasks.agents.sampling_seeds import stable_seed
+from tasks.inference.engine import EngineError
+from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
-__all__ = ["Conditions", "EpisodePlan", "play", "stable_seed"]
+__all__ = ["RolloutRequest", "RolloutSettings", "play", "stable_seed"]
 
 # Rewards are sums of floats; a score this close to 1 is the full score.
 FULL_SCORE = 1.0 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodePlan:
+class RolloutRequest:
     """What is to be played.
 
     Attributes:
@@ -39,7 +39,7 @@ class EpisodePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class RolloutSettings:
     """What is the same for all episodes of a batch.
 
     Attributes:
@@ -52,13 +52,13 @@ class Conditions:
 
 
 async def play(
-    plan: EpisodePlan,
-    conditions: Conditions,
+    plan: RolloutRequest,
+    conditions: RolloutSettings,
     rollout: Rollout,
     environment: str,
     client: EnvironmentClient,
     policy: Policy,
-    gate: Gate | None = None,
+    pause: GenerationPause | None = None,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
@@ -68,11 +68,11 @@ async def play(
     Args:
         plan: What is played.
         conditions: What the batch shares.
-        rollout: Budgets and deadlines. Time before a closed gate does not count.
+        rollout: Budgets and deadlines. Time before a closed pause does not count.
         environment: Name of the world.
         client: Where its servers are.
         policy: Who plays.
-        gate: Before each message the policy passes it.
+        pause: Before each message the policy passes it.
     """
     trajectory = Trajectory(
         environment=environment,
@@ -87,8 +87,8 @@ async def play(
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(trajectory, conditions, rollout, client, policy, gate, deadline)
-    except (EnvironmentCallError, EngineFault) as fault:
+            await _play(trajectory, conditions, rollout, client, policy, pause, deadline)
+    except (EnvironmentCallError, EngineError) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
         trajectory.outcome = Outcome.FAILED
@@ -99,11 +99,11 @@ async def play(
 
 async def _play(
     trajectory: Trajectory,
-    conditions: Conditions,
+    conditions: RolloutSettings,
     rollout: Rollout,
     client: EnvironmentClient,
     policy: Policy,
-    gate: Gate | None,
+    pause: GenerationPause | None,
     deadline: asyncio.Timeout,
 ) -> None:
     session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
@@ -114,14 +114,14 @@ async def _play(
         conversation = await policy.begin(trajectory.task, trajectory.seed, observation, budgets)
         trajectory.prompt = conversation.prompt
         for number in range(conditions.horizon):
-            if gate is None:
+            if pause is None:
                 message, seconds = await _speak(number, rollout, conversation)
             else:
-                await _enter(gate, deadline)
+                await _enter(pause, deadline)
                 try:
                     message, seconds = await _speak(number, rollout, conversation)
                 finally:
-                    gate.leave()
+                    pause.leave()
             turn, done = await _answer(message, client, session)
             turn.generate_seconds = seconds
             trajectory.turns.append(turn)
@@ -131,7 +131,7 @@ async def _play(
             if number + 1 < conditions.horizon:
                 turn.observation_tokens = await conversation.hear(turn.observation)
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
-    except BudgetSpent as budget:
+    except TokenBudgetError as budget:
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(budget)
     finally:
         if conversation is not None:
@@ -141,13 +141,13 @@ async def _play(
             await client.close(session)
 
 
-async def _enter(gate: Gate, deadline: asyncio.Timeout) -> None:
-    """Passes the gate; the episode's clock stands still meanwhile."""
+async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
+    """Passes the pause; the episode's clock stands still meanwhile."""
     loop, when = asyncio.get_running_loop(), deadline.when()
     assert when is not None
     left = when - loop.time()
     deadline.reschedule(None)
-    await gate.enter()
+    await pause.enter()
     deadline.reschedule(loop.time() + left)
 
 
@@ -158,7 +158,7 @@ async def _speak(number: int, rollout: Rollout, conversation: Conversation) -> t
         async with asyncio.timeout(rollout.turn_seconds):
             message = await conversation.speak(number)
     except TimeoutError:
-        raise EngineFault(f"no answer within {rollout.turn_seconds:g} s (rollout.turn_seconds)") from None
+        raise EngineError(f"no answer within {rollout.turn_seconds:g} s (rollout.turn_seconds)") from None
     return message, time.perf_counter() - began
 
 
@@ -183,5 +183,5 @@ async def _answer(message: Message, client: EnvironmentClient, session: Session)
 
 
 def _lease(rollout: Rollout) -> float:
-    """A session may rest for a turn of the engine and, with overlap, for an update; the margin covers a busy loop."""
-    return rollout.turn_seconds * 2 + 60 + (rollout.episode_seconds if rollout.overlap else 0)
+    """A session may rest for a turn of the engine and, off-policy, for an update; the margin covers a busy loop."""
+    return rollout.turn_seconds * 2 + 60 + (rollout.episode_seconds if rollout.max_off_policy_steps else 0)

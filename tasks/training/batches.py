@@ -7,18 +7,18 @@ from pathlib import Path
 
 from configs.experiment import Experiment
 from tasks.curriculum.horizon import horizon_at
-from tasks.rollout.collector import whole_groups
-from tasks.rollout.episode import Conditions, EpisodePlan
-from tasks.rollout.storage import read_trajectories
+from tasks.rollout.collector import complete_groups
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.recorded import batch_of_step, preferences, read_recorded, successes
 from tasks.training.task_order import exploration_plans, refill_plans
 
-Play = Callable[[Sequence[EpisodePlan], Conditions], list[Trajectory]]
+Play = Callable[[Sequence[RolloutRequest], RolloutSettings], list[Trajectory]]
 
 
 def refilled(
-    trajectories: Sequence[Trajectory], experiment: Experiment, tasks: Sequence[int], step: int, conditions: Conditions, play: Play
+    trajectories: Sequence[Trajectory], experiment: Experiment, tasks: Sequence[int], step: int, conditions: RolloutSettings, play: Play
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """Dynamic sampling (arXiv 2503.14476, section 3.2): groups without spread give way to groups of other tasks.
 
@@ -35,7 +35,7 @@ def refilled(
     """
     rollout, kept, discarded = experiment.rollout, list(trajectories), list[Trajectory]()
     for refill in range(1, experiment.algorithm.refills + 1):
-        dull = {group[0].group for group in whole_groups(kept)[0] if len({t.reward for t in group}) == 1}
+        dull = {group[0].group for group in complete_groups(kept)[0] if len({t.reward for t in group}) == 1}
         if not dull:
             break
         discarded += [t for t in kept if t.group in dull]
@@ -104,6 +104,6 @@ class ImitationBatches:
             else:
                 seed, groups = self._experiment.seeds.training, offline.explore_groups
                 plans = exploration_plans(self._tasks, exploration, groups, rollout.group_size, seed)
-                conditions = Conditions(horizon_at(self._experiment.curriculum, step), rollout.temperature)
+                conditions = RolloutSettings(horizon_at(self._experiment.curriculum, step), rollout.temperature)
                 self.explored = self._pool[exploration] = self._play(step, plans, conditions, path)
         return self._pool[exploration]

@@ -88,7 +88,7 @@ class FlowCallback(TrainerCallback):
             | worker.refill_cost
             | {
                 "rollout/prefix_cache_share": worker.cached_share(),
-                "rollout/places": float(worker.collector.room.places),
+                "rollout/concurrency_limit": float(worker.collector.concurrency.limit),
                 "update/seconds": update_seconds,
                 "update/tokens_per_second": tokens / update_seconds,
                 "sync/seconds": worker.sync_seconds,

@@ -76,14 +76,14 @@ class Ready:
 
     Attributes:
         step: Training steps already done (from a checkpoint).
-        exact: Whether this engine samples the same tokens whatever else is in flight, so that runs repeat bit for bit.
+        batch_invariant: Whether this engine samples the same tokens whatever else is in flight, so that runs repeat bit for bit.
         parameters: Weights of the policy.
         seconds: What the start took, by part.
         notes: Things a person should know, e.g. a damaged checkpoint that was passed over.
     """
 
     step: int
-    exact: bool
+    batch_invariant: bool
     parameters: int
     seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.rollout.episode import stable_seed
-from tasks.rollout.storage import read_trajectories
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tasks.rollout.ahead import staleness
-from tasks.rollout.collector import whole_groups
+from tasks.rollout.collector import complete_groups
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 
@@ -25,7 +25,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
-    groups, left_out = whole_groups(trajectories)
+    groups, left_out = complete_groups(trajectories)
     metrics = {
         "rollout/groups_left_out": float(left_out),
         "rollout/groups_without_spread": _mean([float(max(t.reward for t in g) - min(t.reward for t in g) < 1e-9) for g in groups]),

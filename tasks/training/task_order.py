@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tasks.rollout.episode import EpisodePlan, stable_seed
+from tasks.rollout.episode import RolloutRequest, stable_seed
 
 
 def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> list[int]:
@@ -18,10 +18,10 @@ def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> 
     return chosen
 
 
-def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int) -> list[EpisodePlan]:
+def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int) -> list[RolloutRequest]:
     """The episodes of a step, group by group."""
     return [
-        EpisodePlan(task, group, member, stable_seed("train", seed, step, group, member))
+        RolloutRequest(task, group, member, stable_seed("train", seed, step, group, member))
         for group, task in enumerate(tasks_of_step(tasks, step, per_step, seed))
         for member in range(group_size)
     ]
@@ -29,13 +29,13 @@ def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: in
 
 def refill_plans(
     tasks: Sequence[int], groups: Sequence[int], step: int, refill: int, per_step: int, group_size: int, seed: int
-) -> list[EpisodePlan]:
+) -> list[RolloutRequest]:
     """Episodes that replace the `groups` of a step, of tasks drawn anew; their groups have numbers that the step has not used yet.
 
     What replaces a group depends on its number, the step and the number of the refill (from 1) alone, not on which process holds it.
     """
     return [
-        EpisodePlan(
+        RolloutRequest(
             random.Random(stable_seed("refill", seed, step, refill, group)).choice(list(tasks)),
             refill * per_step + group % per_step,
             member,
@@ -46,19 +46,19 @@ def refill_plans(
     ]
 
 
-def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int) -> list[EpisodePlan]:
+def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int) -> list[RolloutRequest]:
     """The episodes of an exploration: like those of a step of `groups` tasks, with seeds of their own."""
     return [
-        EpisodePlan(task, group, member, stable_seed("explore", seed, exploration, group, member))
+        RolloutRequest(task, group, member, stable_seed("explore", seed, exploration, group, member))
         for group, task in enumerate(tasks_of_step(tasks, exploration, groups, seed))
         for member in range(group_size)
     ]
 
 
-def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[EpisodePlan]:
+def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[RolloutRequest]:
     """The episodes of an evaluation: the seed of each depends on its task and sample alone, so that evaluations are paired."""
     return [
-        EpisodePlan(task, group, member, stable_seed("evaluate", seed, task, member))
+        RolloutRequest(task, group, member, stable_seed("evaluate", seed, task, member))
         for group, task in enumerate(tasks)
         for member in range(samples)
     ]

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import GRPOTrainer
 
 from configs.experiment import Experiment
-from tasks.rollout.collector import whole_groups
+from tasks.rollout.collector import complete_groups
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.advantages.batch_normalisation import normalised
 from tasks.training.advantages.estimate import estimate
@@ -99,7 +99,7 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
     def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
         """Whole groups become lessons, lessons become tensors."""
         algorithm = self.experiment.algorithm
-        groups, _ = whole_groups(trajectories)
+        groups, _ = complete_groups(trajectories)
         if self.total_count(len(groups)) == 0:
             reasons = sorted({t.reason for t in trajectories if t.reason})
             raise NoWholeGroup(f"step {step}: none of the groups is whole, nothing can be learnt; reasons: {'; '.join(reasons[:3])}")

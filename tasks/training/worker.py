@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import torch
 
     from configs.experiment import Algorithm
-    from tasks.policy.probe import Gap
+    from tasks.inference.weight_sync_check import Gap
     from tasks.rollout.ahead import Batch
-    from tasks.rollout.episode import Conditions, EpisodePlan
+    from tasks.rollout.episode import RolloutRequest, RolloutSettings
     from tasks.rollout.trajectory import Trajectory
     from tasks.training.imitation import CloningTrainer, PreferenceTrainer
     from tasks.training.trainer import AgentTrainer
@@ -50,9 +50,9 @@ class Worker:
         from accelerate import PartialState
         from transformers import AutoTokenizer
 
-        from tasks.policy.dialogue import Dialogue
-        from tasks.policy.loading import start_engine
-        from tasks.policy.token_policy import TokenPolicy
+        from tasks.agents.chat_format import ChatFormat
+        from tasks.agents.token_agent import TokenAgent
+        from tasks.inference.engine_factory import start_engine
         from tasks.rollout.ahead import AheadCollector
         from tasks.rollout.collector import Collector
         from tasks.training import checkpoint
@@ -77,14 +77,18 @@ class Worker:
         )
         engine_started = time.perf_counter()
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
-        self.dialogue = Dialogue(tokenizer, policy.message, job.instruction if policy.instruction else None)
+        self.dialogue = ChatFormat(tokenizer, policy.action_format, job.instruction if policy.instruction else None)
         self.collector = Collector(
             self.experiment.environment.name,
             tuple(job.environment_urls),
-            TokenPolicy(self.engine, self.dialogue),
+            TokenAgent(self.engine, self.dialogue),
             self.experiment.rollout,
         )
-        self.ahead = AheadCollector(self.collector, apart=self.engine.apart) if self.experiment.rollout.overlap else None
+        self.ahead = (
+            AheadCollector(self.collector, out_of_process=self.engine.out_of_process)
+            if self.experiment.rollout.max_off_policy_steps
+            else None
+        )
         imitates = self.experiment.algorithm.imitates
         self.imitation = ImitationBatches(self.experiment, job.train_tasks, job.folder, self._explore) if imitates else None
         collect = self.collect_imitation_batch if imitates else self.collect_training_batch
@@ -111,7 +115,7 @@ class Worker:
         self.tell(
             Ready(
                 step=self.resume.step if self.resume else 0,
-                exact=self.engine.exact,
+                batch_invariant=self.engine.batch_invariant,
                 parameters=sum(p.numel() for p in self.trainer.model.parameters()),
                 seconds=self.seconds,
                 notes=self.notes,
@@ -144,14 +148,14 @@ class Worker:
 
     def evaluate(self, command: Evaluate, step: int) -> None:
         """Plays the evaluation's episodes, shared out over the processes, and writes their trajectories."""
-        from tasks.rollout.episode import Conditions
-        from tasks.rollout.storage import write_trajectories
+        from tasks.rollout.episode import RolloutSettings
+        from tasks.rollout.trajectory_parquet import write_trajectories
         from tasks.training.task_order import evaluation_plans
 
         began = time.perf_counter()
         self.load_engine(step)
         plans = evaluation_plans(command.tasks, command.samples, command.seed)
-        conditions = Conditions(command.horizon, command.temperature)
+        conditions = RolloutSettings(command.horizon, command.temperature)
         trajectories = self._gathered(self._play(plans[self.processes.process_index :: self.processes.num_processes], conditions))
         if self.line is not None:
             trajectories.sort(key=lambda t: (t.group, t.member))
@@ -160,7 +164,7 @@ class Worker:
 
     def collect_training_batch(self, step: int) -> list[Trajectory]:
         """This process's whole groups of a training step (from 0); the main process also stores everybody's."""
-        from tasks.rollout.storage import write_trajectories
+        from tasks.rollout.trajectory_parquet import write_trajectories
         from tasks.training.batches import refill_cost, refilled
 
         self.load_engine(step)
@@ -169,7 +173,7 @@ class Worker:
             played = self._play(batch.plans, batch.conditions)
             trajectories, discarded = refilled(played, self.experiment, self.job.train_tasks, step, batch.conditions, self._play)
         else:
-            last = min(step + self.experiment.rollout.overlap, self.experiment.algorithm.steps - 1)
+            last = min(step + self.experiment.rollout.max_off_policy_steps, self.experiment.algorithm.steps - 1)
             discarded = []
             trajectories = self.ahead.collect([self.batch_of(each) for each in range(step, last + 1)], self._progress())
         everybodys, thrown_away = self._gathered(trajectories), self._gathered(discarded)
@@ -188,9 +192,9 @@ class Worker:
         self.collected = self.imitation.explored
         return self.imitation.share(self.learnt, self.processes.process_index, self.processes.num_processes)
 
-    def _explore(self, step: int, plans: Sequence[EpisodePlan], conditions: Conditions, path: Path) -> list[Trajectory]:
+    def _explore(self, step: int, plans: Sequence[RolloutRequest], conditions: RolloutSettings, path: Path) -> list[Trajectory]:
         """Plays episodes with the weights of a step, shared out over the processes; the main process stores them."""
-        from tasks.rollout.storage import write_trajectories
+        from tasks.rollout.trajectory_parquet import write_trajectories
 
         self.load_engine(step)
         mine = self._play(plans[self.processes.process_index :: self.processes.num_processes], conditions)
@@ -203,18 +207,18 @@ class Worker:
         """The episodes of a training step that are this process's."""
         from tasks.curriculum.horizon import horizon_at
         from tasks.rollout.ahead import Batch
-        from tasks.rollout.episode import Conditions
+        from tasks.rollout.episode import RolloutSettings
         from tasks.training.task_order import plans_of_step
 
         rollout = self.experiment.rollout
         plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
         mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
-        return Batch(step, mine, Conditions(horizon_at(self.experiment.curriculum, step), rollout.temperature))
+        return Batch(step, mine, RolloutSettings(horizon_at(self.experiment.curriculum, step), rollout.temperature))
 
     def load_engine(self, step: int) -> None:
         """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived."""
-        from tasks.policy.engine import Sampling
-        from tasks.policy.probe import prove_agreement
+        from tasks.inference.engine import Sampling
+        from tasks.inference.weight_sync_check import check_weight_sync
         from tasks.training.weights import full_weights
 
         self.sync_seconds = 0.0
@@ -225,15 +229,15 @@ class Worker:
         sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
         with self.ahead.paused() if self.ahead else nullcontext():
             self._load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
-            self.gap = prove_agreement(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
+            self.gap = check_weight_sync(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
             self.loaded_step = self.engine.policy_version = step
         self.sync_seconds = time.perf_counter() - began
 
     def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads the engine; into servers that all processes share the main process alone does, while nobody has episodes there."""
-        from tasks.policy.vllm_server_engine import VllmServerEngine
+        from tasks.inference.pool_engine import VllmPoolEngine
 
-        if self.processes.num_processes == 1 or not isinstance(self.engine, VllmServerEngine):
+        if self.processes.num_processes == 1 or not isinstance(self.engine, VllmPoolEngine):
             self.engine.load(weights)
             return
         self.processes.wait_for_everyone()
@@ -259,7 +263,7 @@ class Worker:
         if self.line is not None:
             self.line.send(event)
 
-    def _play(self, plans: Sequence[EpisodePlan], conditions: Conditions) -> list[Trajectory]:
+    def _play(self, plans: Sequence[RolloutRequest], conditions: RolloutSettings) -> list[Trajectory]:
         """Plays episodes on this process; on a CPU with one thread, which small matrices like best."""
         import torch
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.load import row
-from tests.integration.collector_soak import soak
-from tests.integration.storm import collect
+from tests.soaks.collector import soak
+from tests.soaks.storm import collect
 
 KILL_EVERY_S = 3.0
 

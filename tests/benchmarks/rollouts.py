@@ -30,20 +30,20 @@ from configs.experiment import Rollout, StarterPolicy
 from environments.client import EnvironmentClient, Session
 from environments.environment import Step
 from environments.registry import load_world
-from tasks.policy.dialogue import Dialogue
-from tasks.policy.engine import Generation, Sampling
-from tasks.policy.policy import Budgets, Message
-from tasks.policy.token_policy import TokenConversation, TokenPolicy
-from tasks.policy.vllm_engine import VllmEngine, vllm_parameters
+from tasks.agents.agent import Budgets, Message
+from tasks.agents.chat_format import ChatFormat
+from tasks.agents.token_agent import TokenAgent, TokenConversation
+from tasks.inference.engine import Generation, Sampling
+from tasks.inference.vllm_engine import VllmEngine, vllm_parameters
 from tasks.rollout.collector import Collector
-from tasks.rollout.episode import Conditions, EpisodePlan
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tests.benchmarks.load import row, served
-from tests.integration.tiny_policy import build_tiny_policy
+from tests.support.tiny_policy import build_tiny_policy
 
 EPISODES, FEW_EPISODES, IN_FLIGHT = 1536, 192, 64
 MORE_IN_FLIGHT = 80
 HORIZON = 30
-ROLLOUT = Rollout(in_flight=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
+ROLLOUT = Rollout(max_concurrent_episodes=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
 STOPS = 1 / 12
 """Share of the vocabulary that ends a message: messages of the random policy are then 12 tokens long on average."""
@@ -76,7 +76,7 @@ CASES: tuple[tuple[str, Latency, int], ...] = (
 )
 
 
-class GuidedPolicy(TokenPolicy):
+class GuidedPolicy(TokenAgent):
     """Its messages are sampled by the engine, its actions are the expert's."""
 
     solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
@@ -116,7 +116,7 @@ class Sides:
     model: str
     engine: VllmEngine
     policy: GuidedPolicy
-    plans: tuple[EpisodePlan, ...]
+    plans: tuple[RolloutRequest, ...]
     rollout: Rollout = ROLLOUT
 
     def with_plans(self, count: int) -> Sides:
@@ -124,7 +124,7 @@ class Sides:
         return replace(self, plans=self.plans[:count])
 
     def client(self, latency: Latency) -> LateClient:
-        client = LateClient([self.url], deadline_s=60, connections=self.rollout.in_flight)
+        client = LateClient([self.url], deadline_s=60, connections=self.rollout.max_concurrent_episodes)
         client.latency = latency
         return client
 
@@ -137,7 +137,7 @@ class Sides:
                 return sides.client(latency)
 
         collector = LateCollector("textcraft", (self.url,), self.policy, self.rollout)
-        trajectories = await collector.collect(self.plans, Conditions(HORIZON, 1.0))
+        trajectories = await collector.collect(self.plans, RolloutSettings(HORIZON, 1.0))
         assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
 
@@ -149,7 +149,7 @@ class Sides:
                 tokens += await self._batch(client, self.plans[begin : begin + IN_FLIGHT])
         return tokens
 
-    async def _batch(self, client: LateClient, plans: Sequence[EpisodePlan]) -> int:
+    async def _batch(self, client: LateClient, plans: Sequence[RolloutRequest]) -> int:
         begun = await asyncio.gather(*(client.start(plan.task) for plan in plans))
         going = [
             (session, await self.policy.begin(plan.task, plan.seed, observation, BUDGETS))
@@ -193,16 +193,16 @@ def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
     torch.set_num_threads(1)
     with served("textcraft") as server, tempfile.TemporaryDirectory() as folder:
         model = build_tiny_policy(Path(folder), size=size)
-        engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, in_flight=IN_FLIGHT, dtype="float32")
+        engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, max_num_seqs=IN_FLIGHT, dtype="float32")
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
-            dialogue, ids = Dialogue(tokenizer, "bare", None), range(len(tokenizer))
+            dialogue, ids = ChatFormat(tokenizer, "bare", None), range(len(tokenizer))
             dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
             policy = GuidedPolicy(engine, dialogue)
             solutions = expert_solutions()
             object.__setattr__(policy, "solutions", solutions)
             tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
-            plans = tuple(EpisodePlan(task, group, 0, group) for group, task in enumerate(tasks))
+            plans = tuple(RolloutRequest(task, group, 0, group) for group, task in enumerate(tasks))
             yield Sides(server.url, model, engine, policy, plans)
         finally:
             engine.close()
@@ -308,7 +308,7 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
 
 def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
     """The same requests in one call; what is compared is tokens sampled per second."""
-    bench = replace(bench, rollout=ROLLOUT.model_copy(update={"in_flight": MORE_IN_FLIGHT}))
+    bench = replace(bench, rollout=ROLLOUT.model_copy(update={"max_concurrent_episodes": MORE_IN_FLIGHT}))
     with Recorder(bench.engine) as recorder:
         asyncio.run(bench.ours(none))
     ours, theirs = alternate(bench.engine, lambda: asyncio.run(bench.ours(none)), lambda: bench.offline(recorder.requests), pairs)

@@ -30,8 +30,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
-from tasks.policy.cloning import build_tokenizer
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.starter.cloning import build_tokenizer
 from tasks.training.trainer import AgentTrainer
 
 REPEATS = 5

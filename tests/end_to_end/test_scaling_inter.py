@@ -13,9 +13,9 @@ from pathlib import Path
 import mlflow
 import psutil
 import pytest
-from small_runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
 
-from tests.integration.tiny_policy import build_tiny_policy
+from tests.support.small_runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counting_servers import Serve, counting
 
 from tasks.provision.local import LocalServer
+from tests.support.counting_servers import Serve, counting
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_servers import ROOT
 
 from environments.client import EnvironmentClient, RefusedError
 from environments.environment import World
 from environments.registry import WORLDS, load_world
 from tasks.provision.local import LocalServer
+from tests.support.counting_servers import ROOT
 
 GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8")
 

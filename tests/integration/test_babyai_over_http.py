@@ -26,8 +26,8 @@ from environments.agentgym_client import AgentGymClient
 from environments.babyai.levels import LEVELS
 from environments.babyai.world import BabyAI
 from environments.client import EnvironmentClient
-from tests.integration.playing import Start, starting
-from tests.integration.their_client import TheirClient
+from tests.support.playing import Start, starting
+from tests.support.their_client import TheirClient
 
 Trace = list[tuple[str, float, bool]]
 

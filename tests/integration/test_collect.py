@@ -11,25 +11,29 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from counting_servers import ROOT
-from tiny_policy import build_tiny_policy
 
 from configs.collection import Collection, Source
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient, Session
 from environments.registry import load_world
 from flows.collect_arguments import collection_arguments
-from tasks.policy.sources import opened_policy
+from tasks.agents.agent_factory import open_agent
 from tasks.provision.local import LocalServer
-from tasks.rollout.collecting import collect_to_shelf
-from tasks.rollout.shelf import OtherCollection, Shelf
-from tasks.rollout.storage import read_trajectories
+from tasks.rollout.collect_to_disk import collect_to_disk
+from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.task_order import evaluation_plans
+from tests.support.counting_servers import ROOT
+from tests.support.tiny_policy import build_tiny_policy
 
 TASKS = list(load_world("textcraft").tasks("wood-train"))[:12]
 ORACLE = Collection(
-    environment="textcraft", source=Source(kind="oracle", message="bare"), samples=2, horizon=20, rollout=Rollout(in_flight=4, retries=0)
+    environment="textcraft",
+    source=Source(kind="oracle", action_format="bare"),
+    samples=2,
+    horizon=20,
+    rollout=Rollout(max_concurrent_episodes=4, retries=0),
 )
 
 
@@ -55,10 +59,10 @@ def collect(collection: Collection, folder: Path, url: str, stop_after: int | No
         if len(played) == stop_after:
             raise CutOffError
 
-    shelf = Shelf(folder, collection.model_dump(mode="json"), collection.samples)
+    writer = ResumableTrajectoryWriter(folder, collection.model_dump(mode="json"), collection.samples)
     plans = evaluation_plans(TASKS, collection.samples, collection.seed)
-    with opened_policy(collection, "You craft.") as policy:
-        asyncio.run(collect_to_shelf(collection, plans, policy, [url], shelf, finished=finished))
+    with open_agent(collection, "You craft.") as policy:
+        asyncio.run(collect_to_disk(collection, plans, policy, [url], writer, finished=finished))
     return played
 
 
@@ -77,12 +81,12 @@ def test_the_oracle_solves_every_task_and_its_turns_can_be_read(tmp_path: Path, 
 def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_have_written(tmp_path: Path, url: str) -> None:
     from transformers import AutoTokenizer
 
-    from tasks.policy.dialogue import Dialogue
+    from tasks.agents.chat_format import ChatFormat
 
     folder = build_tiny_policy(tmp_path / "policy")
-    source = Source(kind="oracle", message="react", tokenizer=folder)
+    source = Source(kind="oracle", action_format="react", tokenizer=folder)
     collect(ORACLE.model_copy(update={"source": source}), tmp_path / "out", url)
-    dialogue = Dialogue(AutoTokenizer.from_pretrained(folder), "react", "You craft.")
+    dialogue = ChatFormat(AutoTokenizer.from_pretrained(folder), "react", "You craft.")
     written = stored(tmp_path / "out")
     assert len(written) == 2 * len(TASKS)
     for trajectory in written:
@@ -124,9 +128,9 @@ def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: 
 
 
 def test_another_collection_is_not_mixed_in(tmp_path: Path) -> None:
-    Shelf(tmp_path, ORACLE.model_dump(mode="json"), 2)
-    with pytest.raises(OtherCollection, match="horizon is 20 there, 5 now"):
-        Shelf(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
+    ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2)
+    with pytest.raises(DifferentCollectionError, match="horizon is 20 there, 5 now"):
+        ResumableTrajectoryWriter(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
 
 
 class Endpoint:
@@ -166,9 +170,9 @@ def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: 
         port = runner.addresses[0][1]
         source = Source(kind="openai", model="crafter", urls=(f"http://127.0.0.1:{port}/v1",))
         collection = ORACLE.model_copy(update={"source": source, "samples": 1})
-        shelf = Shelf(tmp_path, {}, 1)
-        with opened_policy(collection, "You craft.") as policy:
-            await collect_to_shelf(collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], shelf)
+        writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
+        with open_agent(collection, "You craft.") as policy:
+            await collect_to_disk(collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], writer)
         await runner.cleanup()
         return endpoint
 
@@ -186,7 +190,7 @@ def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: 
         (["textcraft"], "one of the arguments"),
         (["textcraft", "--oracle", "--model", "x"], "not allowed with"),
         (["textcraft", "--openai", "http://h/v1"], "needs the name of one"),
-        (["textcraft", "--oracle", "--rollout.in_flght", "3"], "did you mean 'in_flight'"),
+        (["textcraft", "--oracle", "--rollout.max_concurent_episodes", "3"], "did you mean 'max_concurrent_episodes'"),
         (["textcraft", "--oracle", "--horizon", "0"], "horizon"),
         (["nowhere", "--oracle"], "invalid choice"),
     ],

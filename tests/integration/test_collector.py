@@ -9,26 +9,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from counting_policy import CountingPolicy
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from environments.protocol import Health
 from tasks.rollout.ahead import AheadCollector, Batch, staleness
-from tasks.rollout.collector import Collector, whole_groups
-from tasks.rollout.episode import Conditions, EpisodePlan
+from tasks.rollout.collector import Collector, complete_groups
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tests.support.counting_agent import CountingAgent
 
-ROLLOUT = Rollout(in_flight=8, retries=1, turn_seconds=20)
-CONDITIONS = Conditions(horizon=50, temperature=1.0)
+ROLLOUT = Rollout(max_concurrent_episodes=8, retries=1, turn_seconds=20)
+CONDITIONS = RolloutSettings(horizon=50, temperature=1.0)
 
 
-def collector(url: str, policy: CountingPolicy, **changes: object) -> Collector:
+def collector(url: str, policy: CountingAgent, **changes: object) -> Collector:
     return Collector("counting", (url,), policy, ROLLOUT.model_copy(update=changes))
 
 
-def plans(*tasks: int, members: int = 2) -> list[EpisodePlan]:
-    return [EpisodePlan(task, group, member, 0) for group, task in enumerate(tasks) for member in range(members)]
+def plans(*tasks: int, members: int = 2) -> list[RolloutRequest]:
+    return [RolloutRequest(task, group, member, 0) for group, task in enumerate(tasks) for member in range(members)]
 
 
 def timeless(trajectories: list[Trajectory]) -> list[Trajectory]:
@@ -57,7 +57,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> None:
     batch = plans(3, 1, 4, 2, 5, 9, 6)
-    trajectories = asyncio.run(collector(counting_server, CountingPolicy()).collect(batch, CONDITIONS))
+    trajectories = asyncio.run(collector(counting_server, CountingAgent()).collect(batch, CONDITIONS))
     assert [(t.task, t.group, t.member) for t in trajectories] == [(p.task, p.group, p.member) for p in batch]
     assert all(t.outcome is Outcome.SUCCESS and len(t.turns) == t.task for t in trajectories)
     assert all(t.completion == [x for turn in range(t.task - 1) for x in (turn, 7)] + [t.task - 1] for t in trajectories)
@@ -65,7 +65,7 @@ def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> Non
 
 
 def test_the_horizon_cuts_and_is_named(counting_server: str) -> None:
-    [trajectory] = asyncio.run(collector(counting_server, CountingPolicy()).collect(plans(9, members=1), Conditions(4, 1.0)))
+    [trajectory] = asyncio.run(collector(counting_server, CountingAgent()).collect(plans(9, members=1), RolloutSettings(4, 1.0)))
     assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (Outcome.TRUNCATED, "horizon", 4)
     assert trajectory.turns[-1].observation_tokens == []
 
@@ -79,13 +79,13 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
             return "fail"
         return "add 1"
 
-    policy = CountingPolicy(action=action)
+    policy = CountingAgent(action=action)
     trajectories = asyncio.run(collector(counting_server, policy).collect(plans(2, 3, 4, members=1), CONDITIONS))
     assert [(t.outcome, t.attempts) for t in trajectories] == [(Outcome.SUCCESS, 2), (Outcome.FAILED, 2), (Outcome.SUCCESS, 1)]
     assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
     assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
-    groups, left_out = whole_groups(trajectories)
+    groups, left_out = complete_groups(trajectories)
     assert [group[0].task for group in groups] == [2, 4]
     assert left_out == 1
     assert open_sessions(counting_server) == 0
@@ -103,7 +103,7 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
 def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline_is_named(
     counting_server: str, changes: dict[str, float], held: bool, reason: str
 ) -> None:
-    policy = CountingPolicy(
+    policy = CountingAgent(
         held={5: threading.Event()} if held else {}, action=lambda task, turn: "add 1" if held or task != 5 else "sleep 2"
     )
     trajectories = asyncio.run(collector(counting_server, policy, **changes).collect(plans(5, 1), CONDITIONS))
@@ -116,7 +116,7 @@ def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline
 
 
 def test_cancellation_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
-    policy = CountingPolicy(held={task: threading.Event() for task in (4, 5)})
+    policy = CountingAgent(held={task: threading.Event() for task in (4, 5)})
 
     async def cancel_in_the_middle() -> None:
         running = asyncio.create_task(collector(counting_server, policy).collect(plans(4, 5), CONDITIONS))
@@ -132,16 +132,18 @@ def test_cancellation_ends_everything_and_closes_the_sessions(counting_server: s
 
 def test_without_anything_to_run_ahead_it_is_the_plain_collector(counting_server: str) -> None:
     batch = plans(3, 1, 4, 2)
-    plain = asyncio.run(collector(counting_server, CountingPolicy()).collect(batch, CONDITIONS))
-    with AheadCollector(collector(counting_server, CountingPolicy()), apart=False) as ahead:
+    plain = asyncio.run(collector(counting_server, CountingAgent()).collect(batch, CONDITIONS))
+    with AheadCollector(collector(counting_server, CountingAgent()), out_of_process=False) as ahead:
         assert timeless(ahead.collect([Batch(0, batch, CONDITIONS)])) == timeless(plain)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_their_weights(counting_server: str, apart: bool) -> None:
-    policy = CountingPolicy(held={30: threading.Event(), 40: threading.Event()})
+@pytest.mark.parametrize("out_of_process", [False, True])
+def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_their_weights(
+    counting_server: str, out_of_process: bool
+) -> None:
+    policy = CountingAgent(held={30: threading.Event(), 40: threading.Event()})
     batches = [Batch(0, plans(30, 1), CONDITIONS), Batch(1, plans(40, 3), CONDITIONS), Batch(2, plans(5, 6), CONDITIONS)]
-    with AheadCollector(collector(counting_server, policy, overlap=1), apart=apart) as ahead:
+    with AheadCollector(collector(counting_server, policy, max_off_policy_steps=1), out_of_process=out_of_process) as ahead:
         result: list[list[Trajectory]] = []
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
         first.start()
@@ -170,10 +172,12 @@ def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_thei
 
 
 def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_server: str) -> None:
-    policy = CountingPolicy(held={30: threading.Event()})
-    with AheadCollector(collector(counting_server, policy, overlap=1, episode_seconds=8, retries=0), apart=False) as ahead:
+    policy = CountingAgent(held={30: threading.Event()})
+    with AheadCollector(
+        collector(counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0), out_of_process=False
+    ) as ahead:
         result: list[list[Trajectory]] = []
-        batches = [Batch(0, plans(30, members=1), CONDITIONS), Batch(1, plans(40, members=1), Conditions(40, 1.0))]
+        batches = [Batch(0, plans(30, members=1), CONDITIONS), Batch(1, plans(40, members=1), RolloutSettings(40, 1.0))]
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
         first.start()
         until(lambda: any(task == 40 for task, _ in policy.spoken))
@@ -185,8 +189,8 @@ def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_serve
 
 
 def test_closing_ends_what_runs_ahead(counting_server: str) -> None:
-    policy = CountingPolicy(held={40: threading.Event()})
-    ahead = AheadCollector(collector(counting_server, policy, overlap=1), apart=True)
+    policy = CountingAgent(held={40: threading.Event()})
+    ahead = AheadCollector(collector(counting_server, policy, max_off_policy_steps=1), out_of_process=True)
     with ahead:
         ahead.collect([Batch(0, plans(1), CONDITIONS), Batch(1, plans(40), CONDITIONS)])
         until(lambda: any(task == 40 for task, _ in policy.spoken))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from collector_soak import soak
+
+from tests.soaks.collector import soak
 
 
 @pytest.mark.slow

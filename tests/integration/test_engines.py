@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_policy import build_tiny_policy
 
-from tasks.policy.engine import Engine, EngineFault, Generation, Sampling
-from tasks.policy.probe import WeightsMismatch, prove_agreement
-from tasks.policy.transformers_engine import TransformersEngine
-from tasks.policy.vllm_engine import VllmEngine
+from tasks.inference.engine import Engine, EngineError, Generation, Sampling
+from tasks.inference.transformers_engine import TransformersEngine
+from tasks.inference.vllm_engine import VllmEngine
+from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
+from tests.support.tiny_policy import build_tiny_policy
 
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
 
@@ -27,14 +27,14 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def vllm_engine(policy: str) -> Iterator[VllmEngine]:
-    engine = VllmEngine(policy, context_length=512, in_flight=32, dtype="float32")
+    engine = VllmEngine(policy, context_length=512, max_num_seqs=32, dtype="float32")
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
 def transformers_engine(policy: str) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(policy, context_length=512, in_flight=32, dtype="float32")
+    engine = TransformersEngine(policy, context_length=512, max_num_seqs=32, dtype="float32")
     yield engine
     engine.close()
 
@@ -88,7 +88,7 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: En
 def test_vllm_tells_how_many_tokens_its_cache_holds(vllm_engine: VllmEngine, trainer_model: Any) -> None:
     config = trainer_model.config
     bytes_per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
-    assert vllm_engine.cache_tokens == pytest.approx(2**30 / bytes_per_token, rel=0.05)
+    assert vllm_engine.kv_cache_tokens == pytest.approx(2**30 / bytes_per_token, rel=0.05)
 
 
 def test_at_temperature_zero_the_engines_agree_token_for_token(vllm_engine: Engine, transformers_engine: Engine) -> None:
@@ -111,8 +111,9 @@ def test_the_same_seed_samples_the_same_and_another_does_not(engine: Engine) -> 
     assert first != other
 
 
+@pytest.mark.processor
 def test_vllm_gives_the_same_bits_whatever_else_is_in_flight(vllm_engine: VllmEngine) -> None:
-    if not vllm_engine.exact:
+    if not vllm_engine.batch_invariant:
         pytest.skip("this processor's matrix product is not row-invariant; runs repeat statistically, not bit for bit")
 
     async def dialogues(pause_seed: int) -> list[list[Generation]]:
@@ -143,7 +144,7 @@ def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
 
 
 def test_a_prompt_that_does_not_fit_is_a_fault(engine: Engine) -> None:
-    with pytest.raises(EngineFault):
+    with pytest.raises(EngineError):
         generate(engine, [([5] * 600, sampling())])
 
 
@@ -155,10 +156,10 @@ def test_new_weights_are_used_and_the_probe_proves_it(engine: Engine, trainer_mo
     with torch.no_grad():
         for parameter in trainer_model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    with pytest.raises(WeightsMismatch, match="does not compute with the trainer's weights"):
-        prove_agreement(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32")
+    with pytest.raises(WeightSyncError, match="does not compute with the trainer's weights"):
+        check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32")
     engine.load(trainer_model.named_parameters())
-    assert prove_agreement(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
+    assert check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
     engine.load(original.items())
 
 
@@ -171,10 +172,10 @@ def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, 
         finally:
             await running
 
-    with pytest.raises(EngineFault, match="in flight"):
+    with pytest.raises(EngineError, match="in flight"):
         asyncio.run(load_in_flight())
 
 
 def test_a_model_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises((EngineFault, OSError)):
-        VllmEngine(str(tmp_path), context_length=64, in_flight=2, dtype="float32")
+    with pytest.raises((EngineError, OSError)):
+        VllmEngine(str(tmp_path), context_length=64, max_num_seqs=2, dtype="float32")

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-from counting_servers import Serve, counting
 
 from environments.client import (
     BusyError,
@@ -22,6 +21,7 @@ from environments.client import (
     UnreachableError,
 )
 from environments.environment import Step
+from tests.support.counting_servers import Serve, counting
 
 PATIENCE_S = 60.0
 

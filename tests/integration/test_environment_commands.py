@@ -5,13 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from counting_servers import COUNTING, ROOT
+
+from tests.support.counting_servers import COUNTING, ROOT
 
 TIMEOUT_S = 60
 
 
 def run(*arguments: str, script: bool = False, text: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(COUNTING)] if script else [sys.executable, "-m", "environments"]
+    command = [sys.executable, "-m", COUNTING if script else "environments"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, env=environment)
 

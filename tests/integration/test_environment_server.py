@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import requests
-from counting_servers import Serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.counting_servers import Serve
 
 PATIENCE_S = 60.0
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import UntilStep, recorded_trajectories, small_experiment
 from test_update_gradients import Recorder, gradients_of, load, log_probabilities
-from tiny_policy import build_tiny_policy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.imitation import CloningTrainer, PreferenceTrainer
+from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 

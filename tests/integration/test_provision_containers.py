@@ -14,12 +14,12 @@ from pathlib import Path
 
 import docker
 import pytest
-from counting_servers import ROOT
 
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
+from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"

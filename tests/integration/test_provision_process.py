@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from counting_servers import ROOT
 
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess, started_at, sweep
+from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 60.0
 

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from counting_servers import ROOT, counting_command
 
 from tasks.provision import local
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.replica_set import local_replicas
+from tests.support.counting_servers import ROOT, counting_command
 
 PATIENCE_S = 60.0
 

@@ -19,9 +19,9 @@ from environments.sciworld.simulator import INSTALL
 from environments.sciworld.tasks import all_tasks, task
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
-from tests.integration.memory_soak import memory_over_episodes
-from tests.integration.playing import Start, anonymous_mb, starting
-from tests.integration.their_client import TheirClient
+from tests.soaks.memory import memory_over_episodes
+from tests.support.playing import Start, anonymous_mb, starting
+from tests.support.their_client import TheirClient
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 
@@ -261,6 +261,6 @@ def test_a_thousand_clients_that_vanish_leave_no_memory(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_stays_flat_over_500_episodes() -> None:
-    """The full run: python -m tests.integration.memory_soak sciworld --episodes 500"""
+    """The full run: python -m tests.soaks.memory sciworld --episodes 500"""
     memory = memory_over_episodes("sciworld", 500, 10)
     assert max(memory[1:]) <= 1.05 * memory[0], memory

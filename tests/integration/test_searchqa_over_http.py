@@ -18,9 +18,9 @@ import requests
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
 from tasks.provision.errors import ProvisionError
-from tests.integration.playing import Start, starting
-from tests.integration.their_client import TheirSearchClient
-from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
+from tests.support.playing import Start, starting
+from tests.support.their_client import TheirSearchClient
+from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 Trace = list[tuple[str, float, bool]]
 
@@ -146,7 +146,7 @@ def test_a_published_library_is_served_with_agentgyms_indices(start: Start, tmp_
 @pytest.mark.slow
 def test_dense_search_answers_many_sessions_at_once_as_each_alone(start: Start, tmp_path: Path) -> None:
     from environments.searchqa.published import VectorSource, build_published
-    from tests.unit.tiny_searchqa import tiny_e5
+    from tests.support.tiny_searchqa import tiny_e5
 
     model = tiny_e5(tmp_path / "model")
     texts = [

@@ -19,16 +19,16 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
-from chromium import needs_chromium
-from foreign_pages import attempts
-from tiny_policy import build_tiny_policy
 
 from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.process import started_at
 from tasks.provision.services import ROOT, Addresses, Record, addresses, login, read, write
-from tests.end_to_end.small_runs import SMALL
+from tests.support.chromium import needs_chromium
+from tests.support.foreign_pages import attempts
+from tests.support.small_runs import SMALL
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 

@@ -21,11 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Tokenizer
 
 from configs.experiment import StarterPolicy
 from environments.registry import load_world
-from tasks.policy import cloning
-from tasks.policy.demonstrations import Demonstration, demonstrate, demonstrations
-from tasks.policy.dialogue import Dialogue
-from tasks.policy.starter import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
+from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
+from tasks.starter import cloning
+from tasks.starter.demonstrations import Demonstration, demonstrate, demonstrations
+from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
 
 ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
@@ -68,7 +68,7 @@ def test_loss_falls(tmp_path: Path) -> None:
 def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
     program = (
         "import sys; from pathlib import Path; from configs.experiment import StarterPolicy\n"
-        "from tasks.policy.starter import build_starter_policy\n"
+        "from tasks.starter.starter_policy import build_starter_policy\n"
         f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
         f"report = build_starter_policy(config, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
         "print(report.found, report.path, 'torch' in sys.modules)"
@@ -89,7 +89,7 @@ def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, dama
 def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path) -> None:
     program = (
         "import os, signal; from pathlib import Path; from configs.experiment import StarterPolicy\n"
-        "from tasks.policy.starter import build_starter_policy\n"
+        "from tasks.starter.starter_policy import build_starter_policy\n"
         f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
         f"build_starter_policy(config, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
     )
@@ -102,9 +102,10 @@ def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: 
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
 
 
+@pytest.mark.processor
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
 def test_two_processes_come_to_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.policy.starter.ASSISTED_TOKENS", 0)
+    monkeypatch.setattr("tasks.starter.starter_policy.ASSISTED_TOKENS", 0)
     assert files(build(0, tmp_path)) == files(made)
     assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == [tmp_path / made.path.name]
 
@@ -131,7 +132,17 @@ def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
 
 def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
     config = TINY.model_copy(update={"tokens": 500})
-    command = [sys.executable, "-m", "tasks.policy.starter", "--folder", str(tmp_path), "--seed", "5", "--config", config.model_dump_json()]
+    command = [
+        sys.executable,
+        "-m",
+        "tasks.starter.starter_policy",
+        "--folder",
+        str(tmp_path),
+        "--seed",
+        "5",
+        "--config",
+        config.model_dump_json(),
+    ]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     printed = json.loads(answer.stdout)
     found = find_starter_policy(config, "textcraft", 5, tmp_path)
@@ -147,7 +158,7 @@ def test_model_loads_by_path_and_predicts(made: StarterReport, tokenizer: Qwen2T
     assert model.config.vocab_size == len(tokenizer) == made.vocabulary
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.num_parameters() == made.parameters
-    prompt = Dialogue(tokenizer, "bare", None).prompt("Goal: craft stick.")
+    prompt = ChatFormat(tokenizer, "bare", None).prompt("Goal: craft stick.")
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits
     assert logits.isfinite().all()
@@ -171,7 +182,7 @@ def test_any_text_survives_the_tokenizer(tokenizer: Qwen2Tokenizer, text: str) -
 
 
 def test_layout_is_what_the_collector_would_record(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
-    dialogue = Dialogue(tokenizer, "bare", None)
+    dialogue = ChatFormat(tokenizer, "bare", None)
     for demonstration in played:
         trajectory = Trajectory("textcraft", demonstration.task, 0, 0, 0, 99, 0, "oracle")
         trajectory.prompt = dialogue.prompt(demonstration.first_observation)
@@ -191,7 +202,7 @@ def test_layout_is_what_the_collector_would_record(tokenizer: Qwen2Tokenizer, pl
 
 
 def test_loss_is_on_what_the_oracle_wrote_and_nothing_else(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
-    dialogue = Dialogue(tokenizer, "bare", None)
+    dialogue = ChatFormat(tokenizer, "bare", None)
     assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
     for demonstration in played:
         example = cloning.to_example(demonstration, dialogue)

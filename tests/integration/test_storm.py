@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storm import collect
 
-from tasks.rollout.collector import whole_groups
+from tasks.rollout.collector import complete_groups
+from tests.soaks.storm import collect
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward
     assert len(report.trajectories) == 960
     assert report.wrong == []
     assert all(t.reason and t.reward < 1 for t in report.failed)
-    groups, left_out = whole_groups(report.trajectories)
+    groups, left_out = complete_groups(report.trajectories)
     assert len(groups) + left_out == 240
     assert left_out == len({t.group for t in report.failed})
     assert left_out < 24  # retried, not given up

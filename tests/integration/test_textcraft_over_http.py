@@ -11,7 +11,7 @@ import pytest
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
 from environments.textcraft.world import TextCraft
-from tests.integration.playing import starting
+from tests.support.playing import starting
 
 Trace = list[tuple[str, float, bool]]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import UntilStep, recorded_trajectories, small_experiment, trainer_of
-from tiny_policy import build_tiny_policy
 
 from tasks.provision.local import free_port
 from tasks.training.trainer import AgentTrainer
 from tests.benchmarks import update
+from tests.support.counting_servers import ROOT
+from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment, trainer_of
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def updated(policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """By the number of processes, joined by gloo: the folder with what they made of the same batches, a file for each method."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     folders = {}
     for processes in (1, 2):
         folders[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
         launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
-        run = [sys.executable, *launch, str(HERE / "update_process.py"), policy, str(folders[processes])]
-        made = subprocess.run(run, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=500)
+        run = [sys.executable, *launch, "-m", "tests.support.update_process", policy, str(folders[processes])]
+        made = subprocess.run(run, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500)
         assert made.returncode == 0, made.stderr[-4000:]
     return folders
 

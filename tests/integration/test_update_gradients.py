@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import MEMBERS, UntilStep, recorded_trajectories, small_experiment, trainer_of
-from tiny_policy import build_tiny_policy
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from configs.experiment import Algorithm
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.collecting import mini_batch_of
+from tests.support.recorded import MEMBERS, UntilStep, recorded_trajectories, small_experiment, trainer_of
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import requests
 import torch
-from counting_servers import ROOT
-from tiny_policy import build_tiny_policy
 
 from configs.infrastructure import InfraSettings
-from tasks.policy.engine import EngineFault, Generation, Sampling
-from tasks.policy.vllm_server_engine import VllmServerEngine
-from tasks.policy.vllm_servers import command
-from tasks.policy.weight_transfer import WeightTransfer
+from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.launch_command import command
+from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.weight_transfer import WeightTransfer
 from tasks.provision.local import LocalServer
-from tasks.rollout.storage import read_trajectories
-from tests.integration import stored_transfer
-from tests.integration.small_training import train
-from tests.integration.stored_transfer import StoredTrainerInitInfo
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support import stored_transfer
+from tests.support.counting_servers import ROOT
+from tests.support.small_training import train
+from tests.support.stored_transfer import StoredTrainerInitInfo
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +44,15 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
     words = command(
-        policy, context_length=512, in_flight=32, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1, weights=stored_transfer.BACKEND
+        policy,
+        context_length=512,
+        max_num_seqs=32,
+        dtype="float32",
+        gpu_memory_fraction=0.3,
+        cpu_cache_gb=1,
+        weights=stored_transfer.BACKEND,
     )
-    words[words.index("tasks.policy.vllm_cpu_worker.PlainWeights")] = "tests.integration.stored_transfer.PlainWeights"
+    words[words.index("tasks.inference.vllm_cpu_worker.PlainWeights")] = "tests.support.stored_transfer.PlainWeights"
     with ExitStack() as stack:
         started = []
         for number in range(2):
@@ -59,8 +65,8 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
 
 
 @pytest.fixture
-def engine(servers: list[LocalServer]) -> Iterator[VllmServerEngine]:
-    made = VllmServerEngine([server.url for server in servers])
+def engine(servers: list[LocalServer]) -> Iterator[VllmPoolEngine]:
+    made = VllmPoolEngine([server.url for server in servers])
     yield made
     made.close()
 
@@ -81,7 +87,7 @@ def score(model: Any, prompt: list[int], tokens: list[int], temperature: float =
     return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
 
 
-def generate(engine: VllmServerEngine, seed: int, temperature: float = 1.0) -> list[Generation]:
+def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> list[Generation]:
     async def all_at_once() -> list[Generation]:
         sessions = [Session() for _ in PROMPTS]
         requests = zip(PROMPTS, sessions, strict=True)
@@ -91,20 +97,20 @@ def generate(engine: VllmServerEngine, seed: int, temperature: float = 1.0) -> l
 
 
 @pytest.mark.timeout(900)
-def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: VllmServerEngine, policy: str) -> None:
+def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: VllmPoolEngine, policy: str) -> None:
     model = model_of(policy)
     for temperature in (1.0, 0.7):
         for prompt, answer in zip(PROMPTS, generate(engine, 3, temperature), strict=True):
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens, temperature), abs=1e-4)
 
 
-def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmServerEngine) -> None:
-    one, other = (member.cache_tokens for member in engine.members)
+def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmPoolEngine) -> None:
+    one, other = (member.kv_cache_tokens for member in engine.members)
     assert one == other > 10_000
-    assert engine.cache_tokens == one + other
+    assert engine.kv_cache_tokens == one + other
 
 
-def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngine) -> None:
+def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine) -> None:
     async def dialogues() -> list[str]:
         sessions = [Session() for _ in range(6)]
         contexts = [[7 + i, *PROMPTS[4]] for i in range(6)]
@@ -121,7 +127,7 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmServerEngi
 
 
 def test_new_weights_reach_both_servers_and_one_that_was_restarted_unnoticed(
-    engine: VllmServerEngine, servers: list[LocalServer], policy: str
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
 ) -> None:
     model = model_of(policy)
     with torch.no_grad():
@@ -150,7 +156,7 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
     servers: list[LocalServer], policy: str
 ) -> None:
     model, transfer = model_of(policy), WeightTransfer(60, StoredTrainerInitInfo)
-    with closing(VllmServerEngine([server.url for server in servers], transfer=transfer)) as engine:
+    with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
         for update in range(4):
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -168,7 +174,7 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
         assert not any(member.down for member in engine.members)
 
 
-def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
     assert engine.loaded is not None
@@ -184,7 +190,7 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmServerEngi
     engine.load(model.named_parameters())
     answer = generate(engine, 6)[0]
     requests.post(f"{servers[0].url}/pause?mode=wait", json={}, timeout=60).raise_for_status()  # and by one that was killed
-    with closing(VllmServerEngine([server.url for server in servers], request_seconds=20)) as later:
+    with closing(VllmPoolEngine([server.url for server in servers], request_seconds=20)) as later:
         assert generate(later, 6)[0].tokens == answer.tokens
 
 
@@ -203,11 +209,11 @@ def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them
         assert event.metrics["sync/probe_gap_largest"] < 1e-3
 
 
-def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
     assert engine.loaded is not None
-    with closing(VllmServerEngine([server.url for server in servers])) as other:
+    with closing(VllmPoolEngine([server.url for server in servers])) as other:
         as_after_a_restart(servers[0], policy)
         other.follow(engine.loaded)
         assert [bool(member.down) for member in other.members] == [True, False]
@@ -215,17 +221,17 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmServerEng
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
 
 
-def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmServerEngine) -> None:
-    with pytest.raises(EngineFault, match="answered 400"):
+def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmPoolEngine) -> None:
+    with pytest.raises(EngineError, match="answered 400"):
         asyncio.run(engine.generate([5] * 600, sampling(1)))
 
 
 def test_an_address_without_a_server_is_named() -> None:
-    with pytest.raises(EngineFault, match=r"127\.0\.0\.1:9 is not"):
-        VllmServerEngine(["http://127.0.0.1:9"])
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 is not"):
+        VllmPoolEngine(["http://127.0.0.1:9"])
 
 
-def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmServerEngine, servers: list[LocalServer], policy: str) -> None:
+def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from chromium import chromium_processes, ended, eventually, needs_chromium, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from environments.environment import EpisodeOverError, OracleError
-from environments.webarena.browser import BrowserError, BrowserLostError, ChromiumMissingError
+from environments.webarena.browser import EXECUTABLES, BrowserError, BrowserLostError, Browsers, ChromiumMissingError
+from environments.webarena.reserve import Reserve
 from environments.webarena.tasks import embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
+from tests.support.chromium import chromium_processes, ended, eventually, needs_chromium, play
 
 pytestmark = needs_chromium
 
@@ -253,9 +255,35 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
     eventually(lambda: set(chromium_processes(psutil.Process())) <= before)
 
 
+@pytest.mark.parametrize("name", [name for name in EXECUTABLES if shutil.which(name)])
+def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("WEBARENA_CHROMIUM", name)
+    before = set(chromium_processes(psutil.Process()))
+    browsers = Browsers()
+    world = WebArena({})
+    world.browsers, world.reserve = browsers, Reserve(browsers)
+    sessions = [world.create() for _ in range(3)]
+    for one in sessions:
+        one.reset(task_about("Put "))
+    commands = [process.cmdline() for process in set(chromium_processes(psutil.Process())) - before]
+    renderers = [command for command in commands if "--type=renderer" in command]
+    assert not [command for command in renderers if "--top-chrome-webui" in command]
+    assert len(renderers) <= len(sessions) + 2  # the window in reserve, and a process that Chromium keeps ready
+    assert ("to install that: sudo apt-get install" in caplog.text) == (name != EXECUTABLES[0])
+    # What Playwright turns off is still off: Chromium heeds the last list alone.
+    [first, last] = next(lists for command in commands if len(lists := _features_off(command)) == 2)
+    assert first < last
+    browsers.stop()
+
+
+def _features_off(command: list[str]) -> list[set[str]]:
+    lists = (argument.partition("--disable-features=")[2] for argument in command if argument.startswith("--disable-features="))
+    return [set(names.split(",")) for names in lists]
+
+
 def test_a_missing_chromium_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEBARENA_CHROMIUM", "/nowhere/chromium")
     world = WebArena({})
-    with pytest.raises(ChromiumMissingError, match="sudo apt-get install chromium"):
+    with pytest.raises(ChromiumMissingError, match="sudo apt-get install --no-install-recommends chromium-headless-shell"):
         world.create().reset(0)
     world.browsers.stop()

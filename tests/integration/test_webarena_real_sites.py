@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from chromium import needs_chromium, number, play
 
 from environments.environment import EpisodeOverError
 from environments.webarena.browser import Browsers, PageHungError, SiteUnreachableError
 from environments.webarena.world import LoginMissingError, WebArena, WebArenaEnvironment
+from tests.support.chromium import needs_chromium, number, play
 
 pytestmark = needs_chromium
 

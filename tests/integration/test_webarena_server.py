@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,14 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
-from chromium import chromium_processes, eventually, needs_chromium
-from webarena_soak import memory_over_episodes
 
+from environments.webarena.browser import EXECUTABLES
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tasks.provision.local import LocalServer
-from tests.integration.playing import server_of
+from tests.soaks.webarena_memory import memory_over_episodes
+from tests.support.chromium import chromium_processes, eventually, needs_chromium
+from tests.support.playing import server_of
 
 pytestmark = needs_chromium
 
@@ -183,8 +185,9 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
     made.end()
 
 
-def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path) -> None:
-    made = server(state_dir)
+@pytest.mark.parametrize("browser", [name for name in EXECUTABLES if shutil.which(name)])
+def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path, browser: str) -> None:
+    made = server_of("webarena", state_dir=state_dir, WEBARENA_CHROMIUM=browser)
     made.start()
     try:
         item(made.url, "close", session=item(made.url, "create", index=0)["session"])

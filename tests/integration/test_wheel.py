@@ -9,7 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from counting_servers import ROOT
+
+from tests.support.counting_servers import ROOT
 
 PACKAGES = ("configs", "dashboards", "environments", "flows", "tasks")
 

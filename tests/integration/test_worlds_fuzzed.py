@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from tasks.provision.local import LocalServer
-from tests.integration.fuzzing import Fuzzer
-from tests.integration.memory_soak import memory_over_episodes
-from tests.integration.playing import WORLDS, server_of, serving_process
+from tests.soaks.memory import memory_over_episodes
+from tests.support.fuzzing import Fuzzer
+from tests.support.playing import WORLDS, server_of, serving_process
 
 REQUESTS = 1700
 """For each world. `fuzz_soak` sends as many as one likes."""

@@ -10,9 +10,9 @@ import pytest
 
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, load_recipe
-from tasks.rollout.episode import Conditions
-from tasks.rollout.storage import write_trajectories
+from tasks.rollout.episode import RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.training.batches import ImitationBatches, refill_cost, refilled
 from tasks.training.recorded import NothingToImitate, batch_of_step, preferences, read_recorded, successes
 from tasks.training.task_order import refill_plans
@@ -30,13 +30,13 @@ def recipe(**overrides: Any) -> Experiment:
     return load_recipe("quickstart", {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "algorithm.micro_batches": 1, **fields})
 
 
-CONDITIONS = Conditions(4, 1.0)
+CONDITIONS = RolloutSettings(4, 1.0)
 
 
 def test_groups_without_spread_are_replaced_until_the_bound() -> None:
     rewards = iter([1, 1, 0, 0, 0, 1])  # of the refills: all good, all bad, spread
 
-    def play(plans: Any, conditions: Conditions) -> list[Trajectory]:
+    def play(plans: Any, conditions: RolloutSettings) -> list[Trajectory]:
         return [played(p.task, p.group, p.member, next(rewards)) for p in plans]
 
     batch = [played(5, 0, 0, 1), played(5, 0, 1, 0), played(6, 1, 0, 0), played(6, 1, 1, 0)]
@@ -49,7 +49,7 @@ def test_groups_without_spread_are_replaced_until_the_bound() -> None:
 def test_without_refills_the_batch_stays_and_a_broken_group_is_not_replaced() -> None:
     dull, broken = [played(6, 1, i, 0) for i in range(2)], [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)]
 
-    def play(plans: Any, conditions: Conditions) -> list[Trajectory]:
+    def play(plans: Any, conditions: RolloutSettings) -> list[Trajectory]:
         raise AssertionError("nothing to play")
 
     assert refilled(dull, recipe(), [7], 0, CONDITIONS, play) == (dull, [])
@@ -93,7 +93,7 @@ def test_every_item_comes_once_in_each_pass() -> None:
 def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
     asked = []
 
-    def play(step: int, plans: Any, conditions: Conditions, path: Path) -> list[Trajectory]:
+    def play(step: int, plans: Any, conditions: RolloutSettings, path: Path) -> list[Trajectory]:
         asked.append((step, path.name))
         found = [played(p.task, p.group, p.member, 1) for p in plans]
         write_trajectories(path, found)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.policy.muon import ITERATIONS, Muon, orthogonalised
+from tasks.starter.muon import ITERATIONS, Muon, orthogonalised
 
 
 def test_updates_are_those_of_torchs_own_but_for_its_rounding_to_bfloat16() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from configs.collection import Source
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
+from configs.renamed_fields import RENAMED
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -38,12 +40,23 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ({"algorithm.mini_batches": 100}, "is more than the 128 episodes of a batch"),
         ({"rollout.turn_tokens": 4096}, "rollout.turn_tokens (4096) must be below rollout.trajectory_tokens (1024)"),
         ({"name": "../elsewhere"}, "name: String should match pattern"),
+        ({"rollout.overlap": 1}, "rollout.overlap: is called rollout.max_off_policy_steps now"),
+        ({"policy.message": "bare"}, "policy.message: is called policy.action_format now"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as problem:
         load_recipe("quickstart", overrides)
     assert said in str(problem.value)
+
+
+def test_every_renamed_field_is_gone_and_its_new_name_is_a_field() -> None:
+    for old, new in RENAMED.items():
+        part = {"source": Source}.get(old.split(".")[0]) or Experiment.model_fields[old.split(".")[0]].annotation
+        assert isinstance(part, type)
+        assert issubclass(part, BaseModel)
+        assert new.split(".")[1] in part.model_fields
+        assert old.split(".")[1] not in part.model_fields
 
 
 def test_a_missing_recipe_is_named_with_the_ones_that_exist() -> None:

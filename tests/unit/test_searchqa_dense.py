@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tiny_searchqa import CORPUS, WORDS, tiny_e5, tiny_library, word_vectors
 
 from environments.searchqa.library import SearchDataError
 from environments.searchqa.published import VectorSource
@@ -20,6 +19,7 @@ from environments.searchqa.retrieval import dense
 from environments.searchqa.retrieval.dense import FAISS, VECTORS, Dense, MappedVectors, build_vectors
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
+from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_e5, tiny_library, word_vectors
 
 
 def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 from environments.searchqa.library import Library, SearchDataError
 from environments.searchqa.published import build_published, files_of_sets
 from environments.searchqa.question_sets import RANGES, read_sets
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
+from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 ROOT = Path(__file__).parents[2]
 

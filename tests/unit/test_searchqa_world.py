@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tiny_searchqa import tiny_library
 
 from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
 from environments.searchqa.library import SearchDataError
 from environments.searchqa.settings import Settings, SettingsError
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
+from tests.support.tiny_searchqa import tiny_library
 
 
 @pytest.fixture(scope="module")

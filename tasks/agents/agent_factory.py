@@ -1,0 +1,73 @@
+"""Makes the policy that a collection names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from configs.collection import Collection, Source
+from tasks.agents.agent import Policy
+from tasks.agents.chat_format import ChatFormat
+from tasks.inference.engine import Engine
+
+
+@contextmanager
+def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Policy]:
+    """The policy of a collection, ready to play while the block lasts.
+
+    Args:
+        collection: What is collected.
+        instruction: What the environment tells an agent first.
+        gpu_memory_fraction: Share of the GPU's memory for vLLM in this process.
+        cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
+
+    Raises:
+        EngineError: The engine could not start, or an endpoint does not answer as it should.
+        OSError: A model or tokenizer is not to be had.
+    """
+    source, told = collection.source, instruction if collection.source.instruction else None
+    if source.kind == "oracle":
+        from environments.registry import load_world
+        from tasks.agents.oracle_agent import OracleAgent
+
+        yield OracleAgent(load_world(collection.environment), source.action_format, _dialogue(source, source.tokenizer, told))
+        return
+    if source.kind == "openai":
+        from tasks.agents.chat_agent import ChatAgent
+
+        assert source.model is not None
+        yield ChatAgent(
+            source.urls[0],
+            source.model,
+            action_format=source.action_format,
+            instruction=told,
+            dialogue=_dialogue(source, source.tokenizer, told),
+        )
+        return
+    from tasks.agents.token_agent import TokenAgent
+    from tasks.inference.engine_factory import local_engine
+
+    engine: Engine
+    if source.kind == "vllm":
+        from tasks.inference.pool_engine import VllmPoolEngine
+
+        servers = VllmPoolEngine(source.urls, request_seconds=collection.rollout.request_seconds)
+        engine, model = servers, servers.model
+    else:
+        assert source.model is not None
+        model = source.model
+        engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
+    try:
+        dialogue = _dialogue(source, source.tokenizer or model, told)
+        assert dialogue is not None
+        yield TokenAgent(engine, dialogue)
+    finally:
+        engine.close()
+
+
+def _dialogue(source: Source, tokenizer: str | None, instruction: str | None) -> ChatFormat | None:
+    if tokenizer is None:
+        return None
+    from transformers import AutoTokenizer
+
+    return ChatFormat(AutoTokenizer.from_pretrained(tokenizer), source.action_format, instruction)

@@ -1,0 +1,135 @@
+"""An endpoint that speaks OpenAI's chat protocol, as a policy: text in, text out. For demonstrations and for measuring; what such a
+policy says can be imitated, but without log-probabilities of its tokens it cannot be reinforced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from tasks.agents.agent import Budgets, Message, TokenBudgetError
+from tasks.agents.chat_format import ChatFormat, react_instruction
+from tasks.agents.retokenisation import ActionFormat, Retokenisation
+from tasks.inference.engine import EngineError
+from tasks.inference.http_session import PerLoopSession
+
+ATTEMPTS = 6
+LAST_PAUSE_S = 8.0
+CONNECT_S = 10.0
+
+
+class ChatAgent:
+    """A `Policy` behind POST URL/chat/completions."""
+
+    version = 0
+
+    def __init__(
+        self, url: str, model: str, *, action_format: ActionFormat, instruction: str | None, dialogue: ChatFormat | None = None
+    ) -> None:
+        """
+        Args:
+            url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
+            model: The endpoint's name of the model.
+            action_format: ActionFormat of a message.
+            instruction: What the agent is told first, in a system message.
+            dialogue: Adds token ids to the trajectories, for a policy that is to learn from them.
+        """
+        self.name = f"{model} at {url}"
+        self.url = f"{url.rstrip('/')}/chat/completions"
+        self.model = model
+        self.action_format: ActionFormat = action_format
+        self.instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        self.dialogue = dialogue
+        self.kv_cache_tokens: int | None = None  # an endpoint does not tell
+        self._tokens_field = "max_tokens"
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        self._session = PerLoopSession(
+            lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout)
+        )
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ChatConversation:
+        """Begins an episode; see `Policy.begin`."""
+        return ChatConversation(self, seed, observation, budgets, Retokenisation(self.dialogue, self.action_format, observation))
+
+    async def answer(self, messages: list[dict[str, str]], budgets: Budgets, seed: int) -> tuple[str, bool]:
+        """The next message, and whether `budgets.turn_tokens` cut it.
+
+        Raises:
+            EngineError: No answer after some attempts, or one that makes no sense.
+            TokenBudgetError: The conversation is longer than the model's context.
+        """
+        session, problem = await self._session.get(), ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(min(LAST_PAUSE_S, 0.25 * 2**attempt) * random.uniform(0.5, 1.0))
+            request = {
+                "model": self.model,
+                "messages": messages,
+                "temperature": budgets.temperature,
+                self._tokens_field: budgets.turn_tokens,
+                "seed": seed % 2**31,
+            }
+            try:
+                async with session.post(self.url, data=msgspec.json.encode(request)) as response:
+                    status, body = response.status, await response.read()
+            except (aiohttp.ClientError, TimeoutError) as gone:
+                problem = f"{self.url} is not reachable: {gone}"
+                continue
+            said = body[:300].decode(errors="replace")
+            if status == 200:
+                return _read(body, self.url)
+            problem = f"{self.url} answered {status}: {said}"
+            if status == 400 and ("context_length" in said or "context length" in said):
+                raise TokenBudgetError(f"context length of {self.model}")
+            if status == 400 and "max_completion_tokens" in said:
+                self._tokens_field = "max_completion_tokens"  # newer models of OpenAI know it by this name alone
+            elif status != 429 and status < 500:
+                break
+        raise EngineError(problem)
+
+
+class ChatConversation:
+    """One episode of a `ChatAgent`."""
+
+    def __init__(self, policy: ChatAgent, seed: int, observation: str, budgets: Budgets, wording: Retokenisation) -> None:
+        """`observation` is the environment's first."""
+        self.prompt = wording.prompt
+        self._policy = policy
+        self._seed = seed
+        self._budgets = budgets
+        self._wording = wording
+        instruction = [{"role": "system", "content": policy.instruction}] if policy.instruction else []
+        self._messages = [*instruction, {"role": "user", "content": observation}]
+
+    async def speak(self, turn: int) -> Message:
+        """The endpoint's next message; see `Conversation.speak`."""
+        text, cut = await self._policy.answer(self._messages, self._budgets, self._seed + turn)
+        self._messages.append({"role": "assistant", "content": text})
+        return self._wording.message(text, "rollout.turn_tokens" if cut else "")
+
+    async def hear(self, observation: str) -> list[int]:
+        """Appends the observation; see `Conversation.hear`."""
+        self._messages.append({"role": "user", "content": observation})
+        return self._wording.reply(observation)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _read(body: bytes, url: str) -> tuple[str, bool]:
+    try:
+        answer: Any = msgspec.json.decode(body)
+        choice = answer["choices"][0]
+        text, reason = choice["message"]["content"], choice.get("finish_reason")
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
+        raise EngineError(f"{url} answered something unexpected: {body[:200]!r} ({unreadable})") from unreadable
+    if not isinstance(text, str):
+        raise EngineError(f"{url} answered without a text (finish_reason {reason!r})")
+    return text, reason == "length"

@@ -1,0 +1,297 @@
+"""How the model speaks: from observations to token ids, and from the model's tokens to an action.
+
+Token in, token out: what the policy wrote is never decoded and encoded again. A turn is the policy's own tokens; only what stands
+between two of its messages (the end of its turn, the observation, the beginning of its next turn) comes from the chat template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from jinja2 import TemplateError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = dict[str, str]
+
+REACT_FORM = """Answer each observation with one message of this form:
+Thought:
+what you make of the situation and what you want to do next
+
+Action:
+one single action
+
+Write "Action:" once in a message. Only the line that follows it is performed."""
+
+# Stand-ins for texts of which the place in a rendered conversation is looked up. Nothing that a template trims or parses.
+_INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecondzQ", "QzThirdzQ"
+_REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
+
+CACHED_REPLIES = 4096
+CACHED_PROMPTS = 256
+
+_ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
+
+
+class ChatTemplateError(ValueError):
+    """The tokenizer's chat template cannot carry a dialogue of several turns."""
+
+
+class MalformedActionError(Exception):
+    """No action can be read from the policy's message. The text is what the agent gets to see as its observation."""
+
+
+def react_instruction(instruction: str) -> str:
+    """The environment's instruction, followed by the form that a message must have ("react")."""
+    return f"{instruction.rstrip()}\n\n{REACT_FORM}"
+
+
+def react_action(text: str) -> str:
+    """The action of a message in the "react" form: what follows "Action:", on its line or on the next that is not empty.
+
+    Raises:
+        MalformedActionError: "Action:" is missing, stands there more than once, or nothing follows it.
+    """
+    count = text.count("Action:")
+    if count == 0:
+        raise MalformedActionError('Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.')
+    if count > 1:
+        raise MalformedActionError(
+            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.'
+        )
+    match = _ACTION.search(text)
+    action = match.group(1).strip() if match else ""
+    if not action:
+        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.')
+    return action
+
+
+def read_action(text: str, action_format: Literal["react", "bare"]) -> str:
+    """The action of a message in either form.
+
+    Raises:
+        MalformedActionError: The message has not the form agreed on; only for "react".
+    """
+    return text.strip() if action_format == "bare" else react_action(text)
+
+
+class ChatFormat:
+    """The turns of one policy in the words of its chat template.
+
+    Attributes:
+        stop_tokens: Ids that end a message: the template's end of turn first where it has one, then the tokenizer's end of text.
+        system_role: Whether the instruction goes into a system message; otherwise it stands before the first observation.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        action_format: Literal["react", "bare"],
+        instruction: str | None,
+        extra_stop_tokens: Iterable[int] = (),
+    ) -> None:
+        """Derives the form of a turn from the chat template and checks it.
+
+        Args:
+            tokenizer: Any tokenizer with a chat template.
+            action_format: "react" = free thought, then "Action: ..."; "bare" = the message is the action.
+            instruction: What the agent is told before its first observation; for "react" the form of a message is added to it.
+                None leaves both out.
+            extra_stop_tokens: More ids that end a message, e.g. those of the model's generation config.
+
+        Raises:
+            ChatTemplateError: There is no template, or it changes former turns as the conversation grows.
+        """
+        self._tokenizer = tokenizer
+        self._action_format = action_format
+        self._instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        if not tokenizer.chat_template:
+            raise ChatTemplateError(
+                f"policy.model: the tokenizer {tokenizer.name_or_path!r} has no chat template; "
+                "name a chat model, or set tokenizer.chat_template"
+            )
+        # A frozen clock: a date in the prompt would make the same seeds give another run tomorrow.
+        self._render_options: dict[str, Any] = {"strftime_now": partial(datetime.strftime, datetime(2025, 1, 1))}
+        self._special_texts = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self.system_role = False
+        self._anchor = self._encode(_REPLY)
+        # The members of a group see much the same: rendering a template and encoding take longer than a turn of a small engine.
+        self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
+        self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._whole_prompt)
+        tail = self._derive()
+        tokens = self._encode_after_reply(tail)
+        self._end_of_turn = self._find_end_of_turn(tokens)
+        ends = [self._end_of_turn, tokenizer.eos_token_id, *extra_stop_tokens]
+        self.stop_tokens: tuple[int, ...] = tuple(dict.fromkeys(token for token in ends if token is not None))
+        if not self.stop_tokens:
+            raise ChatTemplateError(
+                f"policy.model: neither the chat template nor the tokenizer {tokenizer.name_or_path!r} has a token that ends a message; "
+                "set tokenizer.eos_token"
+            )
+
+    def prompt(self, observation: str) -> list[int]:
+        """Token ids from the beginning up to where the policy writes its first message. Shape (P,)."""
+        return list(self._cached_prompt(observation))
+
+    def _whole_prompt(self, observation: str) -> tuple[int, ...]:
+        if not self._has_special_text(observation):
+            return tuple(self._encode(self._render(self._opening(self._instruction, observation))))
+        before, after = self._render(self._opening(self._instruction, _FIRST)).split(_FIRST)
+        return (*self._encode(before), *self._encode_plain(observation), *self._encode(after))
+
+    def reply(self, observation: str, last_tokens: Sequence[int]) -> list[int]:
+        """Token ids that follow the policy's message and carry an observation to the start of its next message. Shape (R,).
+
+        Args:
+            observation: What the policy sees next.
+            last_tokens: The message just written. If it lacks the template's end of turn (the token budget cut it, or another stop
+                token ended it), the result begins with it.
+        """
+        tokens = self._cached_reply(observation)
+        if self._end_of_turn is not None and last_tokens and last_tokens[-1] == self._end_of_turn:
+            return list(tokens[tokens.index(self._end_of_turn) + 1 :])
+        return list(tokens)
+
+    def _whole_reply(self, observation: str) -> tuple[int, ...]:
+        """What follows a message without its end of turn."""
+        if self._has_special_text(observation):
+            before, after = self._tail(_SECOND).split(_SECOND)
+            return (*self._encode_after_reply(before), *self._encode_plain(observation), *self._encode(after))
+        return tuple(self._encode_after_reply(self._tail(observation)))
+
+    def message(self, text: str) -> list[int]:
+        """The tokens of a message that says `text`, end of turn included: for demonstrations. Shape (M,)."""
+        return [*self._encode(text), self.stop_tokens[0]]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What the policy wrote, without stop tokens and other special tokens."""
+        decoded = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(decoded, str)
+        return decoded
+
+    def action(self, tokens: Sequence[int]) -> str:
+        """The action in the policy's message.
+
+        Raises:
+            MalformedActionError: The message has not the form agreed on; only for "react".
+        """
+        return self.action_in(self.text(tokens))
+
+    def action_in(self, text: str) -> str:
+        """The action in the text of the policy's message; see `action`."""
+        return read_action(text, self._action_format)
+
+    def _opening(self, instruction: str | None, observation: str) -> list[Message]:
+        if instruction is None:
+            return [{"role": "user", "content": observation}]
+        if self.system_role:
+            return [{"role": "system", "content": instruction}, {"role": "user", "content": observation}]
+        return [{"role": "user", "content": f"{instruction}\n\n{observation}"}]
+
+    def _render(self, messages: list[Message]) -> str:
+        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self._render_options)
+        assert isinstance(text, str)
+        return text
+
+    def _tail(self, observation: str) -> str:
+        """What the template writes after the policy's message when `observation` answers it."""
+        messages = [
+            *self._opening(self._instruction, _FIRST),
+            {"role": "assistant", "content": _REPLY},
+            {"role": "user", "content": observation},
+        ]
+        return self._render(messages).partition(_REPLY)[2]
+
+    def _derive(self) -> str:
+        """Settles where the instruction goes and returns the tail of a turn.
+
+        Raises:
+            ChatTemplateError: Neither place works.
+        """
+        if self._instruction is not None:
+            self.system_role = True
+            try:
+                return self._checked_tail()
+            except ChatTemplateError:
+                self.system_role = False
+        return self._checked_tail()
+
+    def _checked_tail(self) -> str:
+        """The tail of a turn, proven to be the same in every turn of a growing conversation.
+
+        Raises:
+            ChatTemplateError: It is not; the message names what the template does.
+        """
+        marks = [_FIRST, _REPLY, _SECOND, _LATER_REPLY, _THIRD]
+        opening = self._opening(None if self._instruction is None else _INSTRUCTION, _FIRST)
+        conversation = [
+            *opening,
+            {"role": "assistant", "content": _REPLY},
+            {"role": "user", "content": _SECOND},
+            {"role": "assistant", "content": _LATER_REPLY},
+            {"role": "user", "content": _THIRD},
+        ]
+        lengths = (len(opening), len(opening) + 2, len(opening) + 4)
+        try:
+            one, two, three = (self._split(self._render(conversation[:n]), marks[: 2 * turn + 1]) for turn, n in enumerate(lengths))
+        except TemplateError as error:
+            raise self._fault(f"refuses a conversation of alternating user and assistant messages ({error})") from error
+        if not one[0] == two[0] == three[0]:
+            raise self._fault("writes the beginning of the conversation differently once it has grown")
+        if self._instruction is not None and one[0].count(_INSTRUCTION) != 1:
+            raise self._fault("does not write the instruction once before the first observation")
+        if not one[-1] == two[-1] == three[-1]:
+            raise self._fault("opens the policy's later turns differently from its first")
+        if not two[2] == three[2] == three[4]:
+            raise self._fault("writes what stands between two turns differently once the conversation has grown")
+        return f"{two[2]}{_SECOND}{two[3]}"
+
+    def _split(self, text: str, marks: list[str]) -> list[str]:
+        """The pieces of `text` around the marks, one more than there are marks."""
+        pieces = []
+        for mark in marks:
+            if text.count(mark) != 1:
+                raise self._fault("does not write each message once, in order")
+            piece, _, text = text.partition(mark)
+            pieces.append(piece)
+        return [*pieces, text]
+
+    def _fault(self, problem: str) -> ChatTemplateError:
+        return ChatTemplateError(
+            f"policy.model: the chat template of {self._tokenizer.name_or_path!r} {problem}; a dialogue cannot be continued token by token "
+            "with it. Choose another model, or give its tokenizer a template that only appends"
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Encodes text in which special tokens are spelled out, as ordinary characters: nobody forges the end of a turn."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+    def _has_special_text(self, text: str) -> bool:
+        return any(special in text for special in self._special_texts)
+
+    def _encode_after_reply(self, tail: str) -> list[int]:
+        """Encodes the text after a message in its place, so that a tokenizer that marks the start of a text does not mark it here.
+
+        Raises:
+            ChatTemplateError: The end of a message and what follows share a token.
+        """
+        tokens = self._encode(_REPLY + tail)
+        if tokens[: len(self._anchor)] != self._anchor:
+            raise self._fault("puts no boundary between tokens after the policy's message")
+        return tokens[len(self._anchor) :]
+
+    def _find_end_of_turn(self, tail: list[int]) -> int | None:
+        """The special token that ends the policy's turn: the first of the tail, blanks before it aside; None if there is none."""
+        special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        for position, token in enumerate(tail):
+            if token in special:
+                return token if not self.text(tail[:position]).strip() else None
+        return None

@@ -1,0 +1,101 @@
+"""A world's expert as a policy.
+
+The expert knows the state of a world, and the server does not tell it. So each episode is played a second time beside the server's,
+in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from environments.environment import Environment, OracleError, World, WorldError
+from tasks.agents.agent import Budgets, Message
+from tasks.agents.chat_format import ChatFormat
+from tasks.agents.retokenisation import ActionFormat, Retokenisation
+from tasks.inference.engine import EngineError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OracleAgent:
+    """A `Policy` that does what the world's expert would.
+
+    Attributes:
+        world: The world, of the same version as the servers'.
+        action_format: ActionFormat of a message; "react" gets an empty thought.
+        dialogue: Adds token ids to the trajectories, for a policy that is to learn from them.
+    """
+
+    world: World
+    action_format: ActionFormat
+    dialogue: ChatFormat | None = None
+    name: str = "oracle"
+    version: int = 0
+    kv_cache_tokens: int | None = None
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> OracleConversation:
+        """Begins an episode; see `Policy.begin`."""
+        conversation = OracleConversation(self, task, self.world.create(), Retokenisation(self.dialogue, self.action_format, observation))
+        try:
+            await conversation.start(observation)
+        except BaseException:
+            await conversation.close()
+            raise
+        return conversation
+
+
+class OracleConversation:
+    """One episode of an `OracleAgent`."""
+
+    def __init__(self, policy: OracleAgent, task: int, environment: Environment, wording: Retokenisation) -> None:
+        """`environment` is the episode's double in this process."""
+        self.prompt = wording.prompt
+        self._blocking = bool(getattr(policy.world, "blocking", False))
+        self._action_format = policy.action_format
+        self._task = task
+        self._environment = environment
+        self._wording = wording
+        self._action: str | None = None
+
+    async def start(self, observation: str) -> None:
+        """Begins the double's episode."""
+        self._same(observation, await self._do(lambda: self._environment.reset(self._task)))
+
+    async def speak(self, turn: int) -> Message:
+        """The expert's action; see `Conversation.speak`."""
+        try:
+            action = await self._do(self._environment.oracle_action)
+        except OracleError as helpless:
+            raise EngineError(f"the oracle has no solution of task {self._task} at turn {turn}: {helpless}") from helpless
+        self._action = action
+        return self._wording.message(action if self._action_format == "bare" else f"Thought:\n\nAction:\n{action}")
+
+    async def hear(self, observation: str) -> list[int]:
+        """Does the last action in the double too; see `Conversation.hear`."""
+        action, self._action = self._action, None
+        assert action is not None
+        self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
+        return self._wording.reply(observation)
+
+    async def close(self) -> None:
+        """Ends the double."""
+        await self._do(self._environment.close)
+
+    def _same(self, theirs: str, ours: str) -> None:
+        if theirs != ours:
+            raise EngineError(
+                f"task {self._task} goes otherwise on the server than here ({theirs[:80]!r}, not {ours[:80]!r}): "
+                "it hosts another version of the world"
+            )
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work) if self._blocking else work()
+        except OracleError:
+            raise
+        except WorldError as fault:
+            raise EngineError(f"the world failed beside the server, in task {self._task}: {fault}") from fault

@@ -1,0 +1,43 @@
+"""Token ids for policies that have only text: what they said, as the policy that will learn from it would have written it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from tasks.agents.agent import Message
+from tasks.agents.chat_format import ChatFormat, MalformedActionError, read_action
+
+ActionFormat = Literal["react", "bare"]
+
+
+class Retokenisation:
+    """The tokens of one episode's texts, in order; none without a dialogue."""
+
+    def __init__(self, dialogue: ChatFormat | None, action_format: ActionFormat, observation: str) -> None:
+        """
+        Args:
+            dialogue: Chat template and tokenizer of the policy that is to learn from the episode.
+            action_format: ActionFormat of a message.
+            observation: The first observation.
+        """
+        self._dialogue = dialogue
+        self._action_format: ActionFormat = action_format
+        self._last: list[int] = []
+        self.prompt = dialogue.prompt(observation) if dialogue else []
+
+    def message(self, text: str, cut: str = "") -> Message:
+        """A message that says `text`; `cut` is the budget that ended it, if one did."""
+        tokens = self._dialogue.message(text) if self._dialogue else []
+        if cut:
+            tokens = tokens[:-1]  # it was not the policy that ended the turn
+        self._last = tokens
+        try:
+            action, problem = read_action(text, self._action_format), ""
+        except MalformedActionError as malformed:
+            action, problem = None, str(malformed)
+        return Message(text, action, problem, tokens, [math.nan] * len(tokens), cut=cut)
+
+    def reply(self, observation: str) -> list[int]:
+        """The tokens that carry an observation to the next message."""
+        return self._dialogue.reply(observation, self._last) if self._dialogue else []

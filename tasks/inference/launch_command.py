@@ -1,0 +1,58 @@
+"""How a vLLM server is started so that it can serve as an engine, on a GPU or a CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+SERVER = "vllm.entrypoints.openai.api_server"
+
+
+def command(
+    model: str,
+    *,
+    context_length: int,
+    max_num_seqs: int,
+    dtype: str,
+    gpu_memory_fraction: float,
+    cpu_cache_gb: int,
+    gpu: str = "",
+    weights: str = "folder",
+) -> list[str]:
+    """The command of one server; "{port}" stands for its port. Needs the project on PYTHONPATH.
+
+    Args:
+        model: Hugging Face name or folder.
+        context_length: Most tokens of prompt and output together.
+        max_num_seqs: Most sequences in a batch.
+        dtype: "float32", "bfloat16" or "float16".
+        gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+        cpu_cache_gb: KV cache on a CPU, in GiB.
+        gpu: The GPU that it uses, as CUDA_VISIBLE_DEVICES names it; the first when empty.
+        weights: How it gets new weights: "folder", or a backend of vLLM's weight transfer.
+    """
+    variables = {
+        "VLLM_SERVER_DEV_MODE": "1",  # opens the routes by which weights are loaded
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    arguments = [
+        *("--model", model, "--served-model-name", "policy", "--dtype", dtype),
+        *("--host", "127.0.0.1", "--port", "{port}"),
+        *("--max-model-len", str(context_length), "--max-num-seqs", str(max_num_seqs)),
+        *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
+        *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
+    ]
+    if gpu:
+        variables["CUDA_VISIBLE_DEVICES"] = gpu
+    if weights != "folder":
+        arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
+    if not Path("/dev/nvidiactl").exists():  # a CPU
+        variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
+        variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples
+        arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.PlainWeights", "--block-size", "32"]
+        arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]
+    else:
+        arguments += ["--gpu-memory-utilization", str(gpu_memory_fraction)]
+    return ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m", SERVER, *arguments]

@@ -1,0 +1,128 @@
+"""Plain transformers as an engine: for models that vLLM does not know. Correct and slow.
+
+Requests that wait are run together as one padded batch from beginning to end; those that come meanwhile form the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from tasks.inference.engine import EngineError, Generation, Sampling
+
+
+@dataclass(slots=True)
+class _Request:
+    tokens: list[int]
+    sampling: Sampling
+    answer: asyncio.Future[Generation]
+
+
+class TransformersEngine:
+    """An `Engine` that is a transformers model in this process, on the GPU if there is one."""
+
+    name = "transformers"
+    out_of_process = False
+    # The width of a padded batch depends on who else waits, and with it the last bits.
+    batch_invariant = False
+
+    def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str) -> None:
+        """Loads `model` (Hugging Face name or folder); batches hold `max_num_seqs` requests at most."""
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
+        self.context_length = context_length
+        self.kv_cache_tokens: int | None = None  # it keeps none between two requests
+        self._max_num_seqs = max_num_seqs
+        self._waiting: list[_Request] = []
+        self._pump: asyncio.Task[None] | None = None
+        self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = 0
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+        """Continues `tokens`; see `Engine.generate`."""
+        if len(tokens) + 1 > self.context_length:
+            raise EngineError(f"{len(tokens)} tokens leave no room in a context of {self.context_length}")
+        request = _Request(list(tokens), sampling, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run_until_idle())
+        return await request.answer
+
+    async def _run_until_idle(self) -> None:
+        while self._waiting:
+            # Whoever is about to ask may still join this batch.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            batch = [request for request in self._waiting if not request.answer.done()][: self._max_num_seqs]
+            self._waiting = [request for request in self._waiting if request not in batch and not request.answer.done()]
+            if not batch:
+                continue
+            try:
+                answers = self._continue(batch)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
+                for request in batch:
+                    request.answer.set_exception(EngineError(f"transformers failed while generating: {problem!r}"))
+                continue
+            for request, answer in zip(batch, answers, strict=True):
+                self.generated_tokens += len(answer.tokens)
+                self.prompt_tokens += len(request.tokens)
+                request.answer.set_result(answer)
+
+    @torch.inference_mode()
+    def _continue(self, batch: Sequence[_Request]) -> list[Generation]:
+        """Samples all requests of a batch token by token until each has met its stop token or its budget."""
+        widest = max(len(request.tokens) for request in batch)
+        ids = torch.tensor([[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device)
+        mask = torch.tensor([[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch], device=self._device)
+        generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
+        written = [Generation([], [], self.policy_version) for _ in batch]
+        open_rows = set(range(len(batch)))
+        cache = DynamicCache(config=self._model.config)
+        step = ids
+        while open_rows:
+            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -step.shape[1] :]
+            output = self._model(
+                input_ids=step, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
+            logits = output.logits[:, -1].float().cpu()
+            following = torch.zeros(len(batch), 1, dtype=torch.long)
+            for row in list(open_rows):
+                sampling = batch[row].sampling
+                token, log_probability = _sample(logits[row], sampling.temperature, generators[row])
+                written[row].tokens.append(token)
+                written[row].log_probabilities.append(log_probability)
+                following[row, 0] = token
+                room = min(sampling.max_tokens, self.context_length - len(batch[row].tokens))
+                if token in sampling.stop_tokens or len(written[row].tokens) >= room:
+                    open_rows.discard(row)
+            step = following.to(self._device)
+            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
+        return written
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replaces the weights; see `Engine.load`."""
+        own = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights:
+                own[name].copy_(tensor)
+
+    def close(self) -> None:
+        """Frees the model; see `Engine.close`."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        self._model = None
+
+
+def _sample(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> tuple[int, float]:
+    """A token and its log-probability under the distribution it was sampled from; greedy at temperature 0."""
+    if temperature == 0:
+        log_probabilities = torch.log_softmax(logits, dim=-1)
+        token = int(log_probabilities.argmax())
+    else:
+        log_probabilities = torch.log_softmax(logits / temperature, dim=-1)
+        token = int(torch.multinomial(log_probabilities.exp(), 1, generator=generator))
+    return token, float(log_probabilities[token])

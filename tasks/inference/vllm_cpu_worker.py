@@ -1,0 +1,14 @@
+"""What a vLLM server on a CPU imports in its worker before the model is loaded: plain, row-invariant weights (see `vllm_cpu`)."""
+
+from __future__ import annotations
+
+from vllm.platforms import current_platform
+
+from tasks.inference.vllm_cpu import make_rows_invariant
+
+if current_platform.is_cpu():
+    make_rows_invariant()
+
+
+class PlainWeights:
+    """An extension of vLLM's worker; importing this module is all that it does."""

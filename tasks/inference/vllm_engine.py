@@ -1,0 +1,210 @@
+"""vLLM inside this process, stepped between the events of the caller's event loop.
+
+The engine runs in the loop's own thread: a request can only join the batch between two steps, so answers of environments
+that arrive during a step lose nothing, and on a CPU there is no second process to wait for (five times the throughput of
+vLLM's separate engine process with a small model).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_invariant
+
+if TYPE_CHECKING:
+    import torch
+    from vllm import RequestOutput, SamplingParams
+
+TURNS = 8
+"""Turns of the event loop between two steps of the engine: a message needs five to be on its way to the environment, and a reply as
+many to become the next request. With fewer they wait for another step."""
+
+
+def vllm_parameters(sampling: Sampling) -> SamplingParams:
+    """What vLLM is told of a request: the whole answer at its end, in the form that costs least to gather."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_tokens),
+        seed=sampling.seed if sampling.temperature > 0 else None,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,  # nobody else holds it
+    )
+
+
+class VllmEngine:
+    """An `Engine` that is vLLM in this process, on a GPU or a CPU."""
+
+    name = "vllm"
+    out_of_process = False
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        context_length: int,
+        max_num_seqs: int,
+        dtype: str,
+        distributed: bool = False,
+        gpu_memory_fraction: float = 0.45,
+        cpu_cache_gb: int = 1,
+    ) -> None:
+        """Starts the engine with the weights of `model`.
+
+        Args:
+            model: Hugging Face name or folder.
+            context_length: Most tokens of prompt and output together.
+            max_num_seqs: Most sequences in a batch.
+            dtype: "float32", "bfloat16" or "float16".
+            distributed: Whether torch.distributed already joins this process with others, each with an engine of its own.
+            gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+            cpu_cache_gb: KV cache on a CPU, in GiB.
+
+        Raises:
+            EngineError: vLLM could not start; its own message is the cause.
+        """
+        # Read by vLLM when it is imported: one process, one thread for the tiny matrices of a CPU, no chatter.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import torch
+        from vllm import EngineArgs, LLMEngine
+        from vllm.platforms import current_platform
+
+        self._on_cpu = current_platform.is_cpu()
+        if self._on_cpu:
+            make_rows_invariant()
+        arguments = EngineArgs(
+            model=model,
+            dtype=dtype,
+            skip_tokenizer_init=True,
+            max_model_len=context_length,
+            max_num_seqs=max_num_seqs,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            disable_log_stats=True,
+            enforce_eager=self._on_cpu,
+            gpu_memory_utilization=gpu_memory_fraction,
+            # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
+            enable_chunked_prefill=not self._on_cpu,
+            max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
+            block_size=BLOCK_TOKENS if self._on_cpu else None,
+            async_scheduling=False,
+            distributed_executor_backend="external_launcher" if distributed else None,
+        )
+        set_threads = torch.set_num_threads
+        try:
+            self._engine = LLMEngine.from_engine_args(arguments)
+        except Exception as problem:
+            raise EngineError(f"vLLM could not start with {model}: {problem}") from problem
+        finally:
+            torch.set_num_threads = set_threads  # on a CPU vLLM puts a function there that does nothing
+        self._torch = torch
+        self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
+        self.context_length = context_length
+        cache = self._engine.vllm_config.cache_config
+        self.kv_cache_tokens = cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None
+        self._ids = itertools.count()
+        self._waiting: dict[str, asyncio.Future[Generation]] = {}
+        self._pump: asyncio.Task[None] | None = None
+        self.generated_tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.policy_version = 0
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+        """Continues `tokens`; see `Engine.generate`."""
+        from vllm.inputs.engine import tokens_input
+
+        request = str(next(self._ids))
+        parameters = vllm_parameters(sampling)
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        try:
+            self._engine.add_request(request, tokens_input(list(tokens)), parameters)
+        except Exception as problem:
+            raise EngineError(f"vLLM refused a request of {len(tokens)} tokens: {problem}") from problem
+        self._waiting[request] = answer
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._step_until_idle())
+        try:
+            return await answer
+        finally:
+            if self._waiting.pop(request, None) is not None:  # cancelled: the engine need not finish it
+                self._engine.abort_request([request])
+
+    async def _step_until_idle(self) -> None:
+        """Steps the engine while it has work; the event loop runs between two steps.
+
+        On a CPU with one thread: vLLM's attention shares a batch out to the threads, so with more its sums would depend on the batch.
+        """
+        threads = self._torch.get_num_threads()
+        if self._on_cpu:
+            self._torch.set_num_threads(1)
+        try:
+            while self._waiting:
+                for output in self._engine.step():
+                    self._deliver(output)
+                if not self._waiting:
+                    return  # nobody who has an answer finds the pump still going
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(EngineError(f"vLLM failed while generating: {problem!r}"))
+            self._waiting.clear()
+        finally:
+            self._torch.set_num_threads(threads)
+
+    def _deliver(self, output: RequestOutput) -> None:
+        if not output.finished:
+            return
+        answer = self._waiting.pop(output.request_id, None)
+        if answer is None or answer.done():
+            return
+        completion = output.outputs[0]
+        tokens = list(completion.token_ids)
+        if not tokens or completion.logprobs is None:
+            answer.set_exception(EngineError(f"vLLM ended a request without a token ({completion.finish_reason})"))
+            return
+        # Flat: the values of all positions in one list; of each position the first is the sampled token's.
+        flat = completion.logprobs
+        log_probabilities = [flat.logprobs[start] for start in flat.start_indices]
+        self.generated_tokens += len(tokens)
+        self.prompt_tokens += len(output.prompt_token_ids or ())
+        self.cached_tokens += output.num_cached_tokens or 0
+        answer.set_result(Generation(tokens, log_probabilities, self.policy_version))
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replaces the weights; see `Engine.load`."""
+        if self._waiting:
+            raise EngineError(f"weights cannot change while {len(self._waiting)} requests are in flight")
+        with self._torch.no_grad():
+            self._engine.apply_model(lambda model: model.load_weights(weights))
+        self._engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Frees the engine; see `Engine.close`."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        engine, self._engine = getattr(self, "_engine", None), None
+        if engine is not None:
+            with suppress(Exception):
+                engine.engine_core.shutdown()
+            logging.getLogger(__name__).debug("vLLM closed")

@@ -1,0 +1,298 @@
+"""The starter policy: a small model made from nothing, so that everything can be run without a GPU and without a hub.
+
+    python -m tasks.starter.starter_policy --environment textcraft --folder runs/starter
+
+What was built once is found again: the folder's name is a digest of all that determines the weights, and its files are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from hashlib import sha256
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from configs.experiment import StarterPolicy
+from environments.environment import World
+from environments.registry import load_world
+from tasks.provision.ipc import die_with_parent
+from tasks.starter.demonstrations import Demonstration, demonstrations
+
+if TYPE_CHECKING:
+    from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
+
+    from tasks.starter.cloning import Example
+
+CODE_VERSION = 5
+"""Changes whenever the same configuration and seed would give other weights."""
+DETOUR_RATE = 0.2
+THREADS = 1
+TOKENIZER_DEMONSTRATIONS = 500
+"""From how many demonstrations the words of observations and actions are taken; those of the prompts are taken from all tasks."""
+ASSISTED_TOKENS = 100_000
+"""From how many tokens on a second process is worth its start."""
+MEETING = timedelta(minutes=5)
+"""How long one process waits for the other, which imports and makes demonstrations meanwhile."""
+MANIFEST = "starter.json"
+Report = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StarterReport:
+    """A starter policy and how it came about.
+
+    Attributes:
+        path: Folder with model and tokenizer, to be loaded like any Hugging Face model.
+        parameters: Number of weights.
+        vocabulary: Number of tokens that the tokenizer knows.
+        demonstrations: Episodes that were cloned.
+        tokens: Their tokens.
+        learned_tokens: Those of them that the oracle wrote: what carried loss.
+        first_loss: Mean negative log-likelihood, in nats, over the first tenth of the updates.
+        last_loss: The same over the last tenth.
+        seconds: Wall time of the building.
+        found: Whether an earlier call had built it.
+    """
+
+    path: Path
+    parameters: int
+    vocabulary: int
+    demonstrations: int
+    tokens: int
+    learned_tokens: int
+    first_loss: float
+    last_loss: float
+    seconds: float
+    found: bool
+
+
+def find_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path) -> StarterReport | None:
+    """The starter policy if `folder` has it complete and undamaged, without loading torch."""
+    path = folder / _name(config, environment, seed)
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
+            return None
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return StarterReport(path=path, **manifest["report"], found=True)
+
+
+def build_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
+    """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
+
+    It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
+
+    Args:
+        config: Size, demonstrations and learning rate.
+        environment: Name of the world whose oracle demonstrates.
+        seed: Of the weights, the detours in the demonstrations, and the order of the batches.
+        folder: Where starter policies are kept, each in a folder of its own.
+        report: Called after each update with the tokens seen, the tokens in all, and the loss in nats.
+
+    Raises:
+        ValueError: The environment has no such task list.
+    """
+    found = find_starter_policy(config, environment, seed, folder)
+    if found is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _name(config, environment, seed)
+    with _alone(folder / f".{name}.lock"):
+        found = find_starter_policy(config, environment, seed, folder)
+        if found is not None:
+            return found
+        for left_behind in folder.glob(f".{name}.building-*"):
+            shutil.rmtree(left_behind)
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
+        try:
+            made = _build(config, environment, seed, building, report)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            building.rename(folder / name)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return replace(made, path=folder / name)
+
+
+def _build(config: StarterPolicy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
+    from tasks.starter import cloning
+
+    began = time.monotonic()
+    with _assisted(config, environment, seed, path) as store:
+        cloned = _clone(config, environment, seed, store, 0, report)
+    cloning.soften(cloned.model, config.temperature)
+    cloned.model.save_pretrained(path)
+    cloned.tokenizer.save_pretrained(path)
+    tenth = max(1, len(cloned.losses) // 10)
+    made = StarterReport(
+        path=path,
+        parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
+        vocabulary=len(cloned.tokenizer),
+        demonstrations=len(cloned.examples),
+        tokens=sum(len(example.tokens) for example in cloned.examples),
+        learned_tokens=sum(sum(example.learned) for example in cloned.examples),
+        first_loss=sum(cloned.losses[:tenth]) / tenth,
+        last_loss=sum(cloned.losses[-tenth:]) / tenth,
+        seconds=time.monotonic() - began,
+        found=False,
+    )
+    figures = {key: value for key, value in asdict(made).items() if key not in ("path", "found")}
+    files = {file.name: _digest(file) for file in sorted(path.iterdir())}
+    (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Cloned:
+    model: Qwen2ForCausalLM
+    tokenizer: Qwen2Tokenizer
+    examples: list[Example]
+    losses: list[float]
+
+
+def _clone(config: StarterPolicy, environment: str, seed: int, store: Path | None, rank: int, report: Report | None) -> _Cloned:
+    """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
+    import torch
+    from torch import distributed
+
+    from tasks.agents.chat_format import ChatFormat
+    from tasks.starter import cloning
+
+    world = load_world(environment)
+    stream = demonstrations(world, _tasks(world, config.tasks), seed, DETOUR_RATE)
+    first = list(islice(stream, TOKENIZER_DEMONSTRATIONS))
+    tokenizer = cloning.build_tokenizer(_texts(world, first))
+    dialogue = ChatFormat(tokenizer, "bare", None)
+    examples: list[Example] = []
+    tokens = 0
+    for demonstration in chain(first, stream):
+        examples.append(cloning.to_example(demonstration, dialogue))
+        tokens += len(examples[-1].tokens)
+        if tokens >= config.tokens:
+            break
+    model = cloning.build_model(config, tokenizer, seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    if store is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=MEETING)
+    try:
+        losses = cloning.clone(
+            model, examples, config.learning_rate, seed, lambda seen, loss: report(seen, tokens, loss) if report else None
+        )
+    finally:
+        torch.set_num_threads(threads)
+        if store is not None:
+            distributed.destroy_process_group()
+    return _Cloned(model, tokenizer, examples, losses)
+
+
+@contextmanager
+def _assisted(config: StarterPolicy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+    """A second process that shares the work where there is a core for it; yields the file at which the two meet.
+
+    It comes to the same weights and leaves nothing behind.
+    """
+    if config.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
+        yield None
+        return
+    store = folder.with_name(f"{folder.name}.meeting")
+    what = ["--environment", environment, "--seed", str(seed), "--config", config.model_dump_json(), "--folder", str(folder.parent)]
+    assistant = subprocess.Popen(
+        [sys.executable, "-m", "tasks.starter.starter_policy", *what, "--assist", str(store)], stdout=subprocess.DEVNULL
+    )
+    try:
+        yield store
+    finally:
+        assistant.kill()
+        assistant.wait()
+        store.unlink(missing_ok=True)
+
+
+def _tasks(world: World, name: str) -> list[int]:
+    try:
+        return list(world.tasks(name))
+    except KeyError as error:
+        raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
+
+
+def _texts(world: World, played: list[Demonstration]) -> Iterator[str]:
+    """What the words of the tokenizer are taken from: the prompts of all training tasks, and demonstrations."""
+    environment = world.create()
+    yield from (environment.reset(task) for task in world.tasks("train"))
+    environment.close()
+    for demonstration in played:
+        yield demonstration.first_observation
+        for exchange in demonstration.exchanges:
+            yield exchange.action
+            yield exchange.observation
+
+
+def _name(config: StarterPolicy, environment: str, seed: int) -> str:
+    """Names a starter policy by all that determines its weights."""
+    version = load_world(environment).version
+    facts = json.dumps([config.model_dump(mode="json"), environment, version, seed, CODE_VERSION], sort_keys=True)
+    return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def _digest(file: Path) -> str:
+    return sha256(file.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Waits until no other process is in here; the system lets go of the lock when a process dies."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> None:
+    """Builds a starter policy from the command line; prints its report as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.starter.starter_policy",
+        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",
+        epilog="example: python -m tasks.starter.starter_policy --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
+    )
+    parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
+    parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
+    parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    config = StarterPolicy.model_validate_json(arguments.config)
+    if arguments.assist:
+        die_with_parent()
+        _clone(config, arguments.environment, arguments.seed, arguments.assist, 1, None)
+        return
+    with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def show(seen: int, total: int, loss: float) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
+            bar.update(seen - bar.n)
+
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
+        bar.update((bar.total or 0) - bar.n)
+    print(json.dumps(asdict(made), default=str))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Thousands of sessions in flight from one collector, and what that takes of its memory.
+
+    python -m tests.soaks.collector --in-flight 2000 --episodes 20000
+
+The policy answers after a second without an engine, so that the collector alone is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from configs.experiment import Rollout
+from environments.client import EnvironmentClient
+from environments.protocol import Health
+from tasks.agents.agent import Budgets, Message
+from tasks.rollout.collector import Collector
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tests.support.counting_servers import counting
+
+THINKING_S = 1.0
+READINGS = 20
+
+
+class Thinker:
+    """A policy that adds 1 after a second."""
+
+    name = "thinker"
+    version = 0
+    kv_cache_tokens = None
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Thought:
+        return Thought()
+
+
+class Thought:
+    def __init__(self) -> None:
+        self.prompt = [1, 2, 3]
+
+    async def speak(self, turn: int) -> Message:
+        await asyncio.sleep(THINKING_S)
+        return Message("add 1", "add 1", tokens=[1], log_probabilities=[-1.0])
+
+    async def hear(self, observation: str) -> list[int]:
+        return [7]
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class Soak:
+    """What was seen.
+
+    Attributes:
+        memory_mb: The collector's memory after each twentieth of the episodes.
+        sessions: Most sessions open at once on the server.
+        left: Sessions open at the end.
+        failed: Episodes that failed.
+        seconds: Wall time.
+        cpu_seconds: Of the collector's process.
+    """
+
+    memory_mb: list[float] = field(default_factory=list)
+    sessions: int = 0
+    left: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def growth(self) -> float:
+        """How much more memory the last fifth takes than the one after the first fifth, as a share."""
+        fifth = len(self.memory_mb) // 5
+        early, late = self.memory_mb[fifth : 2 * fifth], self.memory_mb[-fifth:]
+        return max(late) / max(early) - 1
+
+
+def soak(in_flight: int, episodes: int, state_dir: Path) -> Soak:
+    """Plays the episodes; each takes two to six turns."""
+    server = counting(state_dir, "counting")
+    server.start()
+    try:
+        return asyncio.run(_soak(server.url, in_flight, episodes))
+    finally:
+        server.end()
+
+
+async def _soak(url: str, in_flight: int, episodes: int) -> Soak:
+    found, finished, process = Soak(), 0, psutil.Process()
+    rollout = Rollout(max_concurrent_episodes=in_flight, turn_seconds=120, episode_seconds=600)
+    collector = Collector("counting", (url,), Thinker(), rollout)
+    plans = [RolloutRequest(2 + number % 5, number, 0, number) for number in range(episodes)]
+
+    def count(trajectory: Trajectory) -> None:
+        nonlocal finished
+        finished += 1
+        found.failed += trajectory.outcome is not Outcome.SUCCESS
+        if finished % (episodes // READINGS) == 0:
+            gc.collect()
+            found.memory_mb.append(process.memory_info().rss / 2**20)
+
+    async def watch() -> None:
+        while True:
+            found.sessions = max(found.sessions, await sessions(url))
+            await asyncio.sleep(0.5)
+
+    watching = asyncio.create_task(watch())
+    began, cpu = time.perf_counter(), time.process_time()
+    await collector.play_all(plans, RolloutSettings(10, 1.0), count)
+    found.seconds, found.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    watching.cancel()
+    found.left = await sessions(url)
+    return found
+
+
+async def sessions(url: str) -> int:
+    async with EnvironmentClient([url]) as client:
+        health = (await client.health())[url]
+        return health.sessions if isinstance(health, Health) else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--in-flight", type=int, default=2000, help="episodes in flight (default: %(default)s)")
+    parser.add_argument("--episodes", type=int, default=20_000, help="episodes in all (default: %(default)s)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = soak(arguments.in_flight, arguments.episodes, Path(folder))
+    memory = ", ".join(f"{mb:.0f}" for mb in found.memory_mb)
+    print(
+        f"{arguments.episodes} episodes in {found.seconds:.0f} s ({found.cpu_seconds / arguments.episodes * 1000:.2f} ms of CPU each), "
+        f"{found.sessions} sessions at once, {found.left} left, {found.failed} failed; memory {memory} MB, growth {found.growth:+.1%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""A policy for the counting world: it adds 1 until the goal is reached, and can be held up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tasks.agents.agent import Budgets, Message
+
+
+@dataclass
+class CountingAgent:
+    """Its tokens are the turn's number; `held` tasks wait in their first turn until they are let go."""
+
+    version: int = 0
+    name: str = "counting"
+    kv_cache_tokens: int | None = None
+    held: dict[int, threading.Event] = field(default_factory=dict)
+    action: Callable[[int, int], str] = lambda task, turn: "add 1"
+    spoken: list[tuple[int, int]] = field(default_factory=list)
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> CountingConversation:
+        assert observation == f"Goal: {task}."
+        return CountingConversation(self, task)
+
+
+class CountingConversation:
+    def __init__(self, policy: CountingAgent, task: int) -> None:
+        self.prompt = [task]
+        self._policy = policy
+        self._task = task
+
+    async def speak(self, turn: int) -> Message:
+        version = self._policy.version
+        self._policy.spoken.append((self._task, turn))
+        held = self._policy.held.get(self._task)
+        while held is not None and not held.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.005)
+        action = self._policy.action(self._task, turn)
+        return Message(action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version)
+
+    async def hear(self, observation: str) -> list[int]:
+        return [7]
+
+    async def close(self) -> None:
+        pass

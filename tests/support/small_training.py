@@ -1,0 +1,52 @@
+"""A few steps of training in TextCraft: the real trainer process with a policy that is tiny."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from environments.registry import load_world
+from tasks.training.job import StepDone, TrainerJob
+from tasks.training.process import TrainerProcess
+from tests.support.playing import starting
+
+STEPS = 4
+SMALL = {
+    "algorithm.steps": STEPS,
+    "algorithm.micro_batches": 2,
+    "curriculum": {"kind": "fixed", "horizon": 5},
+    "rollout.group_size": 4,
+    "rollout.turn_tokens": 10,
+    "rollout.trajectory_tokens": 768,
+    "rollout.max_concurrent_episodes": 7,
+    "checkpoint_every": 2,
+}
+
+
+def train(
+    policy: str, folder: Path, state_dir: Path, infrastructure: InfraSettings, fields: dict[str, Any], engine_urls: Sequence[str] = ()
+) -> list[StepDone]:
+    """Trains for `STEPS` steps; returns what the trainer told of each. `fields` are further fields of the recipe."""
+    with starting("textcraft", state_dir) as start:
+        job = TrainerJob(
+            experiment=load_recipe("quickstart", {"policy.model": policy, **SMALL, **fields}),
+            fingerprint="small",
+            policy=policy,
+            folder=folder,
+            environment_urls=[start().url],
+            instruction=None,
+            train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
+            phase_ends=[STEPS],
+            engine_memory_fraction=0.3,
+            engine_cpu_cache_gb=1,
+            engine_urls=list(engine_urls),
+            socket="",
+        )
+        with TrainerProcess(job, infrastructure, lambda: None) as trainer:
+            trainer.ready()
+            done = [event for event in trainer.train(STEPS) if isinstance(event, StepDone)]
+            trainer.close()
+    return done

@@ -1,0 +1,22 @@
+"""A random policy, by default of 60,000 parameters, that speaks like the starter policy: enough to run every real part quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from configs.experiment import StarterPolicy
+from environments.registry import load_world
+from tasks.starter.cloning import build_model, build_tokenizer
+
+TINY = StarterPolicy(hidden_size=64, layers=2, heads=2)
+
+
+def build_tiny_policy(folder: Path, seed: int = 0, size: StarterPolicy = TINY) -> str:
+    """Saves model and tokenizer to `folder` and returns it as text."""
+    world = load_world("textcraft")
+    environment = world.create()
+    tokenizer = build_tokenizer([environment.reset(task) for task in world.tasks("wood-train")])
+    model = build_model(size, tokenizer, seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

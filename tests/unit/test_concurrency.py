@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tasks.rollout.concurrency import ConcurrencyLimit
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+
+def episode(tokens: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
+    turn = Turn([7] * (tokens - 1), [0.0] * (tokens - 1), "")
+    return Trajectory("", 0, 0, 0, 0, 0, 0, "", outcome=outcome, prompt=[1], turns=[turn])
+
+
+def test_without_a_bound_of_the_engine_the_recipe_alone_says_how_many() -> None:
+    assert ConcurrencyLimit(5, 1000, lambda: None).limit == 5
+
+
+def test_the_places_follow_the_length_of_episodes_and_the_size_of_the_cache() -> None:
+    cache = 10_000
+    room = ConcurrencyLimit(64, 1000, lambda: cache)
+    assert room.limit == 10
+    for _ in range(1000):
+        room.observe(episode(250))
+    assert room.limit in (39, 40)
+    cache = 5_000  # a server is down
+    assert room.limit in (19, 20)
+    cache = 100
+    assert room.limit == 1
+    cache = 1_000_000
+    assert room.limit == 64
+
+
+def test_an_episode_that_failed_says_nothing_of_the_length() -> None:
+    room = ConcurrencyLimit(64, 1000, lambda: 10_000)
+    room.observe(episode(10, Outcome.FAILED))
+    assert room.limit == 10
+
+
+def test_places_are_given_in_order_and_never_more_than_there_are() -> None:
+    room = ConcurrencyLimit(2, 10, lambda: None)
+    began: list[int] = []
+    inside = most = 0
+
+    async def take(number: int) -> None:
+        nonlocal inside, most
+        async with room.slot():
+            began.append(number)
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001 * (number % 3))
+            inside -= 1
+
+    async def all_of_them() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(take(number))
+
+    for _ in range(2):  # one event loop after another
+        began.clear()
+        asyncio.run(all_of_them())
+        assert began == list(range(20))
+    assert (most, inside) == (2, 0)
+
+
+def test_who_gives_up_waiting_or_leaves_by_an_error_takes_no_place_along() -> None:
+    room = ConcurrencyLimit(1, 10, lambda: None)
+
+    async def take() -> None:
+        async with room.slot():
+            await asyncio.sleep(60)
+
+    async def fail() -> None:
+        async with room.slot():
+            raise RuntimeError
+
+    async def give_up() -> None:
+        holder, waiting, unlucky = (asyncio.create_task(take()) for _ in range(3))
+        await asyncio.sleep(0)
+        waiting.cancel()  # while it waits
+        await asyncio.sleep(0)
+        holder.cancel()
+        await asyncio.sleep(0)
+        unlucky.cancel()  # at the moment when the place is its own
+        await asyncio.gather(holder, waiting, unlucky, return_exceptions=True)
+        with pytest.raises(RuntimeError):
+            await fail()
+        async with asyncio.timeout(5), room.slot():
+            pass
+
+    asyncio.run(give_up())

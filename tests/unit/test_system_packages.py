@@ -1,0 +1,129 @@
+"""What is installed beside Python: that nothing is skipped in silence, and that everybody names the same packages."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from environments.sciworld import simulator
+from environments.webarena import browser
+
+ROOT = Path(__file__).parents[2]
+JAVA, BROWSER = "default-jre-headless", "chromium-headless-shell"
+
+
+def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
+    """A folder of programs that stands for a machine which has only these; its apt-get installs what it is asked for."""
+    programs = dict.fromkeys(commands, "exit 0") | {"id": f"echo {uid}"}
+    if "apt-get" in commands:
+        installs = f'case "$*" in *install*) for p; do case $p in {JAVA}) ln -sf /bin/true {folder}/java;; {BROWSER}) '
+        programs["apt-get"] = installs + f"ln -sf /bin/true {folder}/{BROWSER};; esac; done;; esac; echo noise"
+    if "failing-apt-get" in commands:
+        programs["apt-get"] = "exit 100"
+    folder.mkdir(exist_ok=True)
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    for name in ("bash", "sed", "ln", "sh", "env"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(shutil.which(name) or name)
+    return folder
+
+
+def see_to_worlds(path: Path, **variables: str) -> tuple[int, str]:
+    environment = {"PATH": str(path), **variables}
+    done = subprocess.run([ROOT / "locks" / "worlds.sh"], env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    status, said = see_to_worlds(machine(tmp_path / "bin", "apt-get"))
+    assert status == 0
+    assert said == (
+        "The tests of SciWorld and WebArena will be skipped; to run them too: "
+        f"sudo apt-get install -y --no-install-recommends {JAVA} {BROWSER}\n"
+    )
+    _, said = see_to_worlds(machine(tmp_path / "bin", "apt-get", "chromium"))
+    assert said.startswith("The tests of SciWorld will be skipped;")
+    assert BROWSER not in said
+
+
+def test_root_installs_them_and_a_second_call_is_silent(tmp_path: Path) -> None:
+    path = machine(tmp_path / "bin", "apt-get", uid=0)
+    assert see_to_worlds(path) == (0, f"Installing {JAVA} {BROWSER} for the tests of SciWorld and WebArena\n")
+    assert see_to_worlds(path) == (0, "")
+    assert see_to_worlds(path, WEBARENA_CHROMIUM="another")[1].startswith(f"Installing {BROWSER} ")
+
+
+@pytest.mark.parametrize(("apt", "uid"), [("apt-get", 1000), ("failing-apt-get", 0), ("java", 0)])
+def test_with_ci_set_what_would_be_skipped_is_a_failure(tmp_path: Path, apt: str, uid: int) -> None:
+    path = machine(tmp_path / "bin", apt, uid=uid)
+    assert see_to_worlds(path)[0] == 0
+    status, said = see_to_worlds(path, CI="true")
+    assert status == 1
+    assert "would be skipped; to run them too: " in said
+    assert BROWSER in said
+
+
+TESTS = """
+import pytest
+@pytest.mark.skipif(True, reason="there is no Java")
+def test_package(): pass
+@pytest.mark.gpu
+@pytest.mark.skipif(True, reason="no CUDA device")
+def test_gpu(): pass
+@pytest.mark.xfail
+def test_known(): assert False
+"""
+
+
+def test_in_ci_a_skip_for_want_of_a_package_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_module.py").write_text('import pytest\npytest.importorskip("not_installed_anywhere")')
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(tmp_path)]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"CI": "true"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert "1 skipped, 1 xfailed, 2 errors" in done.stdout, done.stdout
+    assert "there is no Java\nWith CI=true a skipped test fails" in done.stdout
+    assert done.returncode == 1
+
+
+def test_messages_readme_images_and_ci_name_the_same_packages() -> None:
+    assert browser.INSTALL.endswith(f"--no-install-recommends {BROWSER}")
+    assert simulator.INSTALL.endswith(f" {JAVA}")
+    assert browser.EXECUTABLES[0] == BROWSER
+    for name in ("README.md", "Dockerfile", "locks/worlds.sh"):
+        text = (ROOT / name).read_text()
+        assert JAVA in text, name
+        assert BROWSER in text, name
+        installed = re.findall(r"apt-get install[^`&|\n]*", text)
+        assert not [command for command in installed if re.search(r"chromium(?!-headless-shell)", command)], name
+    assert "locks/worlds.sh" in (ROOT / "Makefile").read_text()
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+ON_DEMAND = {"torch", "transformers", "faiss", "pyarrow"}
+"""What SearchQA imports only over an operator's own Wikipedia."""
+
+
+def test_the_image_of_the_environment_servers_has_what_every_world_imports() -> None:
+    stage = (ROOT / "Dockerfile").read_text().partition("AS env-server")[2].partition("\nFROM ")[0].replace("\\\n", " ")
+    installed = {name.lower() for name in re.findall(r"pip install -c \S+ (.*)", stage)[0].split()}
+    imported = {
+        name.split(".")[0]
+        for path in (ROOT / "environments").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""])
+    }
+    providers = packages_distributions()
+    foreign = imported - set(sys.stdlib_module_names) - ON_DEMAND - {"", "environments", "configs"}
+    assert [name for name in sorted(foreign) if not installed & {some.lower().replace("_", "-") for some in providers[name]}] == []

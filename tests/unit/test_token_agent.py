@@ -1,0 +1,107 @@
+"""Budgets of a token policy: which one ended a message or an episode is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tasks.agents.agent import Budgets, TokenBudgetError
+from tasks.agents.token_agent import TokenAgent
+from tasks.inference.engine import Generation, Sampling
+
+STOP = 0
+
+
+class Writer:
+    """An engine that writes `length` tokens, the last of them the stop token, as far as it may."""
+
+    name = "writer"
+    out_of_process = False
+    batch_invariant = True
+    generated_tokens = prompt_tokens = cached_tokens = 0
+    kv_cache_tokens = None
+
+    def __init__(self, length: int, context_length: int) -> None:
+        self.length, self.context_length, self.policy_version = length, context_length, 5
+        self.asked: list[Sampling] = []
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+        assert len(tokens) + sampling.max_tokens <= self.context_length
+        self.asked.append(sampling)
+        tokens = [*[3] * (self.length - 1), STOP][: sampling.max_tokens]
+        return Generation(tokens, [-1.0] * len(tokens), self.policy_version)
+
+
+class Words:
+    """A dialogue in which an observation of n letters is n tokens."""
+
+    stop_tokens = (STOP,)
+
+    def prompt(self, observation: str) -> list[int]:
+        return [1] * len(observation)
+
+    def reply(self, observation: str, last_tokens: Sequence[int]) -> list[int]:
+        return [2] * len(observation)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return "go"
+
+    def action_in(self, text: str) -> str:
+        return text
+
+
+def cut_and_end(length: int, context_length: int, budgets: Budgets, prompt: int = 10, observation: int = 4) -> tuple[list[str], str]:
+    """What cut each message, and what ended the episode."""
+
+    async def play() -> tuple[list[str], str]:
+        policy = TokenAgent(Writer(length, context_length), Words())  # type: ignore[arg-type]
+        conversation = await policy.begin(0, 1, "x" * prompt, budgets)
+        cuts: list[str] = []
+        try:
+            for turn in range(100):
+                message = await conversation.speak(turn)
+                assert message.policy_version == 5
+                cuts.append(message.cut)
+                await conversation.hear("x" * observation)
+        except TokenBudgetError as spent:
+            return cuts, str(spent)
+        raise AssertionError("no budget was spent")
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("length", "context_length", "budgets", "cuts", "end"),
+    [
+        # 10 + 2 x (6 + 4) tokens
+        (6, 1000, Budgets(1.0, 20, 30), ["", ""], "rollout.trajectory_tokens"),
+        (6, 30, Budgets(1.0, 20, 1000), ["", ""], "context length of the engine (30)"),
+        (50, 1000, Budgets(1.0, 6, 30), ["rollout.turn_tokens"] * 2, "rollout.trajectory_tokens"),
+        # the last message has room for 5 tokens
+        (50, 1000, Budgets(1.0, 6, 25), ["rollout.turn_tokens", "rollout.trajectory_tokens"], "rollout.trajectory_tokens"),
+        (50, 25, Budgets(1.0, 6, 40), ["rollout.turn_tokens", "context length of the engine (25)"], "context length of the engine (25)"),
+        # not even the prompt fits
+        (6, 1000, Budgets(1.0, 6, 10), [], "rollout.trajectory_tokens"),
+    ],
+)
+def test_the_budget_that_is_hit_is_named(length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str) -> None:
+    assert cut_and_end(length, context_length, budgets) == (cuts, end)
+
+
+def test_every_turn_has_a_seed_of_its_own_that_the_episodes_seed_fixes() -> None:
+    def seeds(seed: int) -> list[int]:
+        engine = Writer(3, 1000)
+
+        async def play() -> None:
+            conversation = await TokenAgent(engine, Words()).begin(0, seed, "x", Budgets(1.0, 8, 500))  # type: ignore[arg-type]
+            for turn in range(3):
+                await conversation.speak(turn)
+                await conversation.hear("x")
+
+        asyncio.run(play())
+        return [sampling.seed for sampling in engine.asked]
+
+    assert seeds(1) == seeds(1)
+    assert len({*seeds(1), *seeds(2)}) == 6
