@@ -60,7 +60,7 @@ class LocalRecords:
         from tasks.provision.errors import ProvisionError
         from tasks.provision.local import LocalServer, free_port
         from tasks.provision.prefect_api import guarded
-        from tasks.provision.services import addresses, login
+        from tasks.provision.services import addresses, login, mlflow_login
 
         try:
             runs = infra_settings().runs.absolute()
@@ -79,7 +79,7 @@ class LocalRecords:
             "DO_NOT_TRACK": "1",
         }
         if services is not None:
-            defaults["AGENTGYM_MLFLOW_TRACKING_URI"] = services.mlflow_tracking_uri
+            defaults |= {"AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri, **mlflow_login(runs)}
         theirs = os.environ.get("PREFECT_API_URL")
         if services is not None and theirs in (None, services.prefect_api_url):
             os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}

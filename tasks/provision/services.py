@@ -71,12 +71,20 @@ def read(runs: Path) -> Record | None:
 
 
 def login(runs: Path) -> str:
-    """What opens Prefect's page and API, as "user:password"; made at the first call. Whoever has it can run code as this user.
+    """What opens the pages and APIs of Prefect and MLflow, as "user:password"; made at the first call.
+
+    Who has it can run code as this user.
 
     Raises:
         PrivacyError: Others could read it.
     """
     return kept_secret(runs / "services" / "login", lambda: f"agentgym:{secrets.token_urlsafe(24)}")
+
+
+def mlflow_login(runs: Path) -> dict[str, str]:
+    """The login as MLflow's clients, and its server here, take it from the environment."""
+    user, _, password = login(runs).partition(":")
+    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
 
 
 def addresses(runs: Path) -> Addresses | None:
@@ -165,7 +173,7 @@ def main() -> int:
     if found is None:
         print("The services are not up: make up")
         return 1
-    print(f"Prefect  {found.prefect_ui_url}   log in with  {login(runs)}\nMLflow   {found.mlflow_tracking_uri}\nEnd them with: make down")
+    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nLog in   {login(runs)}\nEnd them with: make down")
     return 0
 
 

@@ -27,7 +27,7 @@ from tasks.provision.errors import ProvisionError
 from tasks.provision.local import HOST, LocalServer
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.process import ChildProcess, started_at, sweep
-from tasks.provision.services import ROOT, Addresses, Record, login, record_path, write
+from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
@@ -82,6 +82,7 @@ class _Pieces:
         self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
             **guarded(prefect_url, login(runs)),
+            **mlflow_login(runs),
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_API_URL": self.addresses.prefect_api_url,
             "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
@@ -106,10 +107,12 @@ class _Pieces:
             "--default-artifact-root",
             f"{runs}/artifacts",
         ]
-        # Other hosts' names are refused (DNS rebinding), and what would change something from pages of other origins.
+        # Its own protection: other hosts' names (DNS rebinding), and changes from pages of other machines. The app adds the login.
         _, _, port = mlflow_url.rpartition(":")
         own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
-        self._mlflow = self._server("mlflow", mlflow_url, "/health", ["mlflow", "server", "--workers", "1", *store, *own])
+        self._mlflow = self._server(
+            "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
+        )
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:

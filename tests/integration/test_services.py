@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.process import started_at
-from tasks.provision.services import ROOT, Addresses, Record, addresses, login, read, write
+from tasks.provision.services import ROOT, Addresses, Record, addresses, login, mlflow_login, read, write
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.small_runs import SMALL
@@ -75,7 +76,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert found.prefect_ui_url in up.stdout
         assert found.mlflow_tracking_uri in up.stdout
         assert login(folder) in up.stdout
-        yield folder
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in mlflow_login(folder).items():
+                environment.setenv(name, value)
+            yield folder
     finally:
         command(folder, "down")
 
@@ -96,7 +100,7 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
     found = addresses(runs)
     assert found is not None
     assert answers(found.prefect_ui_url)
-    assert answers(found.mlflow_tracking_uri)
+    assert answers(f"{found.mlflow_tracking_uri}/health")
     listening = [
         connection.laddr.ip
         for process in processes(runs)
@@ -173,8 +177,8 @@ def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
         return len(polls) > 10
 
     wait_until(polled_often)
-    for log in [*(runs / "services").glob("prefect-server-*.log"), *(runs / "services").glob("worker-*.log")]:
-        assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)], log
+    (log,) = (runs / "services").glob("prefect-server-*.log")
+    assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)]
 
 
 @pytest.mark.slow
@@ -197,13 +201,27 @@ def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_pa
     assert found is not None
     run_it = {"parameters": {"recipe": "quickstart"}, "job_variables": {"command": f"touch {tmp_path}/executed"}}
     url = f"{found.prefect_api_url}/deployments/{deployment_id(runs, 'train')}/create_flow_run"
+    experiment = f"{found.mlflow_tracking_uri}/api/2.0/mlflow/experiments/create"
     before = ask(runs, "flow_runs/count", {})
-    for seen in attempts(url, json.dumps(run_it)):
+    for seen in [*attempts(url, json.dumps(run_it)), *attempts(experiment, json.dumps({"name": "planted"}))]:
         assert len(seen.statuses) >= 3, seen
         assert set(seen.statuses) <= {400, 401, 403}, seen
         assert seen.read == [], seen
     assert ask(runs, "flow_runs/count", {}) == before
     assert not (tmp_path / "executed").exists()
+    assert mlflow.MlflowClient(found.mlflow_tracking_uri).get_experiment_by_name("planted") is None
+
+
+@pytest.mark.slow
+def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
+    found = addresses(runs)
+    assert found is not None
+    for url in (f"{found.prefect_api_url}/flows/", f"{found.prefect_api_url}/csrf-token?client=a", f"{found.mlflow_tracking_uri}/"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url, timeout=60)
+        assert refused.value.code == 401
+    assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
+    assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(process.cmdline())]
 
 
 @pytest.mark.slow
