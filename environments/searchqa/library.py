@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from environments.environment import TaskIndexError, WorldError
+from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.lines import Lines, LineWriter
 
 FORMAT = 1
@@ -107,7 +108,8 @@ class Library:
                 raise ValueError(f"it has format {self.about.format}, this program reads {FORMAT}")
             self._passages = Lines(folder / PASSAGES)
             self._questions = Lines(folder / QUESTIONS)
-            self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
+            lists = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
+            self.lists: Mapping[str, tuple[int, ...]] = {RENAMED_TASK_LISTS.get(name, name): some for name, some in lists.items()}
         except (OSError, ValueError) as fault:  # msgspec's errors are ValueErrors
             raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 

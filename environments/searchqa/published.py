@@ -151,7 +151,7 @@ def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
     - "test": the test sets; "nq-test", ...: each;
     - "train", "validation": the training sets without questions that a test set has too; 1 % of them is for validation;
       "nq-train", "hotpotqa-train": the part of each that is in "train";
-    - "searchqa-400": 400 test questions, the sets in turn.
+    - "searchqa-ours-400": 400 test questions, the sets in turn.
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test")}
     said = {index: normalise(question.question) for index, question in questions.items()}

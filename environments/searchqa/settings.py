@@ -25,12 +25,14 @@ class Settings:
             an agent guess again and again; "continue" does as they do.
         format_reward: SEARCHQA_FORMAT_REWARD, 0 to 1: the share of the reward that is given for form: a wrong answer earns it if
             every message of the episode ended with its one action, a right answer loses it if one did not.
+        last_answer: Whether of several answers in a message the last one counts, as under AgentGym's rules.
     """
 
     data: Path | None = None
     cache: Path = Path("~/.cache/agentgym-pipeline/searchqa")
     wrong_ends: bool = True
     format_reward: float = 0.0
+    last_answer: bool = False
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from configs.rules import Rules
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.actions import MAX_CHARACTERS, parse_action
 from environments.searchqa.facts.cache import facts_library
 from environments.searchqa.library import Library, Question
@@ -59,7 +64,7 @@ class SearchQAEnvironment:
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         try:
-            meant = parse_action(action)
+            meant = parse_action(action, last_answer=self._settings.last_answer)
         except InvalidActionError as refused:
             self._well_formed = False
             return Step(str(refused), 0.0, False)
@@ -112,25 +117,31 @@ class SearchQA:
 
     name = "searchqa"
 
-    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None, rules: Rules = "ours") -> None:
         """Opens the questions and passages that the settings name; the embedded ones are built first where they are missing.
 
         Args:
             settings: Default: what the environment variables say.
             encoder: What turns queries into vectors, for a library of vectors; default: the model that the library names.
+            rules: Under "agentgym" a wrong answer never ends the episode, and of several answers in a message the last one counts.
 
         Raises:
             SettingsError: An environment variable is not understood.
             SearchDataError: There are no such questions and passages, or they cannot be built.
         """
-        self._settings = settings or Settings.read()
+        settings = settings or Settings.read()
+        self.rules = rules
+        self._settings = settings if rules == "ours" else replace(settings, wrong_ends=False, last_answer=True)
         self._library = Library(self._settings.data or facts_library(self._settings.cache))
         about = self._library.about
         self._retriever = open_retriever(self._library.folder, encoder or about.encoder)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
-        rules = (not self._settings.wrong_ends, "-guessing"), (self._settings.format_reward, f"-form{self._settings.format_reward:g}")
+        changes = (
+            (rules == "ours" and not self._settings.wrong_ends, "-guessing"),
+            (self._settings.format_reward, f"-form{self._settings.format_reward:g}"),
+        )
         self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
-        self.version = about.version + "".join(said for changed, said in rules if changed)
+        self.version = version_under(rules, about.version + "".join(said for changed, said in changes if changed))
 
     def create(self) -> SearchQAEnvironment:
         """A new session, before its first reset."""
@@ -142,7 +153,12 @@ class SearchQA:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._library.lists, name, self.name)
+        return named(self._library.lists, name, self.name, RENAMED_TASK_LISTS)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of published questions their own."""
+        return self._library.lists
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""

@@ -14,6 +14,7 @@ import time
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
+from configs.rules import Rules
 from environments.registry import load_world
 from environments.server.app import Options, Place, open_socket, serve_world
 
@@ -26,25 +27,26 @@ SOON_S = 5.0
 FAILURES = 5
 
 
-def serve(name: str, options: Options) -> int:
-    """Serves the world called `name` until a signal; returns the exit status.
+def serve(name: str, options: Options, rules: Rules = "ours") -> int:
+    """Serves the world called `name` under these rules until a signal; returns the exit status.
 
     Raises:
-        KeyError: No world has this name.
+        WorldError: No world has this name, or it has no such rules.
         OSError: The address cannot be listened on.
     """
     listener = open_socket(options)
     if options.workers == 1:
-        serve_world(load_world(name), options, listener)
+        serve_world(load_world(name, rules), options, listener)
         return 0
-    return _Workers(name, options, listener).run()
+    return _Workers(name, rules, options, listener).run()
 
 
 class _Workers:
     """The parent of the workers. It starts no thread and loads no world, so that forking it stays safe."""
 
-    def __init__(self, name: str, options: Options, listener: socket.socket) -> None:
+    def __init__(self, name: str, rules: Rules, options: Options, listener: socket.socket) -> None:
         self._name = name
+        self._rules = rules
         self._options = options
         self._listener = listener
         self._address = f"\0environments-{secrets.token_hex(16)}-"
@@ -84,7 +86,7 @@ class _Workers:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit(1)
-        serve_world(load_world(self._name), self._options, self._listener, place)
+        serve_world(load_world(self._name, self._rules), self._options, self._listener, place)
 
     def _replace(self, worker: int, process: ForkProcess) -> bool:
         """Starts a worker in the place of one that ended; False when they fail again and again."""

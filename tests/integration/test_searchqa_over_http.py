@@ -63,7 +63,7 @@ async def play_over_http(client: EnvironmentClient, index: int, actions: Sequenc
 
 
 def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(world: SearchQA, url: str) -> None:
-    tasks = world.tasks("searchqa-400")
+    tasks = world.tasks("searchqa-ours-400")
     expected = [play(world, index) for index in tasks]
     assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
 

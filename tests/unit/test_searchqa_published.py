@@ -241,7 +241,7 @@ def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_pa
         if name.endswith("-test")
     }
     world = build(tmp_path, **files)
-    chosen = world.tasks("searchqa-400")
+    chosen = world.tasks("searchqa-ours-400")
     assert len(set(chosen)) == 400
     assert set(chosen) <= set(world.tasks("test"))
     assert {sum(index in RANGES[name] for index in chosen) for name in RANGES if name.endswith("-test")} == {57, 58}

@@ -182,7 +182,7 @@ def test_close_ends_the_episode_and_may_be_repeated(library: Path) -> None:
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist(library: Path) -> None:
-    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-400"):
+    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-ours-400"):
         SearchQA(Settings(data=library)).tasks("easy")
 
 

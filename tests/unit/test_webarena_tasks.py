@@ -54,7 +54,7 @@ def test_the_registry_finds_the_world() -> None:
     world = load_world("webarena")
     assert isinstance(world, WebArena)
     assert len(world.tasks("train")) + len(world.tasks("validation")) + len(world.tasks("test")) == len(embedded_tasks()) >= 60
-    with pytest.raises(KeyError, match="webarena-50"):
+    with pytest.raises(KeyError, match="webarena-ours-50"):
         world.tasks("nothing")
     with pytest.raises(TaskIndexError, match="no task 99999"):
         world.create().reset(99999)
@@ -87,7 +87,7 @@ def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
 
 def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_templates() -> None:
     tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
-    chosen = lists["webarena-50"]
+    chosen = lists["webarena-ours-50"]
     assert len(chosen) == 50
     assert set(chosen) <= set(lists["test"])
     assert {tasks[index].template for index in chosen} == {tasks[index].template for index in lists["test"]}

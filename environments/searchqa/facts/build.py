@@ -75,7 +75,7 @@ def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
     - "train", "validation", "test": they share no thing that a question starts from; some templates are of "test" alone;
     - "new-templates": the test questions of those templates;
     - "hops-1" to "hops-3": all questions that take so many passages;
-    - "searchqa-400": 400 of the test questions, the numbers of hops and their templates in turn.
+    - "searchqa-ours-400": 400 of the test questions, the numbers of hops and their templates in turn.
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test", "new-templates")}
     learned = {draft.template for draft in drafts if draft.split == "train"}
