@@ -66,7 +66,8 @@ class LocalRecords:
 
         exit_on_sigterm()
         try:
-            runs = infra_settings().runs.absolute()
+            settings = infra_settings()
+            runs = settings.runs.absolute()
             services = addresses(runs)
             opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
         except (ProvisionError, SettingsError) as problem:
@@ -84,7 +85,7 @@ class LocalRecords:
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
             "DO_NOT_TRACK": "1",
         }
-        if services is not None:
+        if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
             defaults |= {"AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri, **mlflow_login(runs)}
         theirs = os.environ.get("PREFECT_API_URL")
         if services is not None and theirs in (None, services.prefect_api_url):

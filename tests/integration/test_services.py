@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,8 +23,7 @@ import pytest
 from tasks.provision import supervisor
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
-from tasks.provision.process import started_at
-from tasks.provision.services import ROOT, Addresses, Record, addresses, login, mlflow_login, read, write
+from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.small_runs import SMALL
@@ -95,6 +93,12 @@ def deployment_id(runs: Path, name: str) -> str:
     return str(deployment["id"])
 
 
+def ended_run(runs: Path, run: str) -> Any:
+    only_this = {"flow_runs": {"id": {"any_": [run]}}}
+    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
+    return ask(runs, "flow_runs/filter", only_this)[0]
+
+
 @pytest.mark.slow
 def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
     found = addresses(runs)
@@ -128,9 +132,7 @@ def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
 def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
     wrong = {"parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}}
     run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wrong)
-    only_this = {"flow_runs": {"id": {"any_": [run["id"]]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
-    (ended,) = ask(runs, "flow_runs/filter", only_this)
+    ended = ended_run(runs, run["id"])
     assert ended["state_type"] == "FAILED"
     assert "no-such-recipe" in ended["state"]["message"]
 
@@ -182,16 +184,26 @@ def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "variables", [{"command": "touch {}"}, {"env": {"PYTHONPATH": "{}"}}, {"env.LD_PRELOAD": "{}"}, {"working_dir": "{}"}]
-)
-def test_a_run_or_a_deployment_cannot_change_what_the_worker_executes(runs: Path, variables: dict[str, Any]) -> None:
+@pytest.mark.parametrize("variables", [{"command": "id"}, {"env": {"PYTHONPATH": "/x"}}, {"env.LD_PRELOAD": "/x"}, {"working_dir": "/x"}])
+def test_a_run_that_would_change_what_the_worker_executes_is_refused(runs: Path, variables: dict[str, Any]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+    assert refused.value.code == 422
+    assert b"Additional properties are not allowed" in refused.value.read()
+
+
+@pytest.mark.slow
+def test_job_variables_that_come_by_other_ways_change_nothing(runs: Path, tmp_path: Path) -> None:
     train = deployment_id(runs, "train")
-    for path, method in ((f"deployments/{train}/create_flow_run", "POST"), (f"deployments/{train}", "PATCH")):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(runs, path, {"job_variables": variables}, method)
-        assert refused.value.code == 422
-        assert b"Additional properties are not allowed" in refused.value.read()
+    variables = {"command": f"touch {tmp_path}/executed", "env": {"AGENTGYM_NONSENSE": "1"}, "working_dir": str(tmp_path)}
+    ask(runs, f"deployments/{train}", {"job_variables": variables}, "PATCH")
+    deployment = ask(runs, "deployments/filter", {"deployments": {"id": {"any_": [train]}}})[0]
+    by_hand = {"flow_id": deployment["flow_id"], "deployment_id": train, "work_pool_name": supervisor.POOL, "job_variables": variables}
+    run = ask(runs, "flow_runs/", {**by_hand, "parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}})
+    ended = ended_run(runs, run["id"])
+    ask(runs, f"deployments/{train}", {"job_variables": {}}, "PATCH")
+    assert "no-such-recipe" in ended["state"]["message"]
+    assert not (tmp_path / "executed").exists()
 
 
 @needs_chromium
@@ -269,26 +281,3 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])
     assert addresses(tmp_path) is None
-
-
-def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
-    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
-    assert addresses(tmp_path) is None
-    started = started_at(os.getpid())
-    assert started is not None
-    write(tmp_path, Record(os.getpid(), started, somewhere))
-    assert addresses(tmp_path) == somewhere
-    write(tmp_path, Record(os.getpid(), started - 1, somewhere))  # another process that had our pid
-    assert addresses(tmp_path) is None
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
-        started = started_at(ended.pid) or 0
-    write(tmp_path, Record(ended.pid, started, somewhere))
-    assert addresses(tmp_path) is None
-
-
-def test_taken_port_is_passed_over() -> None:
-    port = supervisor._free_port(20_000)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        assert supervisor._free_port(port) > port
