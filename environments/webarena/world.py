@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
 from environments.task_lists import named
-from environments.webarena import page_scripts
+from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
 from environments.webarena.evaluators import evaluate
@@ -21,7 +21,7 @@ from environments.webarena.settings import Settings
 from environments.webarena.sign_in import Logins, embedded_cookies
 from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
-from environments.webarena.tasks import RENAMED, VERSION, embedded_tasks, plan, task_lists
+from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -232,7 +232,12 @@ class WebArena:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._lists, name, self.name, RENAMED)
+        return named(self._lists, name, self.name, RENAMED_TASK_LISTS)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of WebArena's own task files theirs."""
+        return self._lists
 
     def tag(self, index: int) -> str:
         """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""
