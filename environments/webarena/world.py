@@ -26,6 +26,7 @@ from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
 """Deadlines for the embedded sites and for real ones; a page that needs longer is cut off and its session ends with a fault."""
+STAND_IN = "stand-ins on small sites of this package; docs/webarena-sites.md sets up WebArena's own sites and tasks"
 
 
 class WebArenaEnvironment:
@@ -173,6 +174,9 @@ class WebArena:
     Without settings it plays stand-ins: small sites that it hosts itself, with tasks of its own in WebArena's format. A score there
     cannot be compared with a score on WebArena's sites. With WEBARENA_TASKS it plays WebArena's task files on the real sites; see
     docs/webarena-sites.md.
+
+    Attributes:
+        stand_in: What stands in for WebArena's sites, "" where those are used themselves.
     """
 
     name = "webarena"
@@ -214,9 +218,11 @@ class WebArena:
             tasks = read_tasks(settings.tasks, self.addresses)
             self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
             self.logins = Logins(settings.logins, tasks)
+            self.stand_in = ""
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
             self._all = embedded_tasks()
+            self.stand_in = STAND_IN
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
             self.version += f"-page{self.page_characters}"
