@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from configs.algorithm import ALGORITHMS, Algorithm, algorithm_class
 from configs.experiment import Experiment
+from configs.model_folder import ModelError, format_left_to_checkpoint
 from configs.renamed_fields import renamed
 
 FOLDER = Path(__file__).parent
@@ -43,7 +44,7 @@ def recipe_path(recipe: str) -> Path:
 
 
 def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe. Where it starts from a checkpoint, the checkpoint's own recipe gives the format that is not given here.
 
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
@@ -54,20 +55,49 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
     """
     path = recipe_path(recipe)
+    in_file, tree = _read(path), _read(path)
+    for name, value in (overrides or {}).items():
+        _put(tree, name.split("."), value, name)
+    _leave_out_other_methods_fields(tree, in_file, overrides or {})
+    try:
+        for name, value in format_left_to_checkpoint(tree, in_file, overrides or {}).items():
+            _put(tree, name.split("."), value, name)
+    except ModelError as problem:
+        raise RecipeError(f"policy.model: {problem}") from None
+    try:
+        return Experiment.model_validate(tree)
+    except ValidationError as problem:
+        raise RecipeError(_blame(path, in_file, overrides or {}, problem)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise RecipeError(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict):
         raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
-    written = dict(tree["algorithm"]) if isinstance(tree.get("algorithm"), dict) else {}
-    for name, value in (overrides or {}).items():
-        _put(tree, name.split("."), value, name)
-    _leave_out_other_methods_fields(tree, written, overrides or {})
+    return tree
+
+
+def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError) -> str:
+    """Says whether the overrides or the file are wrong: the overrides, unless the file alone has the same fault."""
+    whole = f"{path} is not a valid recipe:\n{explain(problem)}"
+    if not overrides:
+        return whole
     try:
-        return Experiment.model_validate(tree)
-    except ValidationError as problem:
-        raise RecipeError(f"{path} is not a valid recipe:\n{explain(problem)}") from None
+        Experiment.model_validate(in_file)
+    except ValidationError as of_file:
+        if {_place(error) for error in of_file.errors()} & {_place(error) for error in problem.errors()}:
+            return whole
+    wrong = [".".join(str(part) for part in error["loc"]) for error in problem.errors()]
+    concerned = [name for name in overrides if any(f"{at}.".startswith(f"{name}.") or f"{name}.".startswith(f"{at}.") for at in wrong)]
+    values = ", ".join(f"{name} = {_short(overrides[name])}" for name in concerned or overrides)
+    return f"this override of {path.name} cannot be used: {values}\n{explain(problem)}"
+
+
+def _place(error: Any) -> tuple[object, ...]:
+    return (*error["loc"], error["type"], str(error["input"]))
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -148,10 +178,10 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
-def _leave_out_other_methods_fields(tree: dict[str, Any], written: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Leaves out what the file says of its own method where an override names another one, which does not have that field."""
-    algorithm = tree.get("algorithm")
-    if not isinstance(algorithm, dict) or algorithm.get("name") == written.get("name"):
+    algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
+    if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
         return
     try:
         known = algorithm_class(str(algorithm.get("name"))).model_fields

@@ -70,6 +70,10 @@ class Conversation(Protocol):
         """
         ...
 
+    def recall(self, message: Message) -> None:
+        """Takes a message that was written before for its own, in place of `act`: so an episode can go on where another one stood."""
+        ...
+
     async def observe(self, observation: str) -> list[int]:
         """Takes in the answer to the last message; returns the token ids that carry it, shape (R,), empty when the agent has none.
 

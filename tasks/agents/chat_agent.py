@@ -16,7 +16,7 @@ from tasks.agents.agent import Budgets, Message, TokenBudgetError
 from tasks.agents.chat_format import ChatFormat, react_instruction
 from tasks.agents.retokenisation import ActionFormat, Retokenisation
 from tasks.inference.engine import EngineError
-from tasks.inference.http_session import HttpSession
+from tasks.inference.http_session import PerLoopSession
 
 ATTEMPTS = 6
 LAST_PAUSE_S = 8.0
@@ -51,7 +51,7 @@ class ChatAgent:
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-        self._session = HttpSession(
+        self._session = PerLoopSession(
             lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout)
         )
 
@@ -118,6 +118,11 @@ class ChatConversation:
         text, cut = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
         self._messages.append({"role": "assistant", "content": text})
         return self._retokenisation.message(text, "rollout.turn_tokens" if cut else "")
+
+    def recall(self, message: Message) -> None:
+        """See `Conversation.recall`."""
+        self._messages.append({"role": "assistant", "content": message.text})
+        self._retokenisation.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
         """Appends the observation; see `Conversation.observe`."""

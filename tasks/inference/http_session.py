@@ -1,28 +1,43 @@
-"""HTTP connections of the event loop."""
+"""HTTP connections, which belong to an event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, Callable
 
 import aiohttp
 
 
-class HttpSession:
-    """An `aiohttp.ClientSession` that is opened when it is first needed, within the event loop."""
+class PerLoopSession:
+    """One `aiohttp.ClientSession` for each event loop that asks: that of the process, and e.g. a web server's.
+
+    `close` closes the session of its loop; a loop that is shut down closes what is left.
+    """
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
-        """`make` is called within the event loop."""
+        """`make` is called within the loop that the session is for."""
         self._make = make
-        self._session: aiohttp.ClientSession | None = None
+        self._keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]]
+        self._keepers = weakref.WeakKeyDictionary()
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = weakref.WeakKeyDictionary()
 
     async def get(self) -> aiohttp.ClientSession:
-        """The open session."""
-        if self._session is None:
-            self._session = self._make()
-        return self._session
+        """The session of the running loop."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None or session.closed:
+            # A loop that ends closes the asynchronous generators that were begun in it.
+            self._keepers[loop] = keeper = self._keep()
+            session = self._sessions[loop] = await anext(keeper)
+        return session
 
     async def close(self) -> None:
-        """Closes its connections; the next `get` opens others."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        """Closes the session of the running loop; the next `get` opens another."""
+        keeper = self._keepers.pop(asyncio.get_running_loop(), None)
+        if keeper is not None:
+            await keeper.aclose()
+
+    async def _keep(self) -> AsyncGenerator[aiohttp.ClientSession, None]:
+        async with self._make() as session:
+            yield session

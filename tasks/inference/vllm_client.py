@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.inference.engine import EngineError
-from tasks.inference.http_session import HttpSession
+from tasks.inference.http_session import PerLoopSession
 
 CONNECT_S = 5.0
 LOAD_S = 600.0
@@ -113,7 +113,7 @@ class VllmClient:
         """`request_seconds`: when it has not answered by then, it is taken for stuck."""
         self.url = url.rstrip("/")
         self._request_seconds = request_seconds
-        self._session = HttpSession(_connect)
+        self._session = PerLoopSession(_connect)
 
     async def healthy(self) -> None:
         """Returns if it is."""

@@ -33,7 +33,7 @@ def collect_to_disk(
         finished: Called with each trajectory.
         check: Called about twice a second; raises when the environment servers are gone for good.
     """
-    missing = [request for request in requests if request.group not in writer.done]
+    missing = [request for request in requests if not writer.has(request.group, request.member)]
     batch = Batch("collection", missing, RolloutSettings(collection.horizon, collection.temperature))
     try:
         with Collector(collection.environment, urls, agent, collection.rollout) as collector:

@@ -218,6 +218,7 @@ class _BatchUnderWay:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = len(batch.requests)
         self._running: set[asyncio.Task[None]] = set()
+        self._cancelled = False
         self._prefetched: list[Trajectory] = []
         self._take: Finished = self._prefetched.append
         if not batch.requests:
@@ -245,9 +246,12 @@ class _BatchUnderWay:
     async def cancel(self) -> None:
         """Ends what runs and waits; returns when the sessions are closed."""
         self.waiting.clear()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        if not self._cancelled:  # a second time would cut off the closing of the sessions
+            self._cancelled = True
+            for task in self._running:
+                task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

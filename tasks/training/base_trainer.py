@@ -18,8 +18,10 @@ from accelerate.utils import DistributedType
 from transformers import Trainer
 
 from configs.experiment import Experiment
+from configs.model_folder import write_recipe
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory, Turn
+from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.training import checkpoint
 from tasks.training.micro_batches import Tensors, pad_trajectories
 
@@ -126,14 +128,21 @@ class BaseTrainer(Trainer):
         self._metrics["train"].clear()
         return measured | self.batch_metrics
 
-    def save(self, step: int) -> checkpoint.Checkpoint | None:
-        """Writes the checkpoint after `step` training steps apart and publishes it whole; returns it in the main process."""
+    def save(self, step: int, steps: Steps) -> checkpoint.Checkpoint | None:
+        """Writes a checkpoint apart and publishes it whole; returns it in the main process.
+
+        Args:
+            step: Training steps done.
+            steps: The metrics of all of them, in the main process. They are published with the weights, so that a kill keeps or loses both.
+        """
         Trainer._save_checkpoint(self, self.wrapped_model, None)  # what TRL's own add is a model card
         self.accelerator.wait_for_everyone()
         published = None
         if self.accelerator.is_main_process:
             written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             self.save_extra_state(written)
+            write_steps(written / METRICS, steps)
+            write_recipe(written, self.experiment)
             published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
         self.accelerator.wait_for_everyone()
         return published

@@ -26,6 +26,7 @@ class TrainerMain:
         from accelerate import PartialState
         from transformers import AutoTokenizer
 
+        from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
@@ -41,7 +42,13 @@ class TrainerMain:
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
         self.trainer = algorithm.trainer()(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint)
-        self.resume, self.notes = checkpoint.latest(job.folder / "checkpoints", job.fingerprint)
+        checkpoints = job.folder / "checkpoints"
+        self.resume, self.notes = (
+            checkpoint.latest(checkpoints, job.fingerprint)
+            if job.from_step is None
+            else (checkpoint.of_step(checkpoints, job.from_step, job.fingerprint), [])
+        )
+        self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
         self.loop = TrainLoop(self.experiment, self.trainer, algorithm.batches()(job, self.worker, self.trainer))
@@ -71,7 +78,8 @@ class TrainerMain:
         while self.step < until:
             metrics = self.loop.train_step(self.step)
             self.step += 1
-            self.tell(StepDone(self.step, {**metrics, "checkpoint/seconds": self.checkpoint_seconds}))
+            self.steps[self.step] = {**metrics, "checkpoint/seconds": self.checkpoint_seconds}
+            self.tell(StepDone(self.step, self.steps[self.step]))
             self.checkpoint_seconds = 0.0
             if self.step == until or self.step % self.experiment.checkpoint_every == 0:
                 self.save()
@@ -83,7 +91,7 @@ class TrainerMain:
         from tasks.training.collapse import checkpoints_kept
 
         began = time.perf_counter()
-        published = self.trainer.save(self.step)
+        published = self.trainer.save(self.step, self.steps)
         self.checkpoint_seconds = time.perf_counter() - began
         if published is not None:
             self.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))

@@ -42,6 +42,9 @@ class CountingConversation:
         action = self._agent.action(self._task, turn)
         return Message(action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version)
 
+    def recall(self, message: Message) -> None:
+        pass
+
     async def observe(self, observation: str) -> list[int]:
         return [7]
 

@@ -89,7 +89,7 @@ def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[
     """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
     loop = TrainLoop(trainer.experiment, trainer, source)
     metrics = [loop.train_step(each) for each in range(step, until)]
-    trainer.save(until)
+    trainer.save(until, {})
     return metrics
 
 

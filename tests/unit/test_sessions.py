@@ -46,19 +46,19 @@ class EchoEpisode:
         self.world.open -= 1
 
 
-class Clock:
+class TimeBreakdown:
     now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def make(world: Echo | None = None, clock: Clock | None = None, **options: object) -> Sessions:
-    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or Clock(), **options)  # type: ignore[arg-type]
+def make(world: Echo | None = None, clock: TimeBreakdown | None = None, **options: object) -> Sessions:
+    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or TimeBreakdown(), **options)  # type: ignore[arg-type]
 
 
 def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
-    world, clock = Echo(), Clock()
+    world, clock = Echo(), TimeBreakdown()
     sessions = make(world, clock)
     session = sessions.create(1, 10.0).session
     assert session is not None
@@ -73,7 +73,7 @@ def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
 
 
 def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
-    world, clock = Echo(), Clock()
+    world, clock = Echo(), TimeBreakdown()
     sessions = make(world, clock)
     for lease_s in (5.0, 10.0, 20.0):
         sessions.create(1, lease_s, numbered=True)
@@ -84,7 +84,7 @@ def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
 
 
 def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
-    clock = Clock()
+    clock = TimeBreakdown()
     sessions = make(clock=clock)
     ref = sessions.create(1, 5.0).session
     assert ref is not None
