@@ -61,7 +61,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
     try:
-        return Experiment.model_validate(tree)
+        return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:
         raise RecipeError(f"{path} is not a valid recipe:\n{explain(problem)}") from None
 

@@ -32,7 +32,8 @@ from tqdm import tqdm
 
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
-from environments.client import EnvironmentClient
+from environments.door import check_same, enter, task_indices
+from environments.protocol import WorldInfo
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -42,7 +43,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+@flow(name="collect", flow_run_name="{collection.environment.name} by {collection.source.kind}")
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 
@@ -62,14 +63,16 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
                 environment_replicas(
-                    collection.environment,
+                    collection.environment.name,
                     infrastructure.environment_servers,
+                    rules=collection.environment.rules,
                     backend="container" if infrastructure.environment_backend == "container" else "local",
                     image=infrastructure.environment_image,
                 )
             )
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
-        instruction, tasks = asyncio.run(ask(urls, collection.tasks))
+        world, tasks = asyncio.run(ask(urls, collection))
+        check_same(folder / "world", world.identity, "collection")
         plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
         missing = sum(plan.group not in writer.done for plan in plans)
         tally = Tally(len(plans), len(plans) - missing)
@@ -77,7 +80,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             policy = stack.enter_context(
                 open_agent(
                     collection,
-                    instruction,
+                    world,
                     gpu_memory_fraction=infrastructure.engine_memory_fraction,
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
@@ -90,6 +93,8 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                         policy,
                         urls,
                         writer,
+                        identity=world.identity if world.version else "",
+                        success_score=world.success_score,
                         finished=tally.add,
                         check=servers.check if servers else lambda: None,
                     )
@@ -157,10 +162,10 @@ class Tally:
         return self.tokens / max(1e-9, time.perf_counter() - self._began)
 
 
-async def ask(urls: tuple[str, ...], tasks: str) -> tuple[str, list[int]]:
-    """The world's instruction, and the tasks of a list."""
-    async with EnvironmentClient(urls) as client:
-        return (await client.world()).instruction, await client.tasks(tasks)
+async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:
+    """What is played, and the tasks."""
+    world = await enter(urls, collection.environment)
+    return world, await task_indices(urls, collection.environment, collection.tasks, "tasks")
 
 
 def identity(collection: Collection) -> dict[str, Any]:
@@ -175,12 +180,13 @@ def identity(collection: Collection) -> dict[str, Any]:
 def name_of(collection: Collection, settings: dict[str, Any]) -> str:
     """Name of a collection's folder."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{collection.environment}-{collection.source.kind}-{digest}"
+    return f"{collection.environment.name.replace(':', '.')}-{collection.source.kind}-{digest}"
 
 
 if __name__ == "__main__":
     from configs.recipe import RecipeError
-    from environments.client import EnvironmentCallError
+    from environments.environment import WorldError
+    from environments.errors import EnvironmentCallError
     from tasks.inference.engine import EngineError
     from tasks.provision.process import ProvisionError
     from tasks.rollout.resumable_writer import DifferentCollectionError
@@ -188,7 +194,7 @@ if __name__ == "__main__":
     try:
         with RECORDS:
             collect(COLLECTION, FOLDER)
-    except (EngineError, EnvironmentCallError, DifferentCollectionError, ProvisionError, RecipeError, OSError) as problem:
+    except (EngineError, EnvironmentCallError, DifferentCollectionError, ProvisionError, RecipeError, WorldError, OSError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 from pydantic import ValidationError
 
 from configs.collection import Collection
-from configs.experiment import EnvironmentName
 from configs.recipe import RecipeError, explain, parse_overrides
+from environments.environment import WorldError
+from environments.registry import entry_of
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
@@ -19,8 +20,9 @@ EXAMPLES = """examples:
   python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-Any field of the recipe's rollout part can be set, e.g. --rollout.retries 4; configs/experiment.py describes them. Environment
-servers are started for the collection, or named by AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
+Any field of the recipe's parts rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym;
+configs/experiment.py and configs/environment.py describe them. Environment servers are started for the collection, or named by
+AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
 
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
@@ -32,7 +34,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("environment", choices=get_args(EnvironmentName), help="the world")
+    parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
     who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
@@ -45,7 +47,13 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="with --model (default: %(default)s)"
     )
-    parser.add_argument("--tasks", default="train", help="task list to play (default: %(default)s)")
+    parser.add_argument(
+        "--conversation-start",
+        default="system",
+        metavar="START",
+        help="system, agentgym, or a JSON file (default: %(default)s)",
+    )
+    parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N of them")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
     parser.add_argument("--horizon", type=int, default=30, metavar="N", help="turn limit (default: %(default)s)")
@@ -56,11 +64,11 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     kind = "model" if parsed.model else "vllm" if parsed.vllm else "openai" if parsed.openai else "oracle"
     try:
         overrides = parse_overrides(rest)
-        if strange := [name for name in overrides if not name.startswith("rollout.")]:
+        if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
             raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
         collection = Collection.model_validate(
             {
-                "environment": parsed.environment,
+                "environment": {"name": parsed.environment} | _below("environment", overrides),
                 "source": {
                     "kind": kind,
                     "model": parsed.model or parsed.endpoint_model,
@@ -68,6 +76,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
                     "tokenizer": parsed.tokenizer,
                     "action_format": parsed.action_format,
                     "instruction": not parsed.no_instruction,
+                    "conversation_start": parsed.conversation_start,
                     "dtype": parsed.dtype,
                 },
                 "tasks": parsed.tasks,
@@ -76,11 +85,17 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
                 "horizon": parsed.horizon,
                 "temperature": parsed.temperature,
                 "seed": parsed.seed,
-                "rollout": {name.removeprefix("rollout."): value for name, value in overrides.items()},
+                "rollout": _below("rollout", overrides),
             }
         )
-    except RecipeError as problem:
+        entry_of(collection.environment.name)
+    except (RecipeError, WorldError) as problem:
         parser.error(str(problem))
     except ValidationError as problem:
         parser.error(f"these values cannot be used:\n{explain(problem)}")
     return collection, parsed.out
+
+
+def _below(part: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides of one part, without its name."""
+    return {name.removeprefix(f"{part}."): value for name, value in overrides.items() if name.startswith(f"{part}.")}

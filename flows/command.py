@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+from environments.environment import WorldError
+from environments.registry import entry_of
 
 if TYPE_CHECKING:
     from tasks.provision.local import LocalServer
@@ -40,8 +42,8 @@ def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     arguments, rest = parser.parse_known_args()
     try:
         overrides = parse_overrides(rest)
-        load_recipe(arguments.recipe, overrides)
-    except RecipeError as problem:
+        entry_of(load_recipe(arguments.recipe, overrides).environment.name)
+    except (RecipeError, WorldError) as problem:
         raise SystemExit(f"{prog}: {problem}") from None
     return arguments.recipe, overrides
 

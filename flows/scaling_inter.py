@@ -28,6 +28,7 @@ from pydantic import Field
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, recipe_names
+from environments.registry import entry_of
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
 from flows.starter_policy import starter_policy
 from tasks.curriculum.horizon import Phase, phases
@@ -63,6 +64,7 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     clock = Clock(time.time()) if is_subflow() else Clock()
     clock.add("Prefect start", time.time() - clock.began)
     experiment = load_recipe(recipe, overrides)
+    entry_of(experiment.environment.name)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
     with opened_run(experiment, infra_settings(), clock) as run:
         if not run.folder.is_done("collapsed") and not all(run.folder.is_done(_name(phase)) for phase in schedule):
@@ -83,7 +85,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
     """Carries out what is not finished of the curriculum."""
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
-        tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+        tasks = task_lists(run, servers)
         with trainer_process(run, policy, tasks, servers, schedule) as trainer:
             measure(run, trainer, tasks, "start", "start", 0)
             for phase in schedule:
@@ -98,7 +100,7 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> N
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
         policy = prepare_policy(run)
         with environment_servers(run) as servers:
-            tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+            tasks = task_lists(run, servers)
             with trainer_process(run, policy, tasks, servers, schedule) as trainer:
                 measure(run, trainer, tasks, "rolled-back", f"rolled back to step {step}", step)
     run.folder.mark_done("collapsed")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from environments.client import EnvironmentClient
+from environments.door import EpisodeClient
 from tasks.rollout.collector import Collector, Progress
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.generation_pause import GenerationPause
@@ -52,7 +52,7 @@ class AheadCollector:
         self._out_of_process = out_of_process
         self._pause = GenerationPause()
         self._episodes: dict[int, list[asyncio.Task[Trajectory]]] = {}
-        self._client: EnvironmentClient | None = None
+        self._client: EpisodeClient | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="episodes", daemon=True)
 

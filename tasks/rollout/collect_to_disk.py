@@ -22,6 +22,8 @@ async def collect_to_disk(
     urls: Sequence[str],
     writer: ResumableTrajectoryWriter,
     *,
+    identity: str = "",
+    success_score: float = 1.0,
     finished: Callable[[Trajectory], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
@@ -33,10 +35,20 @@ async def collect_to_disk(
         policy: Who plays.
         urls: Environment servers.
         writer: Where trajectories go.
+        identity: `WorldInfo.identity` of the world that they must host; empty: any.
+        success_score: The score from which an episode is a success.
         finished: Called with each trajectory.
         check: Called twice a second; raises when the environment servers are gone for good.
     """
-    collector = Collector(collection.environment, tuple(urls), policy, collection.rollout)
+    collector = Collector(
+        collection.environment.name,
+        tuple(urls),
+        policy,
+        collection.rollout,
+        dialect=collection.environment.dialect,
+        identity=identity,
+        success_score=success_score,
+    )
     missing = [plan for plan in plans if plan.group not in writer.done]
 
     def keep(trajectory: Trajectory) -> None:

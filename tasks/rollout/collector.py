@@ -12,7 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentClient
+from configs.rules import Dialect
+from environments.door import EpisodeClient, open_client
+from environments.errors import WrongWorldError
 from tasks.agents.agent import Policy
 from tasks.rollout.concurrency import ConcurrencyLimit
 from tasks.rollout.episode import RolloutRequest, RolloutSettings, play
@@ -32,6 +34,9 @@ class Collector:
         urls: Addresses of its servers.
         policy: Who plays.
         rollout: Budgets, deadlines, bounds.
+        dialect: What the servers speak.
+        identity: `WorldInfo.identity` of the world that they must host; empty: any.
+        success_score: The score from which an episode that the world ended is a success.
         concurrency: How many episodes may be under way.
     """
 
@@ -39,6 +44,9 @@ class Collector:
     urls: tuple[str, ...]
     policy: Policy
     rollout: Rollout
+    dialect: Dialect = "ours"
+    identity: str = ""
+    success_score: float = 1.0
     concurrency: ConcurrencyLimit = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,20 +91,31 @@ class Collector:
                         trajectory = await self.play_with_retries(plan, conditions, client)
                     finished(trajectory)
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.rollout.max_concurrent_episodes, len(plans))):
-                    group.create_task(play_in_turn())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(self.rollout.max_concurrent_episodes, len(plans))):
+                        group.create_task(play_in_turn())
+            except ExceptionGroup as group:
+                wrong = group.subgroup(WrongWorldError)
+                raise (wrong.exceptions[0] if wrong else group) from None
 
-    def client(self) -> EnvironmentClient:
+    def client(self) -> EpisodeClient:
         """A client of the environment's servers, with room for a request of every episode in flight."""
-        return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.max_concurrent_episodes)
+        return open_client(
+            self.urls,
+            self.environment,
+            self.dialect,
+            expected=self.identity,
+            deadline_s=self.rollout.turn_seconds,
+            connections=self.rollout.max_concurrent_episodes,
+        )
 
     async def play_with_retries(
-        self, plan: RolloutRequest, conditions: RolloutSettings, client: EnvironmentClient, pause: GenerationPause | None = None
+        self, plan: RolloutRequest, conditions: RolloutSettings, client: EpisodeClient, pause: GenerationPause | None = None
     ) -> Trajectory:
         """Plays an episode, and again while it fails, up to `rollout.retries` times."""
         for attempt in range(1, self.rollout.retries + 2):
-            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, pause)
+            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, pause, self.success_score)
             trajectory.attempts = attempt
             if trajectory.outcome is not Outcome.FAILED:
                 break

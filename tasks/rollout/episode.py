@@ -6,9 +6,11 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentCallError, EnvironmentClient, Session
+from environments.door import EpisodeClient
+from environments.errors import EnvironmentCallError, WrongWorldError
 from tasks.agents.agent import Budgets, Conversation, Message, Policy, TokenBudgetError
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.inference.engine import EngineError
@@ -17,8 +19,8 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 __all__ = ["RolloutRequest", "RolloutSettings", "play", "stable_seed"]
 
-# Rewards are sums of floats; a score this close to 1 is the full score.
-FULL_SCORE = 1.0 - 1e-6
+# Rewards are sums of floats: a score this close below another counts as that.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,10 @@ async def play(
     conditions: RolloutSettings,
     rollout: Rollout,
     environment: str,
-    client: EnvironmentClient,
+    client: EpisodeClient,
     policy: Policy,
     pause: GenerationPause | None = None,
+    success_score: float = 1.0,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
@@ -73,6 +76,10 @@ async def play(
         client: Where its servers are.
         policy: Who plays.
         pause: Before each message the policy passes it.
+        success_score: The score from which an episode that the world ended is a success.
+
+    Raises:
+        WrongWorldError: A server hosts something else than is to be played: no episode can be played until that is mended.
     """
     trajectory = Trajectory(
         environment=environment,
@@ -87,7 +94,9 @@ async def play(
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(trajectory, conditions, rollout, client, policy, pause, deadline)
+            await _play(trajectory, conditions, rollout, client, policy, pause, deadline, success_score)
+    except WrongWorldError:
+        raise
     except (EnvironmentCallError, EngineError) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
@@ -101,10 +110,11 @@ async def _play(
     trajectory: Trajectory,
     conditions: RolloutSettings,
     rollout: Rollout,
-    client: EnvironmentClient,
+    client: EpisodeClient,
     policy: Policy,
     pause: GenerationPause | None,
     deadline: asyncio.Timeout,
+    success_score: float,
 ) -> None:
     session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
     conversation: Conversation | None = None
@@ -126,7 +136,7 @@ async def _play(
             turn.generate_seconds = seconds
             trajectory.turns.append(turn)
             if done:
-                trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= FULL_SCORE else Outcome.FINISHED
+                trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= success_score - ROUNDING else Outcome.FINISHED
                 return
             if number + 1 < conditions.horizon:
                 turn.observation_tokens = await conversation.hear(turn.observation)
@@ -162,7 +172,7 @@ async def _speak(number: int, rollout: Rollout, conversation: Conversation) -> t
     return message, time.perf_counter() - began
 
 
-async def _answer(message: Message, client: EnvironmentClient, session: Session) -> tuple[Turn, bool]:
+async def _answer(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
     """The turn that a message makes with its answer, and whether the world has ended the episode."""
     turn = Turn(
         tokens=message.tokens,

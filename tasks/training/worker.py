@@ -77,12 +77,20 @@ class Worker:
         )
         engine_started = time.perf_counter()
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
-        self.dialogue = ChatFormat(tokenizer, policy.action_format, job.instruction if policy.instruction else None)
+        self.dialogue = ChatFormat(
+            tokenizer,
+            policy.action_format,
+            job.instruction if policy.instruction else None,
+            conversation_start=policy.conversation_start,
+        )
         self.collector = Collector(
             self.experiment.environment.name,
             tuple(job.environment_urls),
             TokenAgent(self.engine, self.dialogue),
             self.experiment.rollout,
+            dialect=self.experiment.environment.dialect,
+            identity=job.environment_identity,
+            success_score=job.success_score,
         )
         self.ahead = (
             AheadCollector(self.collector, out_of_process=self.engine.out_of_process)
