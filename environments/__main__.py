@@ -1,9 +1,10 @@
-"""`python -m environments`: serve a world, list the worlds, play an episode by hand."""
+"""`python -m environments`: list the worlds and their tasks, serve a world, play an episode by hand."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import get_args
 
 from configs.rules import Rules
@@ -11,6 +12,7 @@ from configs.rules import Rules
 EXAMPLE = """\
 examples:
   python -m environments list
+  python -m environments tasks textcraft
   python -m environments serve textcraft --port 8000
   python -m environments play textcraft --task 3
 """
@@ -41,13 +43,15 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument(
         "--lease", type=_seconds, default=600.0, help="seconds an idle session lives if its creator did not say (default: %(default)s)"
     )
+    tasks = commands.add_parser("tasks", help="print a world's task lists: their names, their sizes and what each holds")
+    tasks.add_argument("name", help="the world, e.g. textcraft")
     play = commands.add_parser("play", help="play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
     play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     parsed = parser.parse_args(arguments)
 
-    from environments.environment import UnknownWorldError, WorldError
+    from environments.environment import UnknownWorldError
     from environments.registry import WORLDS, entry_of
 
     if parsed.command == "list":
@@ -57,14 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
         entry_of(parsed.name)
     except UnknownWorldError as unknown:
         parser.error(str(unknown))
+    if parsed.command == "tasks":
+        from environments.task_tables import print_task_lists
+
+        return _reported(parsed.name, lambda: print_task_lists(parsed.name))
     if parsed.command == "play":
         from environments.play import play_episode
 
-        try:
-            return play_episode(parsed.name, parsed.task, parsed.rules)
-        except (WorldError, ImportError) as fault:
-            sys.stderr.write(f"{_said(parsed.name, fault)}\n")
-            return 1
+        return _reported(parsed.name, lambda: play_episode(parsed.name, parsed.task, parsed.rules))
 
     from environments.server.app import Options
     from environments.server.logs import configure
@@ -73,19 +77,24 @@ def main(arguments: list[str] | None = None) -> int:
     configure()
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
     try:
-        return serve_forever(parsed.name, options, parsed.rules)
-    except (WorldError, ImportError) as fault:
-        sys.stderr.write(f"{_said(parsed.name, fault)}\n")
-        return 1
+        return _reported(parsed.name, lambda: serve_forever(parsed.name, options, parsed.rules))
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1
 
 
-def _said(name: str, fault: Exception) -> str:
-    if isinstance(fault, ImportError):
-        return f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
-    return str(fault)
+def _reported(name: str, command: Callable[[], int]) -> int:
+    """The command's exit status; a fault of the world is one message."""
+    from environments.environment import WorldError
+
+    try:
+        return command()
+    except ImportError as fault:
+        missing = f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
+        sys.stderr.write(f"{missing}\n")
+    except WorldError as fault:
+        sys.stderr.write(f"{fault}\n")
+    return 1
 
 
 def _port(text: str) -> int:

@@ -50,6 +50,7 @@ class Session:
     server: Server
     turn: int = 0
     score: float = 0.0
+    state_key: str = ""
 
 
 class AgentGymClient:

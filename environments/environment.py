@@ -35,6 +35,10 @@ class Environment(Protocol):
 
     The same task index and the same actions give byte-identical observations on every machine, in every process and
     whatever other sessions do.
+
+    What an environment may have besides: `state_key() -> str`, quick to tell, names the state that it is in: two moments of a task have
+    equal keys where the same can happen next, whatever the agent has been shown. GiGPO compares turns that began in the same
+    state; without keys it knows a state by the last observation alone.
     """
 
     def reset(self, index: int) -> str:
@@ -86,7 +90,9 @@ class World(Protocol):
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
     `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down),
     `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`
-    must then tell the two apart), and `success_score` (the score from which an episode that the world ended is a success; default 1).
+    must then tell the two apart), `success_score` (the score from which an episode that the world ended is a success; default 1), and
+    `lists` (name to task indices of every task list, where they depend on data). Its package may say in `TASK_LISTS` what the lists are
+    called and what each holds: a wrong name in a recipe is then refused before anything is built.
 
     Attributes:
         name: The registry's name, e.g. "textcraft".

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
 
 from configs.rules import Rules
 from environments.environment import UnknownWorldError, World, WorldError
+from environments.task_lists import described_lists, no_such_list, renamed_lists
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -60,3 +62,24 @@ def load_world(name: str, rules: Rules = "ours") -> World:
     else:
         raise WorldError(f"{name} has one set of rules, without a choice of rules {rules!r}; leave rules out, or set rules: ours")
     return made
+
+
+def task_lists_of(name: str) -> Mapping[str, str] | None:
+    """List name to what it holds, of the world called `name`, without building the world; None where only the world itself knows."""
+    package = _package(name)
+    return described_lists(package) if package else None
+
+
+def check_task_list(name: str, task_list: str) -> None:
+    """Looks a task list up in what a world's package says of itself, which takes milliseconds; no more where only the world knows.
+
+    Raises:
+        KeyError: The world called `name` has no such list; the message says what it is called now, or names those that exist.
+    """
+    known = task_lists_of(name)
+    if known is not None and task_list not in known:
+        raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
+
+
+def _package(name: str) -> str:
+    return entry_of(name).partition(":")[0].rpartition(".")[0]

@@ -20,20 +20,20 @@ if __name__ == "__main__":
 import asyncio
 import hashlib
 import json
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
-from tqdm import tqdm
 
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.door import check_same, enter, task_indices
 from environments.protocol import WorldInfo
+from flows.progress import EpisodeBar
+from flows.signals import sigterm_interrupts_event_loop
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -85,7 +85,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
             )
-            with tally:
+            with tally, sigterm_interrupts_event_loop():
                 asyncio.run(
                     collect_to_disk(
                         collection,
@@ -102,6 +102,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             if isinstance(policy, TokenAgent):
                 tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
+    get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{folder}: {tally.summary()}")
     return str(folder)
 
@@ -117,7 +118,7 @@ class Tally:
         self.cached: float | None = None
         self.reasons: dict[str, int] = {}
         self._began = time.perf_counter()
-        self._bar = tqdm(total=episodes, initial=before, unit="episode", dynamic_ncols=True, file=sys.stderr, disable=before == episodes)
+        self._bar = EpisodeBar(episodes, before)
 
     def __enter__(self) -> Tally:
         return self
@@ -134,8 +135,7 @@ class Tally:
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
         failed = self.outcomes[Outcome.FAILED]
         note = f", {failed} failed" if failed else ""
-        self._bar.set_postfix_str(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}", refresh=False)
-        self._bar.update()
+        self._bar.finished(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}")
 
     def summary(self) -> str:
         """One line for a person."""
@@ -184,18 +184,6 @@ def name_of(collection: Collection, settings: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from configs.recipe import RecipeError
-    from environments.environment import WorldError
-    from environments.errors import EnvironmentCallError
-    from tasks.inference.engine import EngineError
-    from tasks.provision.process import ProvisionError
-    from tasks.rollout.resumable_writer import DifferentCollectionError
+    from flows.command import run_to_the_end
 
-    try:
-        with RECORDS:
-            collect(COLLECTION, FOLDER)
-    except (EngineError, EnvironmentCallError, DifferentCollectionError, ProvisionError, RecipeError, WorldError, OSError) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
-        raise SystemExit(130) from None
+    run_to_the_end(RECORDS, lambda: collect(COLLECTION, FOLDER), goes_on="from here")

@@ -11,9 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
-from environments.environment import WorldError
-from environments.registry import entry_of
+from flows.checks import check_experiment
+from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
     from tasks.provision.local import LocalServer
@@ -42,8 +43,8 @@ def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     arguments, rest = parser.parse_known_args()
     try:
         overrides = parse_overrides(rest)
-        entry_of(load_recipe(arguments.recipe, overrides).environment.name)
-    except (RecipeError, WorldError) as problem:
+        check_experiment(load_recipe(arguments.recipe, overrides), infra_settings())
+    except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"{prog}: {problem}") from None
     return arguments.recipe, overrides
 
@@ -56,10 +57,10 @@ class LocalRecords:
     """
 
     def __init__(self) -> None:
-        from configs.infrastructure import SettingsError, infra_settings
         from tasks.provision.local import LocalServer, free_port
         from tasks.provision.services import addresses
 
+        exit_on_sigterm()
         try:
             runs = infra_settings().runs.absolute()
         except SettingsError as problem:
@@ -72,6 +73,9 @@ class LocalRecords:
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
+            # What a flow says of itself goes to its page; the terminal has the bar.
+            "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
             "DO_NOT_TRACK": "1",
         }
         if services is not None:
@@ -120,11 +124,20 @@ def send_what_waits(seconds: float = 2.0) -> None:
         worker.drain_all(timeout=seconds)
 
 
-def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
-    """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
-    from configs.recipe import RecipeError
+def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: str = "from the last checkpoint") -> None:
+    """Runs a flow for the person at the terminal and ends the process.
+
+    A known fault is one message. Ctrl-C and SIGTERM end everything that was started; the status is then 130 or 143.
+
+    Args:
+        records: Where the flow's records go.
+        run: The flow.
+        goes_on: From where the same command continues after a fault.
+    """
     from environments.client import EnvironmentCallError
+    from tasks.inference.engine import EngineError
     from tasks.provision.process import ProvisionError
+    from tasks.rollout.resumable_writer import DifferentCollectionError
     from tasks.tracking.library import TrackingError
     from tasks.tracking.run_folder import RunBusy
     from tasks.training.process import TrainerFailed
@@ -132,10 +145,13 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
     try:
         with records:
             run()
-    except (RecipeError, RunBusy) as problem:
+    except (DifferentCollectionError, RecipeError, RunBusy) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EnvironmentCallError, ProvisionError, TrackingError, TrainerFailed) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues from the last checkpoint.") from None
+    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
     except KeyboardInterrupt:
-        print("\nStopped. The same command continues from the last checkpoint.", file=sys.stderr)
-        raise SystemExit(130) from None
+        print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    except Terminated as terminated:
+        print(f"\nTerminated. The same command continues {goes_on}.", file=sys.stderr)
+        raise terminated from None

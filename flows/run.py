@@ -12,7 +12,7 @@ from configs.infrastructure import InfraSettings
 from environments.door import check_same, enter, task_indices, task_tags
 from flows.progress import RunBar
 from tasks.curriculum.horizon import Phase
-from tasks.evaluation.clock import Clock
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
@@ -43,7 +43,7 @@ class Run:
     folder: RunFolder
     tracker: Tracker
     mlflow_run: str
-    clock: Clock
+    clock: TimeBreakdown
     bar: RunBar
     checkpoints: dict[int, Saved] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class TaskLists:
 
 
 @contextmanager
-def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Clock) -> Iterator[Run]:
+def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown) -> Iterator[Run]:
     """Claims the run's folder and opens its records; ends them with how the block ended."""
     folder = RunFolder(infrastructure.runs, experiment)
     uri = infrastructure.mlflow_tracking_uri or f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"

@@ -28,14 +28,14 @@ from pydantic import Field
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, recipe_names
-from environments.registry import entry_of
+from flows.checks import check_experiment
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
 from flows.starter_policy import starter_policy
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, read_evaluation, write_evaluation
-from tasks.evaluation.clock import Clock
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, share, text_table
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.services import addresses
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
@@ -61,12 +61,12 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     Returns:
         The table of the results, in Markdown.
     """
-    clock = Clock(time.time()) if is_subflow() else Clock()
+    clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
-    experiment = load_recipe(recipe, overrides)
-    entry_of(experiment.environment.name)
+    experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
+    check_experiment(experiment, infrastructure)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
-    with opened_run(experiment, infra_settings(), clock) as run:
+    with opened_run(experiment, infrastructure, clock) as run:
         if not run.folder.is_done("collapsed") and not all(run.folder.is_done(_name(phase)) for phase in schedule):
             try:
                 learn(run, schedule)
@@ -188,13 +188,14 @@ def prepare_policy(run: Run) -> str:
     experiment = run.experiment
     if experiment.policy.model != "starter":
         return experiment.policy.model
+    run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
         return starter_policy(
             experiment.policy.starter,
             experiment.environment.name,
             experiment.seeds.starter,
             run.infrastructure.runs.absolute() / "starter",
-            run.bar.doing,
+            run.bar.detail,
         )
 
 

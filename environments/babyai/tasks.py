@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from environments.babyai import RENAMED_TASK_LISTS
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION
 from environments.environment import TaskIndexError
 from environments.task_lists import named
@@ -16,7 +17,6 @@ VERSION = f"minigrid-{MINIGRID_VERSION}-1"
 N_SEEDS = 1_000_000
 EVALUATION_SIZE = 90
 EVALUATION = f"babyai-ours-{EVALUATION_SIZE}"
-_RENAMED = {"babyai-90": EVALUATION}
 
 SPLIT_SEEDS = {"train": range(100), "validation": range(100, 105), "test": range(105, 130)}
 
@@ -75,4 +75,4 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "babyai", _RENAMED)
+    return named(task_lists(), name, "babyai", RENAMED_TASK_LISTS)

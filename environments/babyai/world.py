@@ -6,7 +6,7 @@ from base64 import b64encode
 
 from configs.rules import Rules
 from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
-from environments.babyai.levels import QuickLevel, discard_level, make_level
+from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
 from environments.babyai.oracle import Oracle
 from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_list
@@ -65,6 +65,10 @@ class BabyAIEnvironment:
         said, ending = self._answer(self.played, action)
         self.score += self._reward
         return Step(said + ending + self._listed, self._reward, self.done)
+
+    def state_key(self) -> str:
+        """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
+        return "" if self.played is None else state_of(self.played)
 
     def oracle_action(self) -> str:
         """The action that gets furthest along the way of minigrid's bot; see `Environment.oracle_action`."""

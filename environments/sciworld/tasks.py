@@ -12,13 +12,13 @@ from functools import cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
+from environments.sciworld import RENAMED_TASK_LISTS
 from environments.task_lists import named
 
 PACKAGE_VERSION = "1.2.3"
 VERSION = f"scienceworld-{PACKAGE_VERSION}-1"
 EVALUATION_SIZE = 200
 EVALUATION = f"sciworld-ours-{EVALUATION_SIZE}"
-_RENAMED = {"sciworld-200": EVALUATION} | {f"agentgym-{split}": f"agentgym-kinds-{split}" for split in ("train", "validation", "test")}
 
 KINDS = (
     ("1-1", "boil", 30),
@@ -123,7 +123,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "sciworld", _RENAMED)
+    return named(task_lists(), name, "sciworld", RENAMED_TASK_LISTS)
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:

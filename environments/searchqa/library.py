@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from environments.environment import TaskIndexError, WorldError
+from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.lines import Lines, LineWriter
-from environments.searchqa.lists import RENAMED
 
 FORMAT = 1
 PASSAGES, QUESTIONS, LISTS, ABOUT = "passages.jsonl", "questions.jsonl", "lists.json", "library.json"
@@ -109,7 +109,7 @@ class Library:
             self._passages = Lines(folder / PASSAGES)
             self._questions = Lines(folder / QUESTIONS)
             lists = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
-            self.lists: Mapping[str, tuple[int, ...]] = {RENAMED.get(name, name): some for name, some in lists.items()}
+            self.lists: Mapping[str, tuple[int, ...]] = {RENAMED_TASK_LISTS.get(name, name): some for name, some in lists.items()}
         except (OSError, ValueError) as fault:  # msgspec's errors are ValueErrors
             raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 

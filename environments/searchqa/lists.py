@@ -9,8 +9,6 @@ from itertools import zip_longest
 EVALUATION_SIZE = 400
 """As many tasks as the paper's evaluation has; which those are is not known here."""
 EVALUATION = f"searchqa-ours-{EVALUATION_SIZE}"
-RENAMED = {f"searchqa-{EVALUATION_SIZE}": EVALUATION}
-"""What lists were called once, in libraries that were built then too, and are called now."""
 
 
 def in_turn(groups: Iterable[Sequence[int]]) -> list[int]:

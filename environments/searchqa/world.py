@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from configs.rules import Rules
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.actions import MAX_CHARACTERS, parse_action
 from environments.searchqa.facts.cache import facts_library
 from environments.searchqa.library import Library, Question
-from environments.searchqa.lists import RENAMED
 from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
@@ -152,7 +153,12 @@ class SearchQA:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._library.lists, name, self.name, RENAMED)
+        return named(self._library.lists, name, self.name, RENAMED_TASK_LISTS)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of published questions their own."""
+        return self._library.lists
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""

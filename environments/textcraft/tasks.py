@@ -14,6 +14,7 @@ from hashlib import sha256
 
 from environments.environment import TaskIndexError
 from environments.task_lists import named
+from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 
@@ -22,7 +23,6 @@ MAX_DEPTH = 4
 MAX_DISTRACTORS = 10
 EVALUATION_SIZE = 100
 EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
-_RENAMED = {"textcraft-100": EVALUATION}
 VARIANTS = 1000
 RENAMED_VARIANTS = 48
 """Renamed variants of each goal in the list "wood-renamed"."""
@@ -193,7 +193,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "textcraft", _RENAMED)
+    return named(task_lists(), name, "textcraft", RENAMED_TASK_LISTS)
 
 
 def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: int) -> list[int]:

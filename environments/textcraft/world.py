@@ -45,6 +45,10 @@ class TextCraftEnvironment:
         answer = self._step(self._renaming.undo(action[: MAX_CHARACTERS + 1]))
         return replace(answer, observation=self._renaming.apply(answer.observation))
 
+    def state_key(self) -> str:
+        """What is held; see `Environment`."""
+        return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
+
     def oracle_action(self) -> str:
         """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
         if self.goal is None:

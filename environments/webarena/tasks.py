@@ -22,7 +22,6 @@ from environments.webarena.task_files import TaskFile, parse_task
 VERSION = "embedded-1"
 EVALUATION_SIZE = 50
 EVALUATION = f"webarena-ours-{EVALUATION_SIZE}"
-RENAMED = {"webarena-50": EVALUATION}
 _TEST_SHARE, _VALIDATION_SHARE = 0.25, 0.12
 _EMBEDDED = Addresses(EMBEDDED)
 

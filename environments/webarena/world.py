@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
 from environments.task_lists import named
-from environments.webarena import page_scripts
+from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.browser import BrowserError, Browsers, SiteUnreachableError
@@ -23,7 +23,7 @@ from environments.webarena.reserve import Reserve
 from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
 from environments.webarena.sites.pages import LOGIN_COOKIE
 from environments.webarena.task_files import TaskFile, read_tasks
-from environments.webarena.tasks import RENAMED, VERSION, embedded_tasks, plan, task_lists
+from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -243,7 +243,12 @@ class WebArena:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._lists, name, self.name, RENAMED)
+        return named(self._lists, name, self.name, RENAMED_TASK_LISTS)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of WebArena's own task files theirs."""
+        return self._lists
 
     def tag(self, index: int) -> str:
         """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tasks.evaluation.estimates import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
+from tasks.evaluation.statistics import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 

@@ -132,7 +132,9 @@ async def _play(
                     message, seconds = await _speak(number, rollout, conversation)
                 finally:
                     pause.leave()
+            state_key = session.state_key
             turn, done = await _answer(message, client, session)
+            turn.state_key = state_key
             turn.generate_seconds = seconds
             trajectory.turns.append(turn)
             if done:

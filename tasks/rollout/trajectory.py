@@ -37,6 +37,7 @@ class Turn:
         message: The text of what the policy wrote, without special tokens.
         policy_version: Training step of the weights that wrote it.
         cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
+        state_key: The world's digest of the state that the turn began in; empty where the world tells none.
     """
 
     tokens: list[int]
@@ -51,6 +52,7 @@ class Turn:
     message: str = ""
     policy_version: int = 0
     cut: str = ""
+    state_key: str = ""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import torch
 from transformers import Trainer
 
 from configs.experiment import Experiment
+from configs.model_folder import write_recipe
 from tasks.rollout.episode import stable_seed
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.training import checkpoint
@@ -117,6 +118,7 @@ class CollectingTrainer(Trainer):
         if self.accelerator.is_main_process:
             written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             self.beside_the_weights(written)
+            write_recipe(written, self.experiment)
             step = self.state.global_step // self.updates_per_step
             self.published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
         self.accelerator.wait_for_everyone()

@@ -80,7 +80,8 @@ class FlowCallback(TrainerCallback):
         worker, trainer = self.worker, self.worker.trainer
         metrics = {name: sum(values) / len(values) for name, values in self.logged.items()}
         horizon = horizon_at(worker.experiment.curriculum, step - 1)
-        metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds, step - 1)
+        whole_groups = worker.experiment.algorithm.compares_groups
+        metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds, step - 1, whole_groups)
         update_seconds = time.perf_counter() - trainer.collected_at
         tokens = sum(len(t.prompt) + len(t.completion) for t in worker.learnt)
         metrics |= (

@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,8 @@ import mlflow
 import psutil
 import pytest
 
-from tests.support.small_runs import end, family, final_weights, find, finish, folder, metrics, start, wait_for
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.small_runs import ROOT, end, family, final_weights, find, finish, folder, metrics, start, wait_for
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
@@ -69,6 +72,19 @@ def test_a_finished_run_is_not_done_again(undisturbed: Path, policy: str) -> Non
     assert final_weights(undisturbed) == before
     assert os.stat(folder(undisturbed) / "checkpoints" / "step-000006" / "model.safetensors").st_mtime_ns == written
     assert metrics(undisturbed) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_plays_in_collect_as_it_played_in_its_run(undisturbed: Path) -> None:
+    """Same tasks, same seed: the tokens are the same only if form, instruction, number type, budgets, horizon and temperature are."""
+    checkpoint, out = folder(undisturbed) / "checkpoints" / "step-000006", undisturbed / "collected"
+    words = ["textcraft", "--model", str(checkpoint), "--tasks", "wood-test", "--n-tasks", "3", "--samples", "2", "--out", str(out)]
+    environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "flows.collect", *words], cwd=ROOT, env=environment, check=True)
+    measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")
+    (part,) = out.glob("part-*.parquet")
+    played = sorted(read_trajectories(part), key=lambda t: (t.group, t.member))
+    assert [(t.task, t.prompt, t.completion, t.outcome) for t in played] == [(t.task, t.prompt, t.completion, t.outcome) for t in measured]
+    assert sum(len(t.turns) for t in played) > 6
 
 
 @pytest.mark.parametrize("seed", [1])

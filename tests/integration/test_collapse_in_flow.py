@@ -12,7 +12,7 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.progress import RunBar
 from flows.run import Run
-from tasks.evaluation.clock import Clock
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import TrainingCollapsed, collapse_note
@@ -33,7 +33,7 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Tracker(uri, "falls") as tracker, RunBar(30) as bar:
         parent = tracker.start_run(on_collapse, on_collapse, {})
-        run = Run(experiment, InfraSettings(runs=tmp_path), RunFolder(tmp_path, experiment), tracker, parent, Clock(), bar)
+        run = Run(experiment, InfraSettings(runs=tmp_path), RunFolder(tmp_path, experiment), tracker, parent, TimeBreakdown(), bar)
         try:
             run.follow(steps(*rewards), parent)
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from environments.searchqa import TASK_LISTS
 from environments.searchqa.facts.relations import RELATIONS
 from environments.searchqa.library import Library, Question
 from environments.searchqa.scoring import exact_match, normalise
@@ -40,6 +41,10 @@ def questions(library: Library) -> list[Question]:
 
 def test_the_content_is_the_same_on_every_machine(world: SearchQA) -> None:
     assert world.version == VERSION
+
+
+def test_the_lists_are_those_that_the_package_names(world: SearchQA) -> None:
+    assert set(TASK_LISTS) == set(world.lists)
 
 
 @pytest.mark.slow

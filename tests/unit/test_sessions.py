@@ -46,19 +46,19 @@ class EchoEpisode:
         self.world.open -= 1
 
 
-class Clock:
+class TimeBreakdown:
     now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def make(world: Echo | None = None, clock: Clock | None = None, **options: object) -> Sessions:
-    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or Clock(), **options)  # type: ignore[arg-type]
+def make(world: Echo | None = None, clock: TimeBreakdown | None = None, **options: object) -> Sessions:
+    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or TimeBreakdown(), **options)  # type: ignore[arg-type]
 
 
 def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
-    world, clock = Echo(), Clock()
+    world, clock = Echo(), TimeBreakdown()
     sessions = make(world, clock)
     session = sessions.create(1, 10.0).session
     assert session is not None
@@ -73,7 +73,7 @@ def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
 
 
 def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
-    world, clock = Echo(), Clock()
+    world, clock = Echo(), TimeBreakdown()
     sessions = make(world, clock)
     for lease_s in (5.0, 10.0, 20.0):
         sessions.create(1, lease_s, numbered=True)
@@ -84,7 +84,7 @@ def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
 
 
 def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
-    clock = Clock()
+    clock = TimeBreakdown()
     sessions = make(clock=clock)
     ref = sessions.create(1, 5.0).session
     assert ref is not None
@@ -180,3 +180,29 @@ def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
     first, second = (make(worker=0, workers=1, secret=b"s" * 32) for _ in range(2))
     reply = first.create(None, None)
     assert second.answer("close", (reply.session,)).status == 410
+
+
+class Keyed(EchoEpisode):
+    def state_key(self) -> str:
+        return str(sorted(self.performed))
+
+
+class KeyedEcho(Echo):
+    def create(self) -> Keyed:
+        self.open += 1
+        return Keyed(self)
+
+
+def test_replies_carry_a_digest_of_the_state_where_the_world_tells_one() -> None:
+    sessions = make(KeyedEcho())
+    begun = [sessions.answer("create", (1, None)) for _ in range(2)]
+    assert begun[0].state_key == begun[1].state_key != ""
+    keys = [
+        [begun[i].state_key, *(sessions.answer("step", (begun[i].session, turn, action)).state_key for turn, action in enumerate(actions))]
+        for i, actions in enumerate((("a", "b"), ("b", "a")))
+    ]
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]
+    assert keys[0][2] == keys[1][2] != keys[0][1]
+    assert sessions.answer("step", (begun[0].session, 1, "b")).state_key == keys[0][2]  # a repeated turn
+    assert make().answer("create", (1, None)).state_key == ""

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went, part by part."""
+"""Wall time of a run, broken down by what it was spent on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORK = ("starter policy", "rollouts", "updates", "weight sync", "checkpoints", "
 
 
 @dataclass(slots=True)
-class Clock:
+class TimeBreakdown:
     """Seconds by part since the process began.
 
     Attributes:

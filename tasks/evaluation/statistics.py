@@ -1,4 +1,4 @@
-"""Estimates with 95 % intervals, from how often each task was solved. Pure functions.
+"""Success rates, pass@k and their differences with 95 % confidence intervals, clustered by task. Pure functions.
 
 Episodes of one task are alike, so a hundred tasks sampled eight times are not eight hundred independent trials: every interval
 here takes the *task* as the unit that was drawn at random. Where the data cannot carry an interval (no task, one seed, values
@@ -45,10 +45,6 @@ class Estimate:
     low: float
     high: float
     n: int
-
-    def excludes(self, x: float) -> bool:
-        """Whether the interval shuts `x` out. False when there is no interval."""
-        return self.low > x or self.high < x
 
 
 @dataclass(frozen=True, slots=True)
