@@ -16,7 +16,7 @@ BELOW = {
     "tasks": {"environments", "configs"},
     "environments": {"configs"},
     "configs": set(),
-    "dashboards": {"tasks.rollout", "tasks.evaluation", "configs"},
+    "dashboards": {"tasks.rollout", "tasks.evaluation", "tasks.agents", "tasks.provision", "environments", "configs"},
 }
 HEAVY = {"torch", "transformers", "trl", "vllm"}
 BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}
