@@ -23,6 +23,11 @@ __all__ = ["RolloutRequest", "RolloutSettings", "play", "stable_seed"]
 ROUNDING = 1e-6
 
 
+def is_success(score: float, success_score: float = 1.0) -> bool:
+    """Whether an episode that the world ended with this score is a success."""
+    return score >= success_score - ROUNDING
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
     """What is to be played.
@@ -138,7 +143,7 @@ async def _play(
             turn.generate_seconds = seconds
             trajectory.turns.append(turn)
             if done:
-                trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= success_score - ROUNDING else Outcome.FINISHED
+                trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, success_score) else Outcome.FINISHED
                 return
             if number + 1 < conditions.horizon:
                 turn.observation_tokens = await conversation.hear(turn.observation)
