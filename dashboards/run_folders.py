@@ -28,7 +28,6 @@ class Source:
         kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect`, or played in the viewer).
         name: The file's name without its ending, e.g. "step-000010" or "phase-1".
         step: Training step of a rollout, from 1; -1 otherwise.
-        temperature: Sampling temperature, where the recipe tells it.
     """
 
     path: Path
@@ -37,7 +36,6 @@ class Source:
     kind: str
     name: str
     step: int
-    temperature: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +132,14 @@ def _source(runs: Path, path: Path) -> Source:
     kind = path.parent.name if path.parent.name in ("rollouts", "evaluations") else "collected"
     owner = relative.parent.parent if kind != "collected" else relative.parent
     step = STEP_FILE.fullmatch(path.name)
-    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(kind)
-    folder = run_folder(runs, str(owner)) if field else None
-    temperature = folder.field(field, 1.0) if folder is not None and field else None
-    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1, temperature)
+    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1)
+
+
+def temperature_of(runs: Path, source: Source) -> float | None:
+    """The sampling temperature of a file's trajectories, where a recipe tells it."""
+    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(source.kind)
+    folder = run_folder(runs, source.run) if field else None
+    return float(folder.field(field, 1.0)) if folder is not None and field else None
 
 
 def _lines(path: Path) -> list[str]:

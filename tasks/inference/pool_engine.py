@@ -22,6 +22,7 @@ import msgspec
 
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.vllm_client import Model, ServerUnavailableError, VllmClient
+from tasks.provision.private_files import OwnedFolder
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +111,8 @@ class VllmPoolEngine:
             raise EngineError("no URL of a vLLM server is given")
         self.members = [Member(VllmClient(url, request_seconds)) for url in urls]
         memory = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
+        temporary = memory if memory.is_dir() else Path(tempfile.gettempdir())
+        self._folder = OwnedFolder("weights-", weights_folder or temporary)  # swept by the next engine if this process is killed
         self.loaded: Loaded | None = None
         self._loads = 0
         self._transfer = transfer
@@ -171,7 +173,7 @@ class VllmPoolEngine:
         if self._in_flight:
             raise EngineError(f"weights cannot change while {self._in_flight} requests are in flight")
         self._loads += 1
-        version = f"{self._folder.name}/{self._loads}"
+        version = f"{self._folder.path.name}/{self._loads}"
         if self._transfer is not None:
             self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
         else:
@@ -186,13 +188,13 @@ class VllmPoolEngine:
 
     def close(self) -> None:
         """Removes the folder of the weights; the servers stay as they are."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
         """Into a folder that each server reads."""
         from safetensors.torch import save_file
 
-        folder = self._folder / str(self._loads)
+        folder = self._folder.path / str(self._loads)
         folder.mkdir()
         save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
         former, self.loaded = self.loaded, Loaded(folder, version)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tasks.provision.process import ChildProcess, ProvisionError
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess
 
 HOST = "127.0.0.1"
 FIRST_PORT, LAST_PORT = 20_000, 32_000

@@ -13,23 +13,28 @@ import signal
 import socket
 import sys
 import time
-import urllib.request
+import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from configs.infrastructure import SettingsError, infra_settings
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import HOST, LocalServer
-from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
-from tasks.provision.services import ROOT, Addresses, Record, record_path, write
+from tasks.provision.prefect_api import PrefectApi, guarded
+from tasks.provision.process import ChildProcess, started_at, sweep
+from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
+POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
+"""The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
+PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
+CONFLICT = 409
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
@@ -74,9 +79,13 @@ class _Pieces:
         prefect_url = f"http://{HOST}:{_free_port(PREFECT_PORT)}"
         mlflow_url = f"http://{HOST}:{_free_port(MLFLOW_PORT)}"
         self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url)
+        self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
+            **guarded(prefect_url, login(runs)),
+            **mlflow_login(runs),
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_API_URL": self.addresses.prefect_api_url,
+            "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_UI_API_URL": "/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -88,7 +97,8 @@ class _Pieces:
             "AGENTGYM_RUNS": str(runs),
             "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
         }
-        self._prefect = self._server("prefect", prefect_url, "/api/health", ["server", "start"])
+        # `prefect server start` runs the same application by the same program.
+        self._prefect = self._server("prefect", prefect_url, "/api/health", PREFECT_SERVER)
         # Artifacts are files in a plain folder: a run that writes without the server puts them in the same place.
         store = [
             "--backend-store-uri",
@@ -97,7 +107,12 @@ class _Pieces:
             "--default-artifact-root",
             f"{runs}/artifacts",
         ]
-        self._mlflow = self._server("mlflow", mlflow_url, "/health", ["server", "--workers", "1", *store])
+        # Its own protection: other hosts' names (DNS rebinding), and changes from pages of other machines. The app adds the login.
+        _, _, port = mlflow_url.rpartition(":")
+        own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
+        self._mlflow = self._server(
+            "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
+        )
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:
@@ -110,6 +125,7 @@ class _Pieces:
             except BaseException:
                 self.end()
                 raise
+        self._make_pool()
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "--no-prompt", "deploy", "--all")
@@ -144,6 +160,16 @@ class _Pieces:
         for server in (self._prefect, self._mlflow):
             server.end()
 
+    def _make_pool(self) -> None:
+        """Makes the work pool, or gives one that is there its template again."""
+        pool = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
+        try:
+            self._api.ask("work_pools/", {"name": POOL, "type": "process", **pool})
+        except urllib.error.HTTPError as refused:
+            if refused.code != CONFLICT:
+                raise ProvisionError(f"the work pool {POOL} could not be made: {refused}") from None
+            self._api.ask(f"work_pools/{POOL}", pool, "PATCH")
+
     def _start_worker(self) -> None:
         self._report_crashed()
         begun, since = time.monotonic(), datetime.now(UTC)
@@ -155,33 +181,26 @@ class _Pieces:
     def _reported(self, since: datetime) -> bool:
         """Whether the worker has sent the server a heartbeat since then."""
         try:
-            workers = self._ask(f"work_pools/{POOL}/workers/filter", {})
+            workers = self._api.ask(f"work_pools/{POOL}/workers/filter", {})
         except OSError:
-            return False  # for one, 404 until the worker has made its pool
+            return False
         return any(worker["name"] == WORKER and datetime.fromisoformat(worker["last_heartbeat_time"]) > since for worker in workers)
 
     def _report_crashed(self) -> None:
         """Tells the server that no flow run of the worker is left, nor any that one of them called: by itself it never learns."""
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-        found = self._ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
+        found = self._api.ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
         while found:
             for run in found:
                 state = {"type": "CRASHED", "message": "The worker that ran it has ended."}
-                self._ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
+                self._api.ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
             called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
-            found = self._ask("flow_runs/filter", {"flow_runs": unfinished | called})
+            found = self._api.ask("flow_runs/filter", {"flow_runs": unfinished | called})
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        request = urllib.request.Request(
-            f"{self.addresses.prefect_api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
-            return json.load(response)
-
-    def _server(self, module: str, url: str, health_path: str, arguments: list[str]) -> LocalServer:
+    def _server(self, name: str, url: str, health_path: str, module: list[str]) -> LocalServer:
         return LocalServer(
-            f"{module}-server",
-            [sys.executable, "-m", module, *arguments, "--host", HOST, "--port", "{port}"],
+            f"{name}-server",
+            [sys.executable, "-m", *module, "--host", HOST, "--port", "{port}"],
             health_path=health_path,
             port=int(url.rpartition(":")[2]),
             state_dir=self._logs,

@@ -49,7 +49,7 @@ async def collect_to_disk(
         identity=identity,
         success_score=success_score,
     )
-    missing = [plan for plan in plans if plan.group not in writer.done]
+    missing = [plan for plan in plans if not writer.has(plan.group, plan.member)]
 
     def keep(trajectory: Trajectory) -> None:
         writer.add(trajectory)

@@ -14,8 +14,8 @@ import pytest
 
 from tasks.provision import local
 from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer, answers, free_port
-from tasks.provision.process import ProvisionError
 from tasks.provision.replica_set import local_replicas
 from tests.support.counting_servers import ROOT, counting_command
 

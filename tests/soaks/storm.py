@@ -31,8 +31,8 @@ from tasks.agents.agent import Budgets
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.agents.token_agent import TokenAgent
 from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.process import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.rollout.collector import Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
