@@ -14,7 +14,7 @@ from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
 from environments.door import enter
 from environments.protocol import WorldInfo
-from tasks.agents.agent import Budgets, Policy
+from tasks.agents.agent import Agent, Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
 
@@ -32,7 +32,7 @@ class Players:
         self._clients = AsyncExitStack()
         self._client_of: dict[str, EnvironmentClient] = {}
         self._world_of: dict[str, WorldInfo] = {}
-        self._agents: dict[tuple[str, str], Policy] = {}
+        self._agents: dict[tuple[str, str], Agent] = {}
         self._one = asyncio.Lock()
         self._closing = threading.Lock()
 
@@ -49,7 +49,7 @@ class Players:
                 self._world_of[environment] = told
             return self._client_of[environment]
 
-    async def agent(self, environment: str, source: Source) -> tuple[str, Policy]:
+    async def agent(self, environment: str, source: Source) -> tuple[str, Agent]:
         """An agent of the world, and its name.
 
         Raises:
@@ -73,7 +73,7 @@ class Players:
         with self._closing:
             return self._held.enter_context(environment_replicas(environment, backend="local")).urls
 
-    def _open(self, environment: str, source: Source) -> Policy:
+    def _open(self, environment: str, source: Source) -> Agent:
         collection = Collection.model_validate(
             # One episode at a time needs no engine for many: plain transformers starts at once.
             {"environment": environment, "source": source.model_dump(), "rollout": {"engine": "transformers"}}

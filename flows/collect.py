@@ -34,7 +34,6 @@ from environments.door import check_same, enter, task_indices
 from environments.protocol import WorldInfo
 from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
-from flows.signals import sigterm_interrupts_event_loop
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -75,11 +74,11 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         world, tasks = asyncio.run(ask(urls, collection))
         check_same(folder / "world", world.identity, "collection")
-        plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(not writer.has(plan.group, plan.member) for plan in plans)
-        tally = Tally(len(plans), len(plans) - missing)
+        requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+        missing = sum(not writer.has(request.group, request.member) for request in requests)
+        tally = Tally(len(requests), len(requests) - missing)
         if missing:
-            policy = stack.enter_context(
+            agent = stack.enter_context(
                 open_agent(
                     collection,
                     world,
@@ -93,22 +92,20 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                 if servers:
                     servers.check()
 
-            with tally, sigterm_interrupts_event_loop():
-                asyncio.run(
-                    collect_to_disk(
-                        collection,
-                        plans,
-                        policy,
-                        urls,
-                        writer,
-                        identity=world.identity if world.version else "",
-                        success_score=world.success_score,
-                        finished=tally.add,
-                        check=check,
-                    )
+            with tally:
+                collect_to_disk(
+                    collection,
+                    requests,
+                    agent,
+                    urls,
+                    writer,
+                    identity=world.identity if world.version else "",
+                    success_score=world.success_score,
+                    finished=tally.add,
+                    check=check,
                 )
-            if isinstance(policy, TokenAgent):
-                tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
+            if isinstance(agent, TokenAgent):
+                tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
     get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{folder}: {tally.summary()}")

@@ -132,7 +132,7 @@ from flows.collect import ask
 from flows.collect_arguments import collection_arguments
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
-from tasks.rollout.collector import Collector
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 
 NAME = "{name}"
@@ -144,9 +144,9 @@ collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare
 with environment_replicas(NAME, backend="local", state_dir=Path("{state}")) as servers:
     world, tasks = asyncio.run(ask(servers.urls, collection))
     with open_agent(collection, world) as agent:
-        collector = Collector(NAME, servers.urls, agent, collection.rollout, identity=world.identity)
-        plans = [RolloutRequest(task, task, 0, 0) for task in tasks]
-        played = asyncio.run(collector.collect(plans, RolloutSettings(20, 1.0)))
+        with Collector(NAME, servers.urls, agent, collection.rollout, identity=world.identity) as collector:
+            requests = [RolloutRequest(task, task, 0, 0) for task in tasks]
+            played = collector.collect([Batch("all", requests, RolloutSettings(20, 1.0))])
 print(sorted((str(t.outcome), t.reward) for t in played)[0], len(played))
 """
 

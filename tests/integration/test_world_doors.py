@@ -24,7 +24,7 @@ from flows.collect import ask
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.oracle_agent import OracleAgent
 from tasks.provision.local import LocalServer
-from tasks.rollout.collector import Collector
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome
 from tests.support.counting_servers import ROOT, Serve, counting_command
@@ -188,10 +188,12 @@ def test_no_session_is_opened_on_a_server_that_was_replaced(serve: Serve, state_
 
 def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_episodes(counting_server: str) -> None:
     policy = OracleAgent(load_world("textcraft"), "bare")
-    collector = Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7")
-    plans = [RolloutRequest(task, task, 0, 0) for task in range(6)]
-    with pytest.raises(WrongWorldError, match="hosts counting 1, but counting 7 is being played"):
-        asyncio.run(collector.collect(plans, RolloutSettings(5, 1.0)))
+    requests = [RolloutRequest(task, task, 0, 0) for task in range(6)]
+    with (
+        Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7") as collector,
+        pytest.raises(WrongWorldError, match="hosts counting 1, but counting 7 is being played"),
+    ):
+        collector.collect([Batch("all", requests, RolloutSettings(5, 1.0))])
 
 
 def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> None:
@@ -222,13 +224,15 @@ def collected(url: str, name: str, tasks: tuple[int, ...], **world: Any) -> list
         {"environment": {"name": name, **world}, "source": {"kind": "oracle", "action_format": "bare"}, "tasks": tasks, "horizon": 60}
     )
     told, indices = asyncio.run(ask((url,), collection))
-    with open_agent(collection, told) as agent:
-        collector = Collector(
-            name, (url,), agent, collection.rollout, dialect=collection.environment.dialect, success_score=told.success_score,
-            identity=told.identity if told.version else "",
-        )  # fmt: skip
-        plans = [RolloutRequest(task, place, 0, 0) for place, task in enumerate(indices)]
-        played = asyncio.run(collector.collect(plans, RolloutSettings(collection.horizon, 1.0)))
+    expected = told.identity if told.version else ""
+    settings, dialect = RolloutSettings(collection.horizon, 1.0), collection.environment.dialect
+    with (
+        open_agent(collection, told) as agent,
+        Collector(
+            name, (url,), agent, collection.rollout, dialect=dialect, success_score=told.success_score, identity=expected
+        ) as collector,
+    ):
+        played = collector.collect([Batch("all", [RolloutRequest(task, place, 0, 0) for place, task in enumerate(indices)], settings)])
     return [(trajectory.outcome, trajectory.reward) for trajectory in played]
 
 
