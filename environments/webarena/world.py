@@ -124,6 +124,18 @@ class WebArenaEnvironment:
             raise OracleError("no episode of an embedded task is in progress")
         return self._oracle.action(self._last)
 
+    def picture(self) -> bytes:
+        """What the window shows now, as a PNG.
+
+        Raises:
+            EpisodeOverError: There is no window to draw.
+            BrowserError: The browser or the page failed.
+        """
+        window = self._window
+        if window is None:
+            raise EpisodeOverError("no WebArena episode is in progress; reset first")
+        return self._world.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._world.step_s)
+
     def close(self) -> None:
         """Ends the episode and gives back its window and its part of the sites."""
         window, self._window = self._window, None
