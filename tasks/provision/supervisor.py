@@ -27,6 +27,7 @@ from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
+from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
@@ -54,6 +55,7 @@ def supervise(runs: Path) -> None:
     assert started is not None, "this process runs"
     starting = Record(os.getpid(), started, None)
     write(runs, starting)
+    follow_moved_folder(runs / "mlflow.db")
     pieces = _Pieces(runs)
     try:
         for _ in range(PORT_ATTEMPTS):
@@ -69,14 +71,17 @@ def supervise(runs: Path) -> None:
             write(runs, replace(starting, addresses=pieces.addresses))
             while pieces.alive():
                 time.sleep(WATCH_S)
+                if not record_path(runs).exists():
+                    raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
             write(runs, starting)
             pieces.start_again()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        write(runs, starting)
+        with suppress(FileNotFoundError):  # moved: whatever reads the record there finds that this process has ended
+            write(runs, starting)
         pieces.end()
-        record_path(runs).unlink()
+        record_path(runs).unlink(missing_ok=True)
 
 
 class _Pieces:
