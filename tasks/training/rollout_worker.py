@@ -59,11 +59,22 @@ class RolloutWorker:
             weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
         )
         self._experiment, self._progress = experiment, progress
+        policy = experiment.policy
         self._chat_format = ChatFormat(
-            tokenizer, experiment.policy.action_format, job.instruction if experiment.policy.instruction else None
+            tokenizer,
+            policy.action_format,
+            job.instruction if policy.instruction else None,
+            conversation_start=policy.conversation_start,
         )
-        agent = TokenAgent(self.engine, self._chat_format)
-        self._collector = Collector(experiment.environment.name, job.environment_urls, agent, experiment.rollout)
+        self._collector = Collector(
+            experiment.environment.name,
+            job.environment_urls,
+            TokenAgent(self.engine, self._chat_format),
+            experiment.rollout,
+            dialect=experiment.environment.dialect,
+            identity=job.environment_identity,
+            success_score=job.success_score,
+        )
         self._loaded_step: int | None = None
         self._load_metrics: dict[str, float] = {}
         self._cache_counts = (0, 0)
