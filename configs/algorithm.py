@@ -6,30 +6,15 @@ A method's file holds its configuration, which has only the fields that the meth
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from configs.kinds import Kinds
 from configs.part import Part
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment
-
-ALGORITHMS = {
-    "grpo": "tasks.training.algorithms.grpo:GRPO",
-    "rloo": "tasks.training.algorithms.rloo:RLOO",
-    "reinforce++": "tasks.training.algorithms.reinforce_plus_plus:ReinforcePlusPlus",
-    "ppo": "tasks.training.algorithms.ppo:PPO",
-    "gigpo": "tasks.training.algorithms.gigpo:GiGPO",
-    "sft": "tasks.training.algorithms.sft:SFT",
-    "dpo": "tasks.training.algorithms.dpo:DPO",
-    "agentevol": "tasks.training.algorithms.agentevol:AgentEvol",
-}
-"""Name in a recipe -> module and class. A recipe may also name any `module:Class` itself."""
 
 
 class Algorithm(Part):
@@ -82,46 +67,20 @@ class Algorithm(Part):
         raise NotImplementedError
 
 
-def algorithm_class(name: str) -> type[Algorithm]:
-    """The configuration of a method, by its name in `ALGORITHMS` or by module and class.
-
-    Raises:
-        ValueError: There is none; the message names those that exist.
-    """
-    module, colon, attribute = ALGORITHMS.get(name, name).partition(":")
-    try:
-        found = getattr(import_module(module), attribute) if colon else None
-    except (ImportError, AttributeError) as problem:
-        raise ValueError(f"the algorithm {name!r} cannot be imported: {problem}") from None
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        close = difflib.get_close_matches(name, ALGORITHMS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"there is no algorithm {name!r}{hint} It is one of {', '.join(ALGORITHMS)}, or module:Class of your own")
-    return found
-
-
-def algorithm_of(value: Any) -> Algorithm:
-    """Validates the algorithm of a recipe by the class that its name means."""
-    if isinstance(value, Algorithm):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError(f"must hold the fields of an algorithm, e.g. name and steps; it holds {value!r}")
-    fields = {"name": "grpo", **value}
-    try:
-        kind = algorithm_class(str(fields["name"]))
-    except ValueError as problem:
-        line = InitErrorDetails(type=PydanticCustomError("algorithm", "{why}", {"why": str(problem)}), loc=("name",), input=fields["name"])
-        raise ValidationError.from_exception_data("Algorithm", [line]) from None
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as problem:
-        raise ValidationError.from_exception_data("Algorithm", [_with_hint(error, fields["name"]) for error in problem.errors()]) from None
-
-
-def _with_hint(error: Any, name: str) -> InitErrorDetails:
-    """An error of pydantic's; for a field that only other methods have, one that names them."""
-    kind: Any = error["type"]
-    others = [other for other in ALGORITHMS if error["loc"][0] in algorithm_class(other).model_fields] if error["loc"] else []
-    if kind == "extra_forbidden" and len(error["loc"]) == 1 and others:
-        kind = PydanticCustomError("of_another", "{why}", {"why": f"does nothing in {name}, only in {', '.join(others)}; leave it out"})
-    return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
+ALGORITHMS = Kinds(
+    "algorithm",
+    "name",
+    Algorithm,
+    {
+        "grpo": "tasks.training.algorithms.grpo:GRPO",
+        "rloo": "tasks.training.algorithms.rloo:RLOO",
+        "reinforce++": "tasks.training.algorithms.reinforce_plus_plus:ReinforcePlusPlus",
+        "ppo": "tasks.training.algorithms.ppo:PPO",
+        "gigpo": "tasks.training.algorithms.gigpo:GiGPO",
+        "sft": "tasks.training.algorithms.sft:SFT",
+        "dpo": "tasks.training.algorithms.dpo:DPO",
+        "agentevol": "tasks.training.algorithms.agentevol:AgentEvol",
+    },
+    default="grpo",
+)
+"""Name in a recipe -> module and class. A recipe may also name any `module:Class` itself."""

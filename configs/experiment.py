@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from configs.algorithm import Algorithm, algorithm_of
+from configs.algorithm import ALGORITHMS, Algorithm
 from configs.conversation_start import ConversationStart
-from configs.curriculum import Curriculum
+from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
 from configs.part import Part
 from configs.task_selection import TaskSelection
@@ -145,9 +145,9 @@ class Experiment(Part):
     """The language model."""
     environment: Environment = Environment()
     """The world."""
-    curriculum: Curriculum
+    curriculum: Annotated[SerializeAsAny[Curriculum], BeforeValidator(SCHEDULES.validated)]
     """The horizon over training."""
-    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(algorithm_of)]
+    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(ALGORITHMS.validated)]
     """The update."""
     rollout: Rollout = Rollout()
     """The collection of episodes."""

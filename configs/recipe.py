@@ -12,7 +12,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.algorithm import ALGORITHMS, Algorithm, algorithm_class
+from configs.algorithm import ALGORITHMS
+from configs.curriculum import SCHEDULES
 from configs.experiment import Experiment
 from configs.model_folder import ModelError, format_left_to_checkpoint
 from configs.renamed_fields import renamed
@@ -134,11 +135,7 @@ def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable
     """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix; `whole` names what has the fields."""
     lines = []
     for error in problem.errors():
-        # pydantic names the member of a union in the path ("curriculum.stepwise.every"); people write it without.
         names = [str(part) for part in error["loc"]]
-        names = [
-            name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))
-        ]
         where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1])
@@ -171,8 +168,9 @@ def _fields_of(location: Sequence[int | str]) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if annotation is Algorithm:
-        return [algorithm_class(name) for name in ALGORITHMS]
+    for kinds in (ALGORITHMS, SCHEDULES):
+        if annotation is kinds.base:
+            return list(kinds.all().values())
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
@@ -184,10 +182,10 @@ def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, 
     if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
         return
     try:
-        known = algorithm_class(str(algorithm.get("name"))).model_fields
+        known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
     except ValueError:
         return  # the validation tells
-    elsewhere = {field for name in ALGORITHMS for field in algorithm_class(name).model_fields}
+    elsewhere = {field for kind in ALGORITHMS.all().values() for field in kind.model_fields}
     for field in written:
         overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
         if field in algorithm and field not in known and field in elsewhere and not overridden:

@@ -79,7 +79,7 @@ def test_training_with_it_makes_the_best_more_likely(tmp_path: Path) -> None:
 
 def test_the_line_that_the_guide_shows_is_a_line_of_the_table() -> None:
     [line] = re.findall(r'^    "best-of-group": "(.*)",$', GUIDE, re.MULTILINE)
-    assert line.split(":")[0].rpartition(".")[0] == ALGORITHMS["grpo"].split(":")[0].rpartition(".")[0]
+    assert line.split(":")[0].rpartition(".")[0] == ALGORITHMS.table["grpo"].split(":")[0].rpartition(".")[0]
 
 
 def test_the_example_keeps_to_the_style_of_the_project(folder: Path) -> None:

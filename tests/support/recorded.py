@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from configs.algorithm import algorithm_class
+from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -21,7 +21,7 @@ GROUPS, MEMBERS = 4, 4
 def small_experiment(**algorithm: Any) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
     fields = {"steps": 4, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
-    if "loss_aggregation" in algorithm_class(fields.get("name", "grpo")).model_fields:
+    if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
         fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
     return load_recipe("quickstart", {**overrides, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from configs.algorithm import ALGORITHMS, algorithm_class
+from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -201,8 +201,7 @@ def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
 
 
 def test_every_method_has_only_fields_that_it_describes_and_survives_the_way_to_the_trainer() -> None:
-    for name in ALGORITHMS:
-        kind = algorithm_class(name)
+    for name, kind in ALGORITHMS.all().items():
         assert all(field.description for field in kind.model_fields.values()), name
         experiment = load_recipe("quickstart", {"algorithm.name": name})
         assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
