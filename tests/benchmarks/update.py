@@ -53,7 +53,7 @@ class Size:
     micro_batches: int
     prompt: int
     longest: int
-    dull_groups: float
+    zero_variance_groups: float
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
@@ -67,7 +67,7 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
     scale = size.longest / 640
     for group in range(size.groups):
         prompt = [random.randrange(size.vocabulary) for _ in range(size.prompt + random.randrange(size.prompt // 4))]
-        dull = group < size.dull_groups * size.groups
+        dull = group < size.zero_variance_groups * size.groups
         for member in range(size.members):
             budget = min(size.longest - len(prompt), int(len(prompt) * 0.5 + 110 * scale * random.lognormvariate(0, 0.7)))
             if group == member == size.groups - 1:
@@ -310,8 +310,8 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
 
 
 def run() -> list[dict[str, Any]]:
-    """On a CPU in small: groups that all have spread, and a batch of which half the groups have none."""
-    return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups without spread", dull_groups=0.5))]
+    """On a CPU in small: groups whose rewards differ, and a batch of which half the groups have zero variance."""
+    return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5))]
 
 
 def main() -> None:

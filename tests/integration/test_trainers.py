@@ -147,7 +147,16 @@ def test_a_failed_member_costs_its_group_only_where_members_are_compared(name: s
 
 def test_the_gradient_is_that_of_stock_trl_on_the_same_trajectories() -> None:
     tiny = replace(
-        update.SMALL, name="tiny", hidden=64, layers=2, heads=2, kv_heads=2, groups=2, micro_batches=4, longest=300, dull_groups=0.5
+        update.SMALL,
+        name="tiny",
+        hidden=64,
+        layers=2,
+        heads=2,
+        kv_heads=2,
+        groups=2,
+        micro_batches=4,
+        longest=300,
+        zero_variance_groups=0.5,
     )
     speed, memory, distance = update.compare(tiny, repeats=1)
     assert distance["ours"] < 1e-4
