@@ -78,8 +78,8 @@ def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
     for lease_s in (5.0, 10.0, 20.0):
         sessions.create(1, lease_s, numbered=True)
     clock.now = 12.0
-    for session in sessions.expired():
-        sessions.end(session, "expired")
+    for session in sessions.store.expired():
+        sessions.store.end(session, "expired")
     assert len(sessions) == world.open == 1
 
 
@@ -88,12 +88,12 @@ def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
     sessions = make(clock=clock)
     ref = sessions.create(1, 5.0).session
     assert ref is not None
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
     clock.now = 6.0
-    assert sessions.expired() == [session]
+    assert sessions.store.expired() == [session]
     session.lock._locked = True
-    assert sessions.expired() == []
+    assert sessions.store.expired() == []
 
 
 def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None:
@@ -122,7 +122,7 @@ def test_turns_are_performed_in_order_and_once_whatever_is_asked(asked: list[tup
             assert (reply.status, reply.observation) == (200, f"{len(performed)}: {action}")
         else:
             assert reply.status == 409
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
     assert isinstance(session.environment, EchoEpisode)
     assert session.environment.performed == performed
@@ -143,9 +143,9 @@ def test_sessions_of_our_dialect_cannot_be_reached_by_a_number() -> None:
     sessions = make()
     ref = sessions.create(1, None).session
     assert ref is not None
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
-    assert sessions.get(session.number) is None
+    assert sessions.store.get(session.number) is None
 
 
 def test_the_session_limit_is_refused_as_busy_and_frees_up() -> None:
@@ -173,7 +173,7 @@ def test_the_holder_of_a_session_is_read_from_its_id_and_number(workers: int) ->
             reply = sessions.create(None, None, numbered=True)
             assert reply.session is not None
             assert reply.number is not None
-            assert sessions.holder(reply.session) == sessions.holder(reply.number) == worker
+            assert sessions.store.ids.holder(reply.session) == sessions.store.ids.holder(reply.number) == worker
 
 
 def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
