@@ -35,6 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument(
         "--lease", type=_seconds, default=600.0, help="seconds an idle session lives if its creator did not say (default: %(default)s)"
     )
+    serve.add_argument(
+        "--no-token",
+        action="store_true",
+        help="serve whoever can reach the port. Otherwise an address that other machines reach wants AGENTGYM_ENVIRONMENT_TOKEN to be set, "
+        "here and where clients run",
+    )
     play = commands.add_parser("play", help="play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
@@ -57,12 +63,24 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write(f"{_said(parsed.name, fault)}\n")
             return 1
 
+    from environments.token import VARIABLE, is_loopback, token_here
+
+    token = None if parsed.no_token else token_here()
+    try:
+        if token is None and not parsed.no_token and not is_loopback(parsed.host):
+            parser.error(
+                f"--host {parsed.host} lets other machines in: set {VARIABLE} to a secret of your own, here and where clients run, "
+                "or say --no-token to serve whoever can reach the port"
+            )
+    except OSError as unknown:
+        parser.error(f"--host {parsed.host} is no address: {unknown.strerror}")
+
     from environments.server.app import Options
     from environments.server.logs import configure
     from environments.server.workers import serve as serve_forever
 
     configure()
-    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
+    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease, token)
     try:
         return serve_forever(parsed.name, options)
     except (WorldError, ImportError) as fault:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-
 MAX_BODY_BYTES = 16 * 2**20
 
 
