@@ -165,7 +165,7 @@ def unread_answers(attacker: Attacker, count: int = 50, requests: int = 400) -> 
 
 def long_actions(attacker: Attacker, count: int = 40) -> None:
     """Sessions with an action of megabytes each, in letters of four bytes."""
-    _, content = attacker.ask("/v1/create", items(*({"index": None} for _ in range(count))))
+    _, content = attacker.ask("/v1/create", items(*({"index": 0} for _ in range(count))))
     sessions = [reply["session"] for reply in json.loads(content)["items"] if "session" in reply]
     for session in sessions:
         for action in ("\U0001f600" * 3_000_000, "\U0001f600" + "x" * 1_000_000):

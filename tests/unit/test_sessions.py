@@ -180,3 +180,22 @@ def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
     first, second = (make(worker=0, workers=1, secret=b"s" * 32) for _ in range(2))
     reply = first.create(None, None)
     assert second.answer("close", (reply.session,)).status == 410
+
+
+@pytest.mark.parametrize("operation", ["end_all", "store", "__init__", "answer", "_begin", "create_awaited"])
+def test_only_the_operations_can_be_asked_for(operation: str) -> None:
+    sessions = make()
+    assert sessions.answer(operation, ()).status == 404
+
+
+def test_a_session_keeps_a_digest_in_place_of_the_action() -> None:
+    sessions = make()
+    ref = sessions.create(1, None).session
+    assert ref is not None
+    action = "x" * 10_000_000
+    assert sessions.answer("step", (ref, 0, action)).status == 200
+    session = sessions.store.get(ref)
+    assert session is not None
+    kept = [getattr(session, name) for name in session.__slots__ if isinstance(getattr(session, name), str | bytes)]
+    assert max(len(value) for value in kept) < 100
+    assert sessions.answer("step", (ref, 0, action + "x")).status == 409
