@@ -127,14 +127,17 @@ class Algorithm(Part):
     clip_high: NonNegativeFloat = 0.2
     """The probability ratio is clipped above at 1 + clip_high; above clip_low it is "clip-higher" (arXiv 2503.14476, section 3.1)."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Where the advantage is negative the ratio is also clipped above at this value, e.g. 3 (arXiv 1912.09729, equation 5)."""
+    """Where the advantage is negative the ratio is also clipped above at this value, e.g. 3 (arXiv 1912.09729, equation 5); at least
+    1 + clip_high."""
     ratio: Literal["token", "sequence"] = "token"
-    """Probability ratio of each token, or the geometric mean over the trajectory's (GSPO, arXiv 2507.18071; wants normalise_by:
-    trajectory and clips near 3e-4)."""
+    """Probability ratio of each token, or the geometric mean over the trajectory's in its variant with an advantage for each token
+    (GSPO-token, arXiv 2507.18071, equations 13 to 17; wants normalise_by: trajectory and clips near 3e-4)."""
     normalise_by: Literal["tokens", "trajectory", "constant"] = "tokens"
     """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476; failures that run into the horizon then outweigh
     shorter successes), first each trajectory's tokens and then trajectories (arXiv 2402.03300), or trajectories with a constant length,
     rollout.trajectory_tokens (arXiv 2503.20783)."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Weight of the policy's entropy, which the loss rewards; a mean of the same kind as the loss (AgentGym-RL's scripts: 0.001)."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL divergence from the starting policy; 0 keeps no reference model."""
     kl_in: Literal["loss", "reward"] = "loss"
@@ -176,6 +179,11 @@ class Algorithm(Part):
         return self.name in ("sft", "dpo", "agentevol")
 
     @property
+    def compares_groups(self) -> bool:
+        """Whether a trajectory's advantage is relative to the others of its group, which must then be whole."""
+        return self.name in ("grpo", "rloo", "gigpo")
+
+    @property
     def scaling(self) -> Literal["group", "batch", "none"]:
         """What advantages are divided by, "paper" looked up."""
         if self.scale_advantages != "paper":
@@ -195,6 +203,11 @@ class Algorithm(Part):
             raise ValueError(f"truncated: bootstrapped needs the critic of ppo, name is {self.name}; choose masked or scored")
         if self.ratio == "sequence" and self.normalise_by == "tokens":
             raise ValueError("ratio: sequence optimises trajectories, not tokens; set normalise_by: trajectory")
+        if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip ({self.dual_clip:g}) below 1 + clip_high ({1 + self.clip_high:g}) would also clip where the advantage is "
+                "positive; raise it, e.g. to 3, or lower clip_high"
+            )
         if self.kl_in == "reward" and self.kl_coefficient == 0:
             raise ValueError("kl_in: reward does nothing while kl_coefficient is 0; set kl_coefficient, or leave kl_in out")
         if self.name == "agentevol" and self.offline.trajectories is not None:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.experiment import Experiment
+from configs.model_folder import ModelError, format_left_to_checkpoint
 from configs.renamed_fields import RENAMED
 
 FOLDER = Path(__file__).parent
@@ -42,7 +43,7 @@ def recipe_path(recipe: str) -> Path:
 
 
 def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe. Where it starts from a checkpoint, the checkpoint's own recipe gives the format that is not given here.
 
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
@@ -52,18 +53,48 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
     """
     path = recipe_path(recipe)
+    in_file, tree = _read(path), _read(path)
+    for name, value in (overrides or {}).items():
+        _put(tree, name.split("."), value, name)
+    try:
+        for name, value in format_left_to_checkpoint(tree, in_file, overrides or {}).items():
+            _put(tree, name.split("."), value, name)
+    except ModelError as problem:
+        raise RecipeError(f"policy.model: {problem}") from None
+    try:
+        return Experiment.model_validate(tree)
+    except ValidationError as problem:
+        raise RecipeError(_blame(path, in_file, overrides or {}, problem)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise RecipeError(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict):
         raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
-    for name, value in (overrides or {}).items():
-        _put(tree, name.split("."), value, name)
+    return tree
+
+
+def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError) -> str:
+    """Says whether the overrides or the file are wrong: the overrides, unless the file alone has the same fault."""
+    whole = f"{path} is not a valid recipe:\n{explain(problem)}"
+    if not overrides:
+        return whole
     try:
-        return Experiment.model_validate(tree)
-    except ValidationError as problem:
-        raise RecipeError(f"{path} is not a valid recipe:\n{explain(problem)}") from None
+        Experiment.model_validate(in_file)
+    except ValidationError as of_file:
+        if {_place(error) for error in of_file.errors()} & {_place(error) for error in problem.errors()}:
+            return whole
+    wrong = [".".join(str(part) for part in error["loc"]) for error in problem.errors()]
+    concerned = [name for name in overrides if any(f"{at}.".startswith(f"{name}.") or f"{name}.".startswith(f"{at}.") for at in wrong)]
+    values = ", ".join(f"{name} = {_short(overrides[name])}" for name in concerned or overrides)
+    return f"this override of {path.name} cannot be used: {values}\n{explain(problem)}"
+
+
+def _place(error: Any) -> tuple[object, ...]:
+    return (*error["loc"], error["type"], str(error["input"]))
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:

@@ -1,13 +1,18 @@
-"""`python -m environments`: serve a world, list the worlds, play an episode by hand."""
+"""`python -m environments`: list the worlds and their tasks, serve a world, play an episode by hand."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import get_args
+
+from configs.rules import Rules
 
 EXAMPLE = """\
 examples:
   python -m environments list
+  python -m environments tasks textcraft
   python -m environments serve textcraft --port 8000
   python -m environments play textcraft --task 3
 """
@@ -28,6 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
+    serve.add_argument(
+        "--rules", choices=get_args(Rules), default="ours", help="ours, or those of AgentGym's own servers; see docs/agentgym.md"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
@@ -41,27 +49,32 @@ def main(arguments: list[str] | None = None) -> int:
         help="serve whoever can reach the port. Otherwise an address that other machines reach wants AGENTGYM_ENVIRONMENT_TOKEN to be set, "
         "here and where clients run",
     )
+    tasks = commands.add_parser("tasks", help="print a world's task lists: their names, their sizes and what each holds")
+    tasks.add_argument("name", help="the world, e.g. textcraft")
     play = commands.add_parser("play", help="play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
+    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     parsed = parser.parse_args(arguments)
 
-    from environments.environment import WorldError
-    from environments.registry import WORLDS
+    from environments.environment import UnknownWorldError
+    from environments.registry import WORLDS, entry_of
 
     if parsed.command == "list":
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
-    if parsed.name not in WORLDS and ":" not in parsed.name:
-        parser.error(f"no environment is called {parsed.name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
+    try:
+        entry_of(parsed.name)
+    except UnknownWorldError as unknown:
+        parser.error(str(unknown))
+    if parsed.command == "tasks":
+        from environments.task_tables import print_task_lists
+
+        return _reported(parsed.name, lambda: print_task_lists(parsed.name))
     if parsed.command == "play":
         from environments.play import play_episode
 
-        try:
-            return play_episode(parsed.name, parsed.task)
-        except (WorldError, ImportError) as fault:
-            sys.stderr.write(f"{_said(parsed.name, fault)}\n")
-            return 1
+        return _reported(parsed.name, lambda: play_episode(parsed.name, parsed.task, parsed.rules))
 
     from environments.token import VARIABLE, is_loopback, token_here
 
@@ -82,19 +95,24 @@ def main(arguments: list[str] | None = None) -> int:
     configure()
     options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease, token)
     try:
-        return serve_forever(parsed.name, options)
-    except (WorldError, ImportError) as fault:
-        sys.stderr.write(f"{_said(parsed.name, fault)}\n")
-        return 1
+        return _reported(parsed.name, lambda: serve_forever(parsed.name, options, parsed.rules))
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1
 
 
-def _said(name: str, fault: Exception) -> str:
-    if isinstance(fault, ImportError):
-        return f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
-    return str(fault)
+def _reported(name: str, command: Callable[[], int]) -> int:
+    """The command's exit status; a fault of the world is one message."""
+    from environments.environment import WorldError
+
+    try:
+        return command()
+    except ImportError as fault:
+        missing = f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
+        sys.stderr.write(f"{missing}\n")
+    except WorldError as fault:
+        sys.stderr.write(f"{fault}\n")
+    return 1
 
 
 def _port(text: str) -> int:

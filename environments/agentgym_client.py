@@ -80,6 +80,7 @@ class Session:
     index: int
     turn: int = 0
     score: float = 0.0
+    state_key: str = ""
 
 
 class AgentGymClient:

@@ -86,12 +86,14 @@ class Session:
         id: The server's id.
         index: The task.
         turn: The number of the next action.
+        state_key: The world's digest of the state that the episode is in; empty where it tells none.
     """
 
     id: str
     index: int
     replica: Replica
     turn: int = field(default=0)
+    state_key: str = ""
 
 
 class EnvironmentClient:
@@ -171,6 +173,7 @@ class EnvironmentClient:
         if reply.turn != session.turn:
             raise ServerFailedError(f"{session.replica.url} answered turn {reply.turn} when asked for turn {session.turn}")
         session.turn += 1
+        session.state_key = reply.state_key
         return Step(reply.observation, reply.reward, reply.done)
 
     async def close(self, session: Session) -> None:
@@ -247,7 +250,7 @@ class EnvironmentClient:
         asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
         if reply.batchable and asked[-1].batcher is None:
             asked[-1].batcher = RequestBatcher(partial(self._ask, asked[-1]))
-        session = Session(reply.session, index, asked[-1])
+        session = Session(reply.session, index, asked[-1], state_key=reply.state_key)
         self._sessions[session.id] = session
         return session, reply.observation
 

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from configs.rules import Rules
+
 Split = Literal["train", "validation", "test"]
 
 
@@ -33,6 +35,10 @@ class Environment(Protocol):
 
     The same task index and the same actions give byte-identical observations on every machine, in every process and
     whatever other sessions do.
+
+    What an environment may have besides: `state_key() -> str`, quick to tell, names the state that it is in: two moments of a task have
+    equal keys where the same can happen next, whatever the agent has been shown. GiGPO compares turns that began in the same
+    state; without keys it knows a state by the last observation alone.
     """
 
     def reset(self, index: int) -> str:
@@ -81,8 +87,13 @@ class World(Protocol):
 
     What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread), `awaited = True`
     (its environments are `AwaitedEnvironment`s, and their `close` does not wait),
+    `stand_in` (says that its tasks stand in for a benchmark's own, and where those are described),
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
-    `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down).
+    `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down),
+    `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`
+    must then tell the two apart), `success_score` (the score from which an episode that the world ended is a success; default 1), and
+    `lists` (name to task indices of every task list, where they depend on data). Its package may say in `TASK_LISTS` what the lists are
+    called and what each holds: a wrong name in a recipe is then refused before anything is built.
 
     Attributes:
         name: The registry's name, e.g. "textcraft".
@@ -107,8 +118,17 @@ class World(Protocol):
         ...
 
 
+def version_under(rules: Rules, version: str) -> str:
+    """The version of a world that is played under these rules: under AgentGym's, the same task is another."""
+    return version if rules == "ours" else f"{version}-{rules}"
+
+
 class WorldError(Exception):
     """Base of what a world raises."""
+
+
+class UnknownWorldError(WorldError):
+    """No world is registered under that name."""
 
 
 class TaskIndexError(WorldError):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 
+from configs.rules import Rules
 from environments.environment import OracleError, TaskIndexError
 from environments.registry import load_world
 
 HINT = "?"
 
 
-def play_episode(name: str, task: int | None) -> int:
+def play_episode(name: str, task: int | None, rules: Rules = "ours") -> int:
     """Reads one action per line until the episode ends; a lone "?" asks the oracle. Returns the exit status."""
-    world = load_world(name)
+    world = load_world(name, rules)
     say = sys.stdout.write
     session = world.create()
     try:

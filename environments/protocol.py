@@ -80,6 +80,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
         observation: create with an index, reset, step: what the agent sees.
         reward: step: what the action earned.
         done: step: whether the world has ended the episode.
+        state_key: create with an index, reset, step: a digest of the state that the world is in now, where it tells one.
         error: Present unless the status is 200.
     """
 
@@ -91,6 +92,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     observation: str | None = None
     reward: float | None = None
     done: bool | None = None
+    state_key: str = ""
     error: Error | None = None
     number: int | None = None
     """create in the AgentGym dialect: the session's integer id."""

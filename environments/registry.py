@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from collections.abc import Mapping
 from importlib import import_module
 
-from environments.environment import World
+from configs.rules import Rules
+from environments.environment import UnknownWorldError, World, WorldError
+from environments.task_lists import described_lists, no_such_list, renamed_lists
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -15,18 +20,66 @@ WORLDS: dict[str, str] = {
 }
 
 
-def load_world(name: str) -> World:
-    """Imports and builds the world called `name`; nothing is imported for the others.
+def entry_of(name: str) -> str:
+    """The "module:Class" of the world called `name`. Nothing is imported.
 
     Args:
         name: A name of WORLDS, or "module:Class" for a world that is not of this package.
 
     Raises:
-        KeyError: No world has this name; the message lists those that exist.
-        ImportError: Its module, or a package that it needs, is not installed.
+        UnknownWorldError: No world has this name; the message names the nearest one and those that exist.
     """
-    module, _, attribute = WORLDS.get(name, name).partition(":")
-    if not attribute:
-        raise KeyError(f"no environment is called {name!r}; there are: {', '.join(sorted(WORLDS))}, and any module:Class")
-    world: World = getattr(import_module(module), attribute)()
-    return world
+    entry = WORLDS.get(name, name)
+    module, _, attribute = entry.partition(":")
+    if module and attribute.isidentifier():
+        return entry
+    close = difflib.get_close_matches(name, WORLDS, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(sorted(WORLDS))}, and any other as module:Class")
+
+
+def load_world(name: str, rules: Rules = "ours") -> World:
+    """Imports and builds the world called `name`; nothing is imported for the others.
+
+    Args:
+        name: See `entry_of`.
+        rules: Which rules it is played under.
+
+    Raises:
+        UnknownWorldError: No world has this name.
+        ImportError: Its module, or a package that it needs, is not installed.
+        WorldError: The world has no such rules.
+    """
+    module, _, attribute = entry_of(name).partition(":")
+    try:
+        make = getattr(import_module(module), attribute)
+    except AttributeError:
+        raise ImportError(f"the module {module!r} has no {attribute!r}", name=module) from None
+    if rules == "ours":
+        made: World = make()
+    elif "rules" in inspect.signature(make).parameters:
+        made = make(rules=rules)
+    else:
+        raise WorldError(f"{name} has one set of rules, without a choice of rules {rules!r}; leave rules out, or set rules: ours")
+    return made
+
+
+def task_lists_of(name: str) -> Mapping[str, str] | None:
+    """List name to what it holds, of the world called `name`, without building the world; None where only the world itself knows."""
+    package = _package(name)
+    return described_lists(package) if package else None
+
+
+def check_task_list(name: str, task_list: str) -> None:
+    """Looks a task list up in what a world's package says of itself, which takes milliseconds; no more where only the world knows.
+
+    Raises:
+        KeyError: The world called `name` has no such list; the message says what it is called now, or names those that exist.
+    """
+    known = task_lists_of(name)
+    if known is not None and task_list not in known:
+        raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
+
+
+def _package(name: str) -> str:
+    return entry_of(name).partition(":")[0].rpartition(".")[0]

@@ -20,19 +20,19 @@ if __name__ == "__main__":
 import asyncio
 import hashlib
 import json
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
-from tqdm import tqdm
 
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
+from flows.killed_flow_runs import note_flow_run
+from flows.progress import EpisodeBar
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -42,7 +42,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment} by {collection.source.kind}")
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 
@@ -58,6 +58,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
     writer = ResumableTrajectoryWriter(folder, settings, collection.samples)
     with ExitStack() as stack:
+        stack.callback(writer.close)
         servers = None
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
@@ -70,11 +71,11 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             )
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
-        plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(plan.group not in writer.done for plan in plans)
-        tally = Tally(len(plans), len(plans) - missing)
+        requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+        missing = sum(not writer.has(request.group, request.member) for request in requests)
+        tally = Tally(len(requests), len(requests) - missing)
         if missing:
-            policy = stack.enter_context(
+            agent = stack.enter_context(
                 open_agent(
                     collection,
                     instruction,
@@ -82,21 +83,18 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
             )
+
+            def check() -> None:
+                writer.save()
+                if servers:
+                    servers.check()
+
             with tally:
-                asyncio.run(
-                    collect_to_disk(
-                        collection,
-                        plans,
-                        policy,
-                        urls,
-                        writer,
-                        finished=tally.add,
-                        check=servers.check if servers else lambda: None,
-                    )
-                )
-            if isinstance(policy, TokenAgent):
-                tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
+                collect_to_disk(collection, requests, agent, urls, writer, finished=tally.add, check=check)
+            if isinstance(agent, TokenAgent):
+                tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
+    get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{folder}: {tally.summary()}")
     return str(folder)
 
@@ -112,7 +110,7 @@ class Tally:
         self.cached: float | None = None
         self.reasons: dict[str, int] = {}
         self._began = time.perf_counter()
-        self._bar = tqdm(total=episodes, initial=before, unit="episode", dynamic_ncols=True, file=sys.stderr, disable=before == episodes)
+        self._bar = EpisodeBar(episodes, before)
 
     def __enter__(self) -> Tally:
         return self
@@ -129,8 +127,7 @@ class Tally:
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
         failed = self.outcomes[Outcome.FAILED]
         note = f", {failed} failed" if failed else ""
-        self._bar.set_postfix_str(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}", refresh=False)
-        self._bar.update()
+        self._bar.finished(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}")
 
     def summary(self) -> str:
         """One line for a person."""
@@ -179,17 +176,6 @@ def name_of(collection: Collection, settings: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from configs.recipe import RecipeError
-    from environments.client import EnvironmentCallError
-    from tasks.inference.engine import EngineError
-    from tasks.provision.process import ProvisionError
-    from tasks.rollout.resumable_writer import DifferentCollectionError
+    from flows.command import run_to_the_end
 
-    try:
-        with RECORDS:
-            collect(COLLECTION, FOLDER)
-    except (EngineError, EnvironmentCallError, DifferentCollectionError, ProvisionError, RecipeError, OSError) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
-        raise SystemExit(130) from None
+    run_to_the_end(RECORDS, lambda: collect(COLLECTION, FOLDER), goes_on="from here")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from configs.collection import Collection
-from configs.experiment import EnvironmentName
+from configs.experiment import EnvironmentName, Experiment
+from configs.infrastructure import SettingsError, infra_settings
+from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
+from flows.checks import check_policy, check_task_lists
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
-  python -m flows.collect textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000042 --action-format bare --no-instruction \\
-      --dtype float32 --tasks wood-test --samples 8 --rollout.turn_tokens 24 --rollout.trajectory_tokens 1024
+  python -m flows.collect textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000040 --tasks wood-test --samples 8
   python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-Any field of the recipe's rollout part can be set, e.g. --rollout.retries 4; configs/experiment.py describes them. Environment
+A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, horizon and temperature are those of its run's
+evaluations unless they are given here. `python -m environments tasks WORLD` prints the task lists.
+Any field of the recipe's rollout part can be set, e.g. --rollout.in_flight 64; configs/experiment.py describes them. Environment
 servers are started for the collection, or named by AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
 
 
@@ -40,16 +45,22 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
-    parser.add_argument("--action-format", choices=("react", "bare"), default="react", help="form of a turn (default: %(default)s)")
-    parser.add_argument("--no-instruction", action="store_true", help="leave the environment's instruction out of the prompt")
+    parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="with --model (default: %(default)s)"
+        "--instruction",
+        action=argparse.BooleanOptionalAction,
+        help="begin the prompt with the environment's instruction (default: as the checkpoint was trained, else yes)",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="with --model (default: the checkpoint's, else bfloat16)"
     )
     parser.add_argument("--tasks", default="train", help="task list to play (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N of them")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
-    parser.add_argument("--horizon", type=int, default=30, metavar="N", help="turn limit (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 is greedy (default: %(default)s)")
+    parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
+    parser.add_argument(
+        "--temperature", type=float, help="of the sampling; 0 is greedy (default: that of the checkpoint's evaluations, else 1.0)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default: %(default)s)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the parts go (default: below runs/collected)")
     parsed, rest = parser.parse_known_args(arguments)
@@ -58,29 +69,65 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         overrides = parse_overrides(rest)
         if strange := [name for name in overrides if not name.startswith("rollout.")]:
             raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
-        collection = Collection.model_validate(
-            {
-                "environment": parsed.environment,
-                "source": {
-                    "kind": kind,
-                    "model": parsed.model or parsed.endpoint_model,
-                    "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
-                    "tokenizer": parsed.tokenizer,
-                    "action_format": parsed.action_format,
-                    "instruction": not parsed.no_instruction,
-                    "dtype": parsed.dtype,
-                },
-                "tasks": parsed.tasks,
-                "n_tasks": parsed.n_tasks,
-                "samples": parsed.samples,
-                "horizon": parsed.horizon,
-                "temperature": parsed.temperature,
-                "seed": parsed.seed,
-                "rollout": {name.removeprefix("rollout."): value for name, value in overrides.items()},
-            }
-        )
-    except RecipeError as problem:
+        if parsed.model:
+            check_policy("--model", parsed.model)
+        trained_by = recipe_of(parsed.model) if parsed.model else None
+        given = {
+            "environment": parsed.environment,
+            "source": {
+                "kind": kind,
+                "model": parsed.model or parsed.endpoint_model,
+                "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
+                "tokenizer": parsed.tokenizer,
+                "action_format": parsed.action_format,
+                "instruction": parsed.instruction,
+                "dtype": parsed.dtype,
+            },
+            "tasks": parsed.tasks,
+            "n_tasks": parsed.n_tasks,
+            "samples": parsed.samples,
+            "horizon": parsed.horizon,
+            "temperature": parsed.temperature,
+            "seed": parsed.seed,
+            "rollout": {name.removeprefix("rollout."): value for name, value in overrides.items()},
+        }
+        collection = Collection.model_validate(_merged(_defaults(trained_by), given))
+        check_task_lists(parsed.environment, {"--tasks": parsed.tasks}, infra_settings())
+    except (ModelError, RecipeError, SettingsError) as problem:
         parser.error(str(problem))
     except ValidationError as problem:
         parser.error(f"these values cannot be used:\n{explain(problem)}")
+    if trained_by is not None:
+        print(f"As the checkpoint was trained, unless given here: {_said(trained_by)}", file=sys.stderr)
     return collection, parsed.out
+
+
+def _defaults(trained_by: Experiment | None) -> dict[str, Any]:
+    """The fields of a collection that a checkpoint's recipe gives: its format and budgets, and what it was measured under."""
+    if trained_by is None:
+        return {}
+    policy, evaluation = trained_by.policy, trained_by.evaluation
+    return {
+        "source": {"action_format": policy.action_format, "instruction": policy.instruction, "dtype": policy.dtype},
+        "horizon": evaluation.horizon,
+        "temperature": evaluation.temperature,
+        "rollout": trained_by.rollout.model_dump(),
+    }
+
+
+def _merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`given` over `defaults`; what is None was not given."""
+    merged = dict(defaults)
+    for name, value in given.items():
+        if isinstance(value, dict):
+            merged[name] = _merged(defaults.get(name, {}), value)
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+def _said(trained_by: Experiment) -> str:
+    """A checkpoint's format in words."""
+    values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
+    values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
+    return ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+from flows.checks import check_experiment
+from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
     from tasks.provision.local import LocalServer
@@ -40,8 +44,8 @@ def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     arguments, rest = parser.parse_known_args()
     try:
         overrides = parse_overrides(rest)
-        load_recipe(arguments.recipe, overrides)
-    except RecipeError as problem:
+        check_experiment(load_recipe(arguments.recipe, overrides), infra_settings())
+    except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"{prog}: {problem}") from None
     return arguments.recipe, overrides
 
@@ -50,41 +54,53 @@ class LocalRecords:
     """Where the records of a run that is started by hand go: the services of `make up` if they are up, else files under runs/.
 
     Must be made before Prefect is imported, which reads its settings then. What the user has set stays. Without services a Prefect
-    server of the run's own is started meanwhile; unlike Prefect's temporary one it ends with the run even if the run is killed.
+    server of the run's own is started meanwhile, with a login that only this process and its children know; unlike Prefect's temporary
+    one it ends with the run even if the run is killed.
     """
 
     def __init__(self) -> None:
-        from configs.infrastructure import SettingsError, infra_settings
+        from tasks.provision.errors import ProvisionError
         from tasks.provision.local import LocalServer, free_port
-        from tasks.provision.services import addresses
+        from tasks.provision.prefect_api import guarded
+        from tasks.provision.services import addresses, login, mlflow_login
 
+        exit_on_sigterm()
         try:
-            runs = infra_settings().runs.absolute()
-        except SettingsError as problem:
+            settings = infra_settings()
+            runs = settings.runs.absolute()
+            services = addresses(runs)
+            opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
+        except (ProvisionError, SettingsError) as problem:
             raise SystemExit(str(problem)) from None
         (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
-        services = addresses(runs)
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
+            "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
+            # What a flow says of itself goes to its page; the terminal has the bar.
+            "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
             "DO_NOT_TRACK": "1",
         }
-        if services is not None:
-            defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
-        elif "PREFECT_API_URL" not in os.environ:
+        if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
+            defaults |= {"AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri, **mlflow_login(runs)}
+        theirs = os.environ.get("PREFECT_API_URL")
+        if services is not None and theirs in (None, services.prefect_api_url):
+            os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}
+        elif theirs is None:
             port = free_port()
-            defaults["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            # The command of Prefect's own temporary server.
-            command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", "{port}"]
+            url = f"http://127.0.0.1:{port}"
+            os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
+            command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
             self._server = LocalServer(
                 "prefect-server",
                 [*command, "--log-level", "error", "--lifespan", "on"],
                 health_path="/api/health",
                 port=port,
-                environment={"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"},
+                environment={"PREFECT_UI_ENABLED": "0"},
                 start_deadline_s=120.0,
             )
         for name, value in defaults.items():
@@ -93,19 +109,37 @@ class LocalRecords:
             self._started = ThreadPoolExecutor(1).submit(self._server.start)
 
     def __enter__(self) -> Self:
-        """Waits until records can be made.
+        """Waits until records can be made, and ends what Prefect still shows of flows that were killed.
 
         Raises:
             ProvisionError: The server did not start.
         """
+        from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
+
         if self._started is not None:
             self._started.result()
+            serves_these_runs(os.environ["PREFECT_API_URL"])
+        say_failures_once()
+        end_killed_flow_runs()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         if self._server is not None:
             send_what_waits()
             self._server.end()
+
+
+def say_failures_once() -> None:
+    """Keeps Prefect from printing the traceback of a fault for each task, phase and flow that it passes through.
+
+    Its pages show them all the same; whoever started the flow hears of the fault from `run_to_the_end`, or sees Python's traceback.
+    """
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.name not in ("prefect.flow_runs", "prefect.task_runs") or record.levelno < logging.ERROR
+
+    for handler in (*logging.getLogger().handlers, *logging.getLogger("prefect").handlers):
+        handler.addFilter(is_wanted)
 
 
 def send_what_waits(seconds: float = 2.0) -> None:
@@ -118,22 +152,35 @@ def send_what_waits(seconds: float = 2.0) -> None:
         worker.drain_all(timeout=seconds)
 
 
-def run_to_the_end(records: LocalRecords, run: Callable[[], object]) -> None:
-    """Runs a flow for the person at the terminal: a known fault is one message, Ctrl-C ends the process with status 130."""
-    from configs.recipe import RecipeError
+def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: str = "from the last checkpoint") -> None:
+    """Runs a flow for the person at the terminal and ends the process.
+
+    A known fault is one message. Ctrl-C and SIGTERM end everything that was started; the status is then 130 or 143.
+
+    Args:
+        records: Where the flow's records go.
+        run: The flow.
+        goes_on: From where the same command continues after a fault.
+    """
     from environments.client import EnvironmentCallError
-    from tasks.provision.process import ProvisionError
-    from tasks.tracking.library import TrackingError
-    from tasks.tracking.run_folder import RunBusy
+    from tasks.inference.engine import EngineError
+    from tasks.provision.errors import ProvisionError
+    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
+    from tasks.tracking.mlflow_import import TrackingError
+    from tasks.tracking.run_folder import RunBusyError
+    from tasks.training.checkpoint import CheckpointError
     from tasks.training.process import TrainerFailed
 
     try:
         with records:
             run()
-    except (RecipeError, RunBusy) as problem:
+    except (CheckpointError, CollectionBusyError, DifferentCollectionError, RecipeError, RunBusyError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EnvironmentCallError, ProvisionError, TrackingError, TrainerFailed) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues from the last checkpoint.") from None
+    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
     except KeyboardInterrupt:
-        print("\nStopped. The same command continues from the last checkpoint.", file=sys.stderr)
-        raise SystemExit(130) from None
+        print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    except Terminated as terminated:
+        print(f"\nTerminated. The same command continues {goes_on}.", file=sys.stderr)
+        raise terminated from None

@@ -1,8 +1,10 @@
-"""What a person sees while a run goes on: one bar over the training steps, one line for each thing that is finished."""
+"""What a person sees while a flow goes on: a bar on a terminal, one line a step anywhere else, and both on the flow run's page."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -10,14 +12,40 @@ from tqdm import tqdm
 
 from tasks.training.job import Event, Progress, StepDone
 
+LOG_SECONDS = 10.0
+"""Steps that are quicker are not all told to the page of the flow run, which is read by people."""
+
+
+def on_terminal() -> bool:
+    """Whether a person watches; a bar that draws itself anew would fill a log file with its pieces."""
+    return sys.stderr.isatty()
+
 
 class RunBar:
-    """A progress bar over the training steps of a run."""
+    """The training steps of a run, and what else is being done."""
 
-    def __init__(self, steps: int) -> None:
-        """`steps` is the number of all training steps of the run."""
-        self._bar = tqdm(total=steps, unit="step", desc="training", dynamic_ncols=True, file=sys.stderr, mininterval=0.2, smoothing=0.1)
+    def __init__(self, steps: int, log: Callable[[str], object] = lambda _: None) -> None:
+        """
+        Args:
+            steps: Number of all training steps of the run.
+            log: Takes the lines that are also for the page of the flow run.
+        """
+        self._steps = steps
+        self._log = log
+        self._logged_at = float("-inf")
         self._figures = ""
+        self._now = ""
+        self._terminal = on_terminal()
+        self._bar = tqdm(
+            total=steps,
+            unit="step",
+            desc="training",
+            dynamic_ncols=True,
+            file=sys.stderr,
+            mininterval=0.2,
+            smoothing=0.1,
+            disable=not self._terminal,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -27,33 +55,100 @@ class RunBar:
 
     def done_before(self, step: int) -> None:
         """Sets the bar to a step that a former run of the command has reached."""
-        self._bar.n = self._bar.initial = step
-        self._bar.refresh()
+        if self._terminal:
+            self._bar.n = self._bar.initial = step
+            self._bar.refresh()
 
     def doing(self, what: str) -> None:
         """Says what is being done now."""
-        self._bar.set_description(what)
+        if what == self._now:
+            return
+        self._now = what
+        if self._terminal:
+            self._bar.set_description(what)
+        else:
+            _write(what)
+        self._log(what[:1].upper() + what[1:])
+
+    def detail(self, what: str) -> None:
+        """Shows how far the present doing is, on a terminal."""
+        if self._terminal:
+            self._bar.set_description(what)
 
     def training(self, what: str) -> None:
         """Says what is trained now; the time since the last step, in which other things were done, does not count for the forecast."""
         self.doing(what)
-        self._bar.unpause()
+        if self._terminal:
+            self._bar.unpause()
 
     def show(self, event: Event) -> None:
         """Shows an event of the trainer."""
         if isinstance(event, Progress):
             self._bar.set_postfix_str(f"{self._figures}episode {event.finished}/{event.all}")
         elif isinstance(event, StepDone):
-            metrics = event.metrics
-            if "rollout/success" in metrics:  # sft and dpo play nothing
-                self._figures = f"success {metrics['rollout/success']:.0%}, {metrics['rollout/turns']:.1f} turns, "
-            self._bar.set_postfix_str(self._figures.rstrip(", "))
-            self._bar.update(event.step - self._bar.n)
+            line = step_line(event, self._steps)
+            figures = line.partition(": ")[2]
+            self._figures = f"{figures}, " if figures else ""
+            if self._terminal:
+                self._bar.set_postfix_str(figures)
+                self._bar.update(event.step - self._bar.n)
+            else:
+                _write(line)
+            if event.step == self._steps or time.monotonic() - self._logged_at >= LOG_SECONDS:
+                self._logged_at = time.monotonic()
+                self._log(f"{self._now}, {line}")
 
     def close(self) -> None:
         """Leaves the bar as it is; a second call does nothing."""
         self._bar.close()
 
     def say(self, text: str) -> None:
-        """Prints a line above the bar."""
-        self._bar.write(text, file=sys.stderr)
+        """Prints a line, above the bar."""
+        if self._terminal:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            _write(text)
+        self._log(text)
+
+
+class EpisodeBar:
+    """The episodes of a collection."""
+
+    def __init__(self, episodes: int, before: int) -> None:
+        """`episodes` in all, of which `before` are on disk already."""
+        self._all = episodes
+        self._done = before
+        self._terminal = on_terminal()
+        self._bar = tqdm(
+            total=episodes,
+            initial=before,
+            unit="episode",
+            dynamic_ncols=True,
+            file=sys.stderr,
+            disable=not self._terminal or before == episodes,
+        )
+
+    def finished(self, figures: str) -> None:
+        """One more; `figures` tell how it goes. Without a terminal every tenth part of the whole is a line."""
+        self._done += 1
+        self._bar.set_postfix_str(figures, refresh=False)
+        self._bar.update()
+        if not self._terminal and 10 * self._done // self._all > 10 * (self._done - 1) // self._all:
+            _write(f"episode {self._done}/{self._all}: {figures}")
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
+
+
+def step_line(event: StepDone, steps: int) -> str:
+    """A training step in one line, e.g. "step 3/40: success 31 %, 9.1 turns, 5.2 s"."""
+    metrics, figures = event.metrics, []
+    if "rollout/success" in metrics:  # methods that imitate may play nothing
+        figures = [f"success {metrics['rollout/success']:.0%}", f"{metrics['rollout/turns']:.1f} turns"]
+    seconds = sum(metrics.get(name, 0.0) for name in ("rollout/seconds", "update/seconds", "sync/seconds"))
+    return f"step {event.step}/{steps}: {', '.join([*figures, f'{seconds:.1f} s'])}"
+
+
+def _write(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

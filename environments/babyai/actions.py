@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from configs.rules import Rules
 from environments.babyai.view import FRONT, HALF, HERE, ROW, SIZE, Thing, View, place
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
@@ -50,8 +51,11 @@ def free_places(view: View, direction: int) -> int:
     return _PASSABLE[direction] & ~blocked
 
 
-def available_actions(view: View, direction: int) -> dict[str, Action]:
-    """Every action that can be tried now, by its words, in the order in which they are told."""
+def available_actions(view: View, direction: int, rules: Rules = "ours") -> dict[str, Action]:
+    """Every action that can be tried now, by its words, in the order in which they are told.
+
+    Under AgentGym's rules "toggle" opens a door and does nothing else: none closes, and no box opens.
+    """
     free = free_places(view, direction)
     reached, grown = 0, HERE
     while grown != reached:
@@ -78,9 +82,9 @@ def available_actions(view: View, direction: int) -> dict[str, Action]:
                 continue
             elif thing.at & beside:
                 actions[f"toggle and go through {thing.label}"] = Route(thing.at, then=(TOGGLE, FORWARD))
-            if thing.at == FRONT:
+            if thing.at == FRONT and (rules == "ours" or " open " not in thing.name):
                 actions["toggle"] = (TOGGLE,)
-        elif thing.kind == "box" and thing.at == FRONT:
+        elif thing.kind == "box" and thing.at == FRONT and rules == "ours":
             actions["toggle"] = (TOGGLE,)
     for thing in view.things:
         if thing.at & beside:

@@ -212,6 +212,18 @@ def _first_part_done(mission: Instr) -> bool:
     return isinstance(mission, BeforeInstr) and bool(mission.a_done == "success")
 
 
+def state_of(played: QuickLevel) -> str:
+    """What the rest of an episode depends on: the agent, what it carries, what stands where, and how far a mission of two parts is."""
+    things = [
+        (at, cell.type, cell.color, cell.contains, getattr(cell, "is_open", None), getattr(cell, "is_locked", None))
+        for at, cell in enumerate(played.grid.grid)
+        if cell is not None and cell is not WALL
+    ]
+    carried = played.carrying and (played.carrying.type, played.carrying.color, played.carrying.contains)
+    told = [(*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things]
+    return repr((*map(int, played.agent_pos), int(played.agent_dir), carried, told, _first_part_done(played.instrs)))
+
+
 @cache
 def _prototype(level: int) -> QuickLevel:
     """The level as constructed and never reset: what its copies share is what construction alone sets."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+
 from environments.babyai.actions import FORWARD, LEFT, RIGHT, Action, Route, free_places
 from environments.babyai.levels import QuickLevel
 from environments.babyai.view import HERE, ROW, View, look
@@ -49,6 +51,27 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
                 queue.append(after)
                 came_from[after] = (state, action)
     return None
+
+
+def perform_to_the_end(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool, float]:
+    """Performs minigrid's actions as AgentGym's wrapper does: whatever the mission comes to, until one changes nothing in view.
+
+    Args:
+        view: What is seen before.
+
+    Returns:
+        What is seen afterwards; whether the last action ended the mission, done or failed; and minigrid's reward of that action:
+        1 - 0.9 steps / limit where it did the mission, else 0. What an action before the last one earned is lost.
+    """
+    ended, reward = False, 0.0
+    for step in steps:
+        # minigrid's own step, without what `QuickLevel` mends in it
+        _, won, ended, _, _ = RoomGridLevel.step(played, step)
+        reward = 1 - 0.9 * (played.step_count / played.max_steps) if won else 0.0
+        before, view = view, look(played)
+        if view == before:
+            break
+    return view, ended, reward
 
 
 def perform(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from environments.babyai import RENAMED_TASK_LISTS
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION
 from environments.environment import TaskIndexError
 from environments.task_lists import named
@@ -15,6 +16,7 @@ from environments.task_lists import named
 VERSION = f"minigrid-{MINIGRID_VERSION}-1"
 N_SEEDS = 1_000_000
 EVALUATION_SIZE = 90
+EVALUATION = f"babyai-ours-{EVALUATION_SIZE}"
 
 SPLIT_SEEDS = {"train": range(100), "validation": range(100, 105), "test": range(105, 130)}
 
@@ -50,7 +52,8 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     """Every named list of task indices, each in ascending order, so that any beginning of it holds the levels evenly.
 
     - "train", "validation", "test": 100, 5 and 25 seeds of each level;
-    - "babyai-90": of the test split the first two tasks of each level, and the third of every fourth level.
+    - "babyai-ours-90": of the test split the first two tasks of each level, and the third of every fourth level: as many as the paper's,
+      but not the paper's.
     """
     lists = {
         split: tuple(
@@ -62,7 +65,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     for level in range(len(LEVELS)):
         of_level = [index for index in lists["test"] if index % len(LEVELS) == level]
         evaluation += of_level[: 3 if level % 4 == 0 else 2]
-    lists[f"babyai-{EVALUATION_SIZE}"] = tuple(sorted(evaluation))
+    lists[EVALUATION] = tuple(sorted(evaluation))
     return lists
 
 
@@ -72,4 +75,4 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "babyai")
+    return named(task_lists(), name, "babyai", RENAMED_TASK_LISTS)

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from environments.babyai.actions import CHECK, UNKNOWN, Action, available_actions, explain_refusal
-from environments.babyai.levels import QuickLevel, discard_level, make_level
+from configs.rules import Rules
+from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
+from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
 from environments.babyai.oracle import Oracle
-from environments.babyai.steps import low_level, perform
+from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_list
 from environments.babyai.view import View, look
-from environments.environment import EpisodeOverError, OracleError, Step
+from environments.environment import EpisodeOverError, OracleError, Step, version_under
 
 MAX_CHARACTERS = 500
+COMPLETED = "\n The task is completed."
+REJECTED = 0.5
+"""Under AgentGym's rules a mission that is done for no more than this does not end the episode."""
 
 
 class BabyAIEnvironment:
     """One session. An episode ends with reward 1 when its mission is done and with 0 when it has failed; nothing else earns anything.
+
+    Under AgentGym's rules it ends only when the last step of an action does the mission and minigrid's reward, 1 - 0.9 steps / limit of the
+    level, is above 0.5. What is earned below that stays the reward of each action until one can be performed again, so that a score can
+    pass 1; a failed mission goes on; and the goal does not tell in which order its parts are to be done.
 
     There is no limit of steps: whoever plays sets the horizon.
 
     Attributes:
         played: The level as it stands; None before the first reset and after close.
         done: Whether the episode has ended.
+        score: What the episode has earned so far.
         discounted_reward: minigrid's own reward, which falls with every step of its: 1 - 0.9 steps / limit of the level, at least 0;
             0 until the mission is done.
     """
 
-    __slots__ = ("_actions", "_listed", "_oracle", "_view", "discounted_reward", "done", "played")
+    __slots__ = ("_actions", "_listed", "_oracle", "_reward", "_rules", "_view", "discounted_reward", "done", "played", "score")
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = "ours") -> None:
+        self._rules = rules
+        self._reward = 0.0
+        self.score = 0.0
         self.played: QuickLevel | None = None
         self.done = False
         self.discounted_reward = 0.0
@@ -40,25 +52,23 @@ class BabyAIEnvironment:
         self.close()
         self.played = make_level(level, seed)
         self.done = False
-        self.discounted_reward = 0.0
+        self._reward = self.score = self.discounted_reward = 0.0
         self._oracle = Oracle(level)
         self._see(look(self.played))
-        return f"Your goal: {self.played.mission}\n{self._view.describe()}{self._listed}"
+        mission = self.played.mission if self._rules == "ours" else without_order(self.played.mission)
+        return f"Your goal: {mission}\n{self._view.describe()}{self._listed}"
 
     def step(self, action: str) -> Step:
         """Performs one action; see `Environment.step`. An action that cannot be done is answered with why and changes nothing."""
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
-        if len(action) > MAX_CHARACTERS:
-            return Step(UNKNOWN + self._listed, 0.0, False)
-        words = " ".join(action.lower().split())
-        if words.startswith("pick up "):
-            words = "pickup " + words.removeprefix("pick up ")
-        if "check" in words:
-            return Step(f"You can take the following actions: {', '.join(self._actions)}{self._listed}", 0.0, False)
-        if words not in self._actions:
-            return Step(explain_refusal(words, self._view) + self._listed, 0.0, False)
-        return self._perform(self.played, self._actions[words])
+        said, ending = self._answer(self.played, action)
+        self.score += self._reward
+        return Step(said + ending + self._listed, self._reward, self.done)
+
+    def state_key(self) -> str:
+        """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
+        return "" if self.played is None else state_of(self.played)
 
     def oracle_action(self) -> str:
         """The action that gets furthest along the way of minigrid's bot; see `Environment.oracle_action`."""
@@ -88,30 +98,58 @@ class BabyAIEnvironment:
             discard_level(self.played)
         self.played = None
 
-    def _perform(self, played: QuickLevel, action: Action) -> Step:
-        steps = low_level(action, self._view, int(played.agent_dir))
+    def _answer(self, played: QuickLevel, action: str) -> tuple[str, str]:
+        """What is seen after an action or why it cannot be done, and how the mission has ended by it."""
+        if len(action) > MAX_CHARACTERS:
+            return UNKNOWN, ""
+        words = " ".join(action.lower().split())
+        if words.startswith("pick up ") and self._rules == "ours":
+            words = "pickup " + words.removeprefix("pick up ")
+        if "check" in words:
+            return f"You can take the following actions: {', '.join(self._actions)}", ""
+        if words not in self._actions:
+            return explain_refusal(words, self._view), ""
+        steps = low_level(self._actions[words], self._view, int(played.agent_dir))
         if not steps:
-            return Step("No change in state." + self._listed, 0.0, False)
+            return "No change in state.", ""
+        ending = self._perform(played, steps) if self._rules == "ours" else self._perform_as_agentgym(played, steps)
+        return self._view.describe(), ending
+
+    def _perform(self, played: QuickLevel, steps: list[int]) -> str:
         view, won = perform(played, self._view, steps)
         self._see(view)
-        self.done = won is not None
-        ending = {None: "", True: "\n The task is completed.", False: "\n The task has failed."}[won]
+        if won is None:
+            return ""
+        self.done = True
         if won:
+            self._reward = 1.0
             self.discounted_reward = max(0.0, 1 - 0.9 * played.step_count / played.max_steps)
-        return Step(view.describe() + ending + self._listed, 1.0 if won else 0.0, self.done)
+        return COMPLETED if won else "\n The task has failed."
+
+    def _perform_as_agentgym(self, played: QuickLevel, steps: list[int]) -> str:
+        view, ended, self._reward = perform_to_the_end(played, self._view, steps)
+        self._see(view)
+        self.done = ended and self._reward > REJECTED
+        if self._reward:
+            self.discounted_reward = max(0.0, self._reward)
+        return COMPLETED if ended else ""  # it says so of a failed mission too
 
     def _see(self, view: View) -> None:
         assert self.played is not None
         self._view = view
-        self._actions = available_actions(view, int(self.played.agent_dir))
+        self._actions = available_actions(view, int(self.played.agent_dir), self._rules)
         self._listed = '\nAvailable actions: ["' + '", "'.join(self._actions) + '"]'
 
 
+def without_order(mission: str) -> str:
+    """A mission as AgentGym tells it: not in which order its parts are to be done."""
+    return mission.replace("then", "and").replace("after you", "and")
+
+
 class BabyAI:
-    """The world; see `World`. `tasks` also knows the list "babyai-90"."""
+    """The world; see `World`. `tasks` also knows the list "babyai-ours-90"."""
 
     name = "babyai"
-    version = VERSION
     instruction = (
         "You are an agent in a grid world of rooms and carry out a mission there. The first message names your goal; every message says "
         "what you see in front of you, how far ahead and to the side it is, what you carry, and which actions you have. "
@@ -127,12 +165,24 @@ class BabyAI:
         "toggle and go through <door> <number>: walk up to a closed door, open it and go through; a locked door needs the key of its "
         "colour in your hand\n"
         f"{CHECK}: list the actions that you have now\n"
-        "A thing that you look for may be behind you or in another room. The parts of a mission are done in the order that it names."
+        "A thing that you look for may be behind you or in another room."
     )
+
+    def __init__(self, rules: Rules = "ours") -> None:
+        """
+        Args:
+            rules: See `BabyAIEnvironment`.
+        """
+        self.rules = rules
+        self.version = version_under(rules, VERSION)
+        if rules == "ours":
+            self.instruction += " The parts of a mission are done in the order that it names."
+        else:
+            self.success_score = REJECTED
 
     def create(self) -> BabyAIEnvironment:
         """A new session, before its first reset."""
-        return BabyAIEnvironment()
+        return BabyAIEnvironment(self.rules)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.

@@ -1,1 +1,20 @@
 """SciWorld: elementary science experiments in a simulated house, by the scienceworld package."""
+
+TASK_LISTS = {
+    "train": "the first half of the variations of all 30 kinds of task, as the package splits them",
+    "validation": "the next quarter",
+    "test": "the last quarter, held out",
+    "agentgym-kinds-train": "the tasks of train that are of the kinds that AgentGym plays",
+    "agentgym-kinds-validation": "the tasks of validation that are of the kinds that AgentGym plays",
+    "agentgym-kinds-test": "the tasks of test that are of the kinds that AgentGym plays",
+    "sciworld-ours-200": "200 tasks of agentgym-kinds-test, of every kind as evenly as it allows",
+}
+"""The task lists, and what each holds."""
+
+RENAMED_TASK_LISTS = {
+    "sciworld-200": "sciworld-ours-200",
+    "agentgym-train": "agentgym-kinds-train",
+    "agentgym-validation": "agentgym-kinds-validation",
+    "agentgym-test": "agentgym-kinds-test",
+}
+"""Names that lists once had, and those that they have now."""

@@ -12,11 +12,13 @@ from functools import cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
+from environments.sciworld import RENAMED_TASK_LISTS
 from environments.task_lists import named
 
 PACKAGE_VERSION = "1.2.3"
 VERSION = f"scienceworld-{PACKAGE_VERSION}-1"
 EVALUATION_SIZE = 200
+EVALUATION = f"sciworld-ours-{EVALUATION_SIZE}"
 
 KINDS = (
     ("1-1", "boil", 30),
@@ -101,15 +103,17 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     """Every named list of task indices, each in ascending order.
 
     - "train", "validation", "test": the package's own splits of the variations of all 30 kinds;
-    - "agentgym-train", "agentgym-validation", "agentgym-test": what of these has an index of AgentGym's;
-    - "sciworld-200": 200 tasks of "agentgym-test", of every kind as evenly as the few variations of some allow.
+    - "agentgym-kinds-train", "agentgym-kinds-validation", "agentgym-kinds-test": what of these has an index of AgentGym's. They are the
+      package's splits, not the lists that AgentGym trains and measures on;
+    - "sciworld-ours-200": 200 tasks of "agentgym-kinds-test", of every kind as evenly as the few variations of some allow: as many as the
+      paper's, but not the paper's.
     """
     variations = {number: count for number, _, count in KINDS}
     lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     for index, each in enumerate(all_tasks()):
         lists[split_of(each.variation, variations[each.number])].append(index)
-    lists |= {f"agentgym-{split}": [index for index in some if index < N_AGENTGYM] for split, some in lists.items()}
-    lists[f"sciworld-{EVALUATION_SIZE}"] = _evenly(lists["agentgym-test"], lambda index: task(index).number, EVALUATION_SIZE)
+    lists |= {f"agentgym-kinds-{split}": [index for index in some if index < N_AGENTGYM] for split, some in lists.items()}
+    lists[EVALUATION] = _evenly(lists["agentgym-kinds-test"], lambda index: task(index).number, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
 
@@ -119,7 +123,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "sciworld")
+    return named(task_lists(), name, "sciworld", RENAMED_TASK_LISTS)
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:

@@ -8,7 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
-from environments.environment import EpisodeOverError, OracleError, Step
+from configs.rules import Rules
+from environments.environment import EpisodeOverError, OracleError, Step, version_under
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
 from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Answer, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
 from environments.sciworld.tasks import VERSION, Task, task, task_list
@@ -16,6 +17,8 @@ from environments.sciworld.tasks import VERSION, Task, task, task_list
 log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 500
+FAILED = -1.0
+"""AgentGym's score of a failed task, which there is -100 of 100."""
 ATTEMPTS = 3
 """Simulators that a request is tried in, should one after another end under it."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
@@ -33,15 +36,18 @@ class SciWorldEnvironment:
     Attributes:
         task: What the episode is about; None before the first reset and after the end.
         task_description: What the agent has to do, in the package's words.
-        score: What the episode has earned, from 0 to 1: the most progress that there was. A failed task keeps what it had earned.
+        score: What the episode has earned, from 0 to 1: the most progress that there was. A failed task keeps what it had earned. Under
+            AgentGym's rules it is the progress as it stands, and -1 once the task has failed.
     """
 
-    def __init__(self, pool: SimulatorPool, ways: dict[Task, tuple[str, ...]]) -> None:
+    def __init__(self, pool: SimulatorPool, ways: dict[Task, tuple[str, ...]], rules: Rules = "ours") -> None:
         """
         Args:
             pool: Where simulators come from.
             ways: What the expert does in each task, as far as it was asked; shared by the sessions of a world.
+            rules: What a failed task is worth.
         """
+        self._rules = rules
         self.task: Task | None = None
         self.task_description = ""
         self.score = 0.0
@@ -69,7 +75,7 @@ class SciWorldEnvironment:
         return f"{self.task_description}\n{observation}"
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`. What the action adds to the progress is its reward, which is never negative.
+        """Performs one action; see `Environment.step`. What the action adds to the score is its reward: by our rules never negative.
 
         The episode ends when the simulator says so: the task is done, or has failed and cannot be done any more.
 
@@ -95,8 +101,11 @@ class SciWorldEnvironment:
             return Step(BROKEN, 0.0, False)
         self._actions.append(action)
         observation, progress, completed = answer.text(), answer.real(), answer.flag()
-        reward = max(0.0, progress - self.score)
-        self.score += reward
+        if self._rules == "ours":
+            score = max(progress, self.score)
+        else:
+            score = progress if progress >= 0 else FAILED
+        reward, self.score = score - self.score, score
         self._over = completed or progress < 0
         return Step(observation, reward, self._over)
 
@@ -193,7 +202,6 @@ class SciWorld:
     """The world; see `World`. `tasks` also knows the lists of `environments.sciworld.tasks.task_lists`."""
 
     name = "sciworld"
-    version = VERSION
     blocking = True
     awaited = True
     instruction = (
@@ -210,19 +218,22 @@ class SciWorld:
         "Steps towards the goal earn a part of the reward; the task is done when the whole goal is reached."
     )
 
-    def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS) -> None:
+    def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS, rules: Rules = "ours") -> None:
         """
         Args:
             processes: Simulators at once; None means the number of processors.
             episodes: Episodes after which a simulator is replaced by a fresh one.
+            rules: Under "agentgym" a failed task is worth -1, whatever it had earned; see `SciWorldEnvironment`.
         """
+        self.rules = rules
+        self.version = version_under(rules, VERSION)
         self._pool = SimulatorPool(processes, episodes)
         self._ways: dict[Task, tuple[str, ...]] = {}
         self.max_sessions = self._pool.processes * SESSIONS_PER_PROCESS
 
     def create(self) -> SciWorldEnvironment:
         """A new session, before its first reset."""
-        return SciWorldEnvironment(self._pool, self._ways)
+        return SciWorldEnvironment(self._pool, self._ways, self.rules)
 
     def prepare(self) -> None:
         """Starts the simulators, which takes some seconds."""

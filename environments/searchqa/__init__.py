@@ -1,1 +1,24 @@
-"""SearchQA: answer a question by searching a collection of passages, over several turns."""
+"""SearchQA: answer a question by searching a collection of passages, over several turns.
+
+By default questions and passages are stand-ins made of installed packages' facts; SEARCHQA_DATA names the published ones.
+"""
+
+TASK_LISTS = {
+    "train": "questions to learn from",
+    "validation": "questions to tune on",
+    "test": "held-out questions",
+    "new-templates": "the questions of test whose wording occurs in no other split",
+    "hops-1": "all questions whose answer takes 1 passage",
+    "hops-2": "all questions whose answer takes 2 passages",
+    "hops-3": "all questions whose answer takes 3 passages",
+    "searchqa-ours-400": "400 questions of test, its kinds in turn",
+}
+"""The task lists of the embedded questions, which are stand-ins for the published ones, and what each holds."""
+
+TASK_LISTS_REPLACED_BY = "SEARCHQA_DATA"
+"""With this variable set the tasks, and with them the lists, are others."""
+
+RENAMED_TASK_LISTS = {
+    "searchqa-400": "searchqa-ours-400",
+}
+"""Names that lists once had, and those that they have now."""

@@ -29,8 +29,10 @@ class Action:
     well_formed: bool
 
 
-def parse_action(reply: str) -> Action:
+def parse_action(reply: str, *, last_answer: bool = False) -> Action:
     """The first complete `<search>` or `<answer>` of a reply; whatever stands around it is ignored.
+
+    With `last_answer` an answer that comes first gives way to the last complete one of the reply.
 
     Raises:
         InvalidActionError: There is none, or what it holds is empty or too long; the message is the observation.
@@ -44,7 +46,7 @@ def parse_action(reply: str) -> Action:
             found = start, stop, kind
     if found is None:
         raise InvalidActionError(f"The message holds no complete action. {FORMS}")
-    start, stop, kind = found
+    start, stop, kind = _last_answer(reply) if last_answer and found[2] == "answer" else found
     inner = reply[start + len(f"<{kind}>") : stop].strip()
     if not inner:
         raise InvalidActionError(f"The {kind} is empty. {FORMS}")
@@ -52,3 +54,11 @@ def parse_action(reply: str) -> Action:
         raise InvalidActionError(f"The {kind} has {len(inner)} characters; at most {MAX_CHARACTERS} are read. Make it shorter.")
     text = " ".join(inner.encode("utf-8", "replace").decode().split())
     return Action(kind, text, not reply[stop + len(f"</{kind}>") :].strip())
+
+
+def _last_answer(reply: str) -> tuple[int, int, Kind]:
+    """The last answer when all are read from left to right, each from its opening to the next closing."""
+    opening, closing, start, stop = "<answer>", "</answer>", -1, 0
+    while (at := reply.find(opening, stop)) >= 0 and (end := reply.find(closing, at)) >= 0:
+        start, stop = at, end
+    return start, stop, "answer"

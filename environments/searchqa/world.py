@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from configs.rules import Rules
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.actions import MAX_CHARACTERS, parse_action
-from environments.searchqa.facts.cache import facts_library
-from environments.searchqa.library import Library, Question
-from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
+from environments.searchqa.corpus import Corpus, Question
+from environments.searchqa.facts.cache import facts_corpus
+from environments.searchqa.retrieval.encoder import Encoder
+from environments.searchqa.retrieval.retriever import Retriever, open_retriever
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
 from environments.task_lists import named
@@ -23,6 +29,7 @@ INSTRUCTION = (
 )
 ONE_ATTEMPT = "There is one attempt: search until you are sure."
 MORE_ATTEMPTS = "After a wrong answer you may go on."
+STAND_IN = "stand-ins made of facts from installed packages; docs/searchqa-wikipedia.md sets up the published questions over Wikipedia"
 MANY_PASSAGES = 1_000_000
 """From so many on a search takes long enough to keep other requests waiting."""
 
@@ -35,10 +42,10 @@ class SearchQAEnvironment:
         found: Numbers of the passages that the episode's searches have shown.
     """
 
-    __slots__ = ("_library", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
+    __slots__ = ("_corpus", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
 
-    def __init__(self, library: Library, retriever: Retriever, settings: Settings) -> None:
-        self._library = library
+    def __init__(self, corpus: Corpus, retriever: Retriever, settings: Settings) -> None:
+        self._corpus = corpus
         self._retriever = retriever
         self._settings = settings
         self.task: Question | None = None
@@ -48,7 +55,7 @@ class SearchQAEnvironment:
 
     def reset(self, index: int) -> str:
         """Begins task `index`; see `Environment.reset`."""
-        self.task = self._library.question(index)
+        self.task = self._corpus.question(index)
         self.found = set()
         self._searched = False
         self._well_formed = True
@@ -59,7 +66,7 @@ class SearchQAEnvironment:
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         try:
-            meant = parse_action(action)
+            meant = parse_action(action, last_answer=self._settings.last_answer)
         except InvalidActionError as refused:
             self._well_formed = False
             return Step(str(refused), 0.0, False)
@@ -92,7 +99,7 @@ class SearchQAEnvironment:
         lines = []
         for place, number in enumerate(self._retriever.search(query, SHOWN), 1):
             self.found.add(number)
-            title, _, text = self._library.passage(number).partition("\n")
+            title, _, text = self._corpus.passage(number).partition("\n")
             lines.append(f"Doc {place}(Title: {title}) {text}")
         found = "\n".join(lines) or "No passage was found."
         return f"<information>{found}</information>"
@@ -106,35 +113,46 @@ class SearchQAEnvironment:
 class SearchQA:
     """The world; see `World`. Which task lists `tasks` knows depends on the source of the questions.
 
+    Without settings the questions and passages are stand-ins, made of facts that installed packages hold. A score on them cannot be
+    compared with one on the published questions over Wikipedia, which docs/searchqa-wikipedia.md sets up.
+
     Attributes:
+        stand_in: What stands in for the published questions, "" where they are asked themselves.
         blocking: Whether a search takes long enough that the server should run it in a thread.
     """
 
     name = "searchqa"
 
-    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None, rules: Rules = "ours") -> None:
         """Opens the questions and passages that the settings name; the embedded ones are built first where they are missing.
 
         Args:
             settings: Default: what the environment variables say.
-            encoder: What turns queries into vectors, for a library of vectors; default: the model that the library names.
+            encoder: What turns queries into vectors, for a corpus of vectors; default: the model that the corpus names.
+            rules: Under "agentgym" a wrong answer never ends the episode, and of several answers in a message the last one counts.
 
         Raises:
             SettingsError: An environment variable is not understood.
             SearchDataError: There are no such questions and passages, or they cannot be built.
         """
-        self._settings = settings or Settings.read()
-        self._library = Library(self._settings.data or facts_library(self._settings.cache))
-        about = self._library.about
-        self._retriever = open_retriever(self._library.folder, encoder or about.encoder)
+        settings = settings or Settings.read()
+        self.rules = rules
+        self._settings = settings if rules == "ours" else replace(settings, wrong_ends=False, last_answer=True)
+        self._corpus = Corpus(self._settings.data or facts_corpus(self._settings.cache))
+        about = self._corpus.about
+        self.stand_in = STAND_IN if about.source == "facts" else ""
+        self._retriever = open_retriever(self._corpus.folder, encoder or about.encoder)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
-        rules = (not self._settings.wrong_ends, "-guessing"), (self._settings.format_reward, f"-form{self._settings.format_reward:g}")
+        changes = (
+            (rules == "ours" and not self._settings.wrong_ends, "-guessing"),
+            (self._settings.format_reward, f"-form{self._settings.format_reward:g}"),
+        )
         self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
-        self.version = about.version + "".join(said for changed, said in rules if changed)
+        self.version = version_under(rules, about.version + "".join(said for changed, said in changes if changed))
 
     def create(self) -> SearchQAEnvironment:
         """A new session, before its first reset."""
-        return SearchQAEnvironment(self._library, self._retriever, self._settings)
+        return SearchQAEnvironment(self._corpus, self._retriever, self._settings)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.
@@ -142,9 +160,14 @@ class SearchQA:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._library.lists, name, self.name)
+        return named(self._corpus.lists, name, self.name, RENAMED_TASK_LISTS)
+
+    @property
+    def lists(self) -> Mapping[str, Sequence[int]]:
+        """Every task list; of published questions their own."""
+        return self._corpus.lists
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""
-        question = self._library.question(index)
+        question = self._corpus.question(index)
         return f"hops {len(question.hops)}" if question.hops else question.group

@@ -112,7 +112,7 @@ class Dialect:
 
 
 def _scored(reply: Reply) -> dict[str, Any]:
-    """An answer of BabyAI's, where only the end earns anything: the score so far is what the last action earned."""
+    """An answer of BabyAI's, where by our rules only the end earns anything: the score so far is what the last action earned."""
     return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
 
 
@@ -141,6 +141,7 @@ DIALECTS: dict[str, Dialect] = {
         stepped=_scored,
         views={"/discounted_reward": ("discounted_reward", str)},
         observed=_scored,
+        running={"score": ("score", float)},
         asked={"/render": ("picture_url", lambda url: {"image": url})},
     ),
     "sciworld": Dialect(
@@ -156,7 +157,7 @@ DIALECTS: dict[str, Dialect] = {
         },
         besides={"task_name": ("task_name", str), "var_num": ("variation", int), "task_description": ("task_description", str)},
         observed=_without_description,
-        # Their points, 0 to 100, but none below 0: a failed task keeps what it had earned.
+        # Their points, 0 to 100; -100, which says that the task has failed, under AgentGym's rules alone.
         stepped=lambda reply: {"observation": reply.observation, "reward": round(100 * (reply.reward or 0)), "done": reply.done},
         running={"score": ("score", lambda score: round(100 * float(score)))},
         views={

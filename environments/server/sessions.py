@@ -6,9 +6,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, cast
 
-from environments.environment import AwaitedEnvironment, EpisodeOverError, Step, TaskIndexError, World
+from environments.environment import AwaitedEnvironment, Environment, EpisodeOverError, Step, TaskIndexError, World
 from environments.protocol import Reply
 from environments.server.metrics import Metrics
 from environments.server.request import RequestError
@@ -164,7 +165,7 @@ class Sessions:
 
     def _opened(self, session: Session, reply: Reply) -> Reply:
         if session.last is not None:
-            reply.turn, reply.observation = 0, session.last.observation
+            reply.turn, reply.observation, reply.state_key = 0, session.last.observation, session.last.state_key
         self.store.opened(session)
         return reply
 
@@ -187,11 +188,12 @@ class Sessions:
     def _begun(self, session: Session, observation: str, started: float) -> Reply:
         try:
             _check(observation)
+            state_key = _state_key(session.environment)
         except Exception as fault:
             raise self._failed(session, "reset", fault) from fault
         self.metrics.reset_seconds.observe(time.perf_counter() - started)
         session.turn, session.action = 0, b""
-        session.last = Reply(status=200, turn=0, observation=observation)
+        session.last = Reply(status=200, turn=0, observation=observation, state_key=state_key)
         session.renew(self.store.clock())
         return session.last
 
@@ -201,10 +203,11 @@ class Sessions:
             _check(observation)
             if not math.isfinite(reward):
                 raise ValueError(f"the reward is {reward}")
+            state_key = "" if done else _state_key(session.environment)
         except Exception as fault:
             raise self._failed(session, "step", fault) from fault
         self.metrics.step_seconds.observe(time.perf_counter() - started)
-        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done)
+        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done, state_key=state_key)
         session.action, session.last = digest_of(action), reply
         session.turn += 1
         session.renew(self.store.clock())
@@ -235,6 +238,12 @@ def _repeated(session: Session, turn: int, action: str) -> Reply:
     if digest_of(action) != session.action:
         raise RequestError(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
     return session.last
+
+
+def _state_key(environment: Environment) -> str:
+    """A digest of the state that the environment is in, 16 hex digits; empty where it tells none."""
+    tell = getattr(environment, "state_key", None)
+    return "" if tell is None else blake2b(tell().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _check(observation: str) -> None:

@@ -16,6 +16,8 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+from configs.rules import Rules
+from environments.environment import WorldError
 from environments.registry import load_world
 from environments.server.app import Options, Place, open_socket, serve_world
 
@@ -26,27 +28,30 @@ END_S = 2.0
 SOON_S = 5.0
 """A worker that ends this soon after its start counts as failing."""
 FAILURES = 5
+CANNOT_LOAD = 3
+"""Exit status of a worker whose world cannot be loaded."""
 
 
-def serve(name: str, options: Options) -> int:
-    """Serves the world called `name` until a signal; returns the exit status.
+def serve(name: str, options: Options, rules: Rules = "ours") -> int:
+    """Serves the world called `name` under these rules until a signal; returns the exit status.
 
     Raises:
-        KeyError: No world has this name.
+        WorldError: No world has this name, or it has no such rules.
         OSError: The address cannot be listened on.
     """
     listener = open_socket(options)
     if options.workers == 1:
-        serve_world(load_world(name), options, listener)
+        serve_world(load_world(name, rules), options, listener)
         return 0
-    return _Workers(name, options, listener).run()
+    return _Workers(name, rules, options, listener).run()
 
 
 class _Workers:
     """The parent of the workers. It starts no thread and loads no world, so that forking it stays safe."""
 
-    def __init__(self, name: str, options: Options, listener: socket.socket) -> None:
+    def __init__(self, name: str, rules: Rules, options: Options, listener: socket.socket) -> None:
         self._name = name
+        self._rules = rules
         self._options = options
         self._listener = listener
         self._folder: Path | None = None
@@ -93,10 +98,17 @@ class _Workers:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit(1)
-        serve_world(load_world(self._name), self._options, self._listener, place)
+        try:
+            world = load_world(self._name, self._rules)
+        except (WorldError, ImportError):
+            sys.exit(CANNOT_LOAD)
+        serve_world(world, self._options, self._listener, place)
 
     def _replace(self, worker: int, process: ForkProcess) -> bool:
         """Starts a worker in the place of one that ended; False when they fail again and again."""
+        if process.exitcode == CANNOT_LOAD:  # nor could its successor
+            self._stop_all()
+            load_world(self._name, self._rules)  # to raise here what it raised there: nothing is forked any more
         failing = time.monotonic() - self._started[worker] < SOON_S
         self._failures = self._failures + 1 if failing else 0
         log.error("a worker ended", extra={"worker": worker, "exit_status": process.exitcode, "failures": self._failures})

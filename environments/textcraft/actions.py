@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from configs.rules import Rules
 from environments.environment import InvalidActionError
 from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
@@ -36,8 +37,10 @@ class Inventory:
     """Look at what is held."""
 
 
-def parse_action(action: str) -> Get | Craft | Inventory:
+def parse_action(action: str, rules: Rules = "ours") -> Get | Craft | Inventory:
     """What `action` means. Case, surrounding space, `minecraft:` and underscores make no difference.
+
+    Under AgentGym's rules the count of what is crafted may be any number or left out, and each ingredient must be of one kind of item.
 
     Raises:
         InvalidActionError: It is not an action of this world; the message is the observation.
@@ -49,16 +52,16 @@ def parse_action(action: str) -> Get | Craft | Inventory:
         raise InvalidActionError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
         raise InvalidActionError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
-    return _parse(text)
+    return _parse(text, rules)
 
 
 @lru_cache(maxsize=2048)
-def _parse(text: str) -> Get | Craft | Inventory:
+def _parse(text: str, rules: Rules) -> Get | Craft | Inventory:
     verb, _, rest = text.lower().replace("_", " ").partition(" ")
     if verb == "get":
         return _parse_get(rest)
     if verb == "craft":
-        return _parse_craft(rest)
+        return _parse_craft(rest, rules)
     if verb == "inventory" and not rest:
         return Inventory()
     raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
@@ -77,15 +80,15 @@ def _parse_get(text: str) -> Get:
     raise InvalidActionError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
 
 
-def _parse_craft(text: str) -> Craft:
+def _parse_craft(text: str, rules: Rules) -> Craft:
     form = "craft N item using N item, N item"
     target, using, listed = text.partition(" using ")
     if not using:
         raise InvalidActionError(f"Say what to use: '{form}'.")
-    count, name = _counted(target, form)
-    output = _item(name)
+    count, output = _output(target, form, rules)
     given: dict[str, int] = {}
-    for part in listed.split(","):
+    parts = listed.split(",")
+    for part in parts:
         n, name = _counted(part, form)
         item = _item(name)
         given[item] = given.get(item, 0) + n
@@ -102,10 +105,20 @@ def _parse_craft(text: str) -> Craft:
         taken = _fill(book, recipe, given)
         if taken is None:
             continue
-        if taken != dict(recipe.ingredients) or count != recipe.count:
+        mixed = rules == "agentgym" and len(parts) != len(recipe.ingredients)
+        if mixed or taken != dict(recipe.ingredients) or count not in (None, recipe.count):
             raise InvalidActionError(f"The counts are wrong: one craft is '{recipe.command()}'.")
         return Craft(recipe, given)
     raise InvalidActionError(f"No recipe makes {output} from {' and '.join(given)}.")
+
+
+def _output(text: str, form: str, rules: Rules) -> tuple[int | None, str]:
+    """How many of what is to be crafted; the number is None where it makes no difference."""
+    if rules == "ours":
+        count, name = _counted(text, form)
+        return count, _item(name)
+    number, _, name = text.strip().partition(" ")
+    return None, _item(name if name and number.isdigit() else text)
 
 
 def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, int] | None:

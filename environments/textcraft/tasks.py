@@ -14,6 +14,7 @@ from hashlib import sha256
 
 from environments.environment import TaskIndexError
 from environments.task_lists import named
+from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 
@@ -21,6 +22,7 @@ VERSION = f"minecraft-{GAME_VERSION}-2"
 MAX_DEPTH = 4
 MAX_DISTRACTORS = 10
 EVALUATION_SIZE = 100
+EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
 VARIANTS = 1000
 RENAMED_VARIANTS = 48
 """Renamed variants of each goal in the list "wood-renamed"."""
@@ -159,7 +161,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     - "depth-1" to "depth-4": all goals of that depth;
     - "wood-train", "wood-validation", "wood-test": the wood family's part of each split;
     - "wood-renamed": 48 renamed variants of each task of "wood-train", less those that look like a held-out task;
-    - "textcraft-100": 100 tasks of the test split, its depths in proportion.
+    - "textcraft-ours-100": 100 tasks of the test split, its depths in proportion: as many as the paper's, but not the paper's.
     """
     indices = range(len(goals()))
     wood = [index for index in indices if goal(index) in wood_goals()]
@@ -181,7 +183,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     # A renaming that makes a training goal look like a held-out one would give the held-out task away.
     held_out = {goal(index) for index in (*parts["validation"], *parts["test"])}
     lists["wood-renamed"] = [index for index in renamed if _shown_goal(index) not in held_out]
-    lists[f"textcraft-{EVALUATION_SIZE}"] = _in_proportion(_shuffled("evaluation", parts["test"]), depth, EVALUATION_SIZE)
+    lists[EVALUATION] = _in_proportion(_shuffled("evaluation", parts["test"]), depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
 
@@ -191,7 +193,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name; the message names those that exist.
     """
-    return named(task_lists(), name, "textcraft")
+    return named(task_lists(), name, "textcraft", RENAMED_TASK_LISTS)
 
 
 def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: int) -> list[int]:

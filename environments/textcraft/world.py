@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from configs.rules import Rules
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.oracle import plan
 from environments.textcraft.renaming import Renaming
@@ -19,9 +20,10 @@ class TextCraftEnvironment:
         inventory: How many of each item are held, in the order in which they came.
     """
 
-    __slots__ = ("_renaming", "goal", "inventory")
+    __slots__ = ("_renaming", "_rules", "goal", "inventory")
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = "ours") -> None:
+        self._rules = rules
         self.goal: str | None = None
         self.inventory: dict[str, int] = {}
         self._renaming: Renaming | None = None
@@ -43,6 +45,10 @@ class TextCraftEnvironment:
         answer = self._step(self._renaming.undo(action[: MAX_CHARACTERS + 1]))
         return replace(answer, observation=self._renaming.apply(answer.observation))
 
+    def state_key(self) -> str:
+        """What is held; see `Environment`."""
+        return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
+
     def oracle_action(self) -> str:
         """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
         if self.goal is None:
@@ -57,7 +63,7 @@ class TextCraftEnvironment:
 
     def _step(self, action: str) -> Step:
         try:
-            command = parse_action(action)
+            command = parse_action(action, self._rules)
         except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         if isinstance(command, Get):
@@ -94,7 +100,6 @@ class TextCraft:
     """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.tasks.task_lists`."""
 
     name = "textcraft"
-    version = VERSION
     instruction = (
         "You craft an item in Minecraft. The first message lists crafting commands, some of them of no use for you, and names the goal. "
         "Answer every message with one action:\n"
@@ -105,6 +110,14 @@ class TextCraft:
         "The task is done when the goal is crafted."
     )
 
+    def __init__(self, rules: Rules = "ours") -> None:
+        """
+        Args:
+            rules: Under "agentgym" the count of what is crafted makes no difference; see `parse_action`.
+        """
+        self.rules = rules
+        self.version = version_under(rules, VERSION)
+
     @property
     def n_tasks(self) -> int:
         """The number of tasks; their indices are 0 to `n_tasks` - 1."""
@@ -112,7 +125,7 @@ class TextCraft:
 
     def create(self) -> TextCraftEnvironment:
         """A new session, before its first reset."""
-        return TextCraftEnvironment()
+        return TextCraftEnvironment(self.rules)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.

@@ -1,6 +1,8 @@
 """From the text of an action to what it means: a pure function of the text, whatever page is open.
 
-The forms are WebArena's. The action may stand in triple backticks with any text around them, as AgentGym's prompts ask for.
+The forms are WebArena's. The action may stand in triple backticks with any text around them, as AgentGym's prompts ask for. What counts is
+the bracket after the verb; text behind it is left alone, as WebArena does, since agents repeat the words of an observation
+("click [2] where [2] is link 'Cart'") or end with a full stop.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ _KEYS = {
     )
 }  # fmt: skip
 _KEYS |= {"return": "Enter", "esc": "Escape", "del": "Delete"}
+_ENTER_AFTER = r"\[\s*(?:press_enter_after=)?\s*([01])\s*\]"
 _KEYS |= {"up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight"}
 
 
@@ -129,26 +132,28 @@ def parse_action(reply: str) -> Action:
     if not text:
         raise InvalidActionError(f"There is no action. {FORMS}")
     verb, rest = _split(text)
-    if verb in _BARE and not rest:
+    if verb in _BARE:
         return _BARE[verb]
     if verb == "stop":
-        return Stop(_inside(rest) if rest.startswith("[") else rest)
+        return Stop(_parse_answer(rest))
     if verb == "type":
         return _parse_type(rest)
     if verb in ("click", "hover"):
-        element = _number(rest, verb)
+        element, _ = _number(rest, verb)
         return Click(element) if verb == "click" else Hover(element)
     if verb == "scroll":
-        direction = _inside(rest).lower().removeprefix("direction=")
-        if direction in ("down", "up"):
-            return Scroll("down" if direction == "down" else "up")
-        raise InvalidActionError("Scroll which way? 'scroll [down]' or 'scroll [up]'.")
+        direction = re.match(r"\[?\s*(?:direction=)?(down|up)", rest, re.IGNORECASE)
+        if direction is None:
+            raise InvalidActionError("Scroll which way? 'scroll [down]' or 'scroll [up]'.")
+        return Scroll("down" if direction[1].lower() == "down" else "up")
     if verb == "press":
-        return _parse_press(_inside(rest))
+        # The last key may itself be a bracket.
+        keys = re.match(r"\[(.+?)\](?!\])", rest, re.DOTALL)
+        return _parse_press(keys[1].strip() if keys else rest.strip("[]"))
     if verb == "tab_focus":
-        return TabFocus(_number(rest, verb))
+        return TabFocus(_number(rest, verb)[0])
     if verb == "goto":
-        return Goto(_inside(rest))
+        return Goto(_bracketed(rest)[0].strip() if rest.startswith("[") else rest.partition(" ")[0])
     raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
 
 
@@ -158,33 +163,57 @@ def _split(text: str) -> tuple[str, str]:
     return verb.lower(), text[len(verb) :].strip()
 
 
-def _inside(rest: str) -> str:
-    """The text within one pair of brackets, which may be left out."""
-    return (rest[1:-1] if rest.startswith("[") and rest.endswith("]") and len(rest) > 1 else rest).strip()
+def _bracketed(rest: str) -> tuple[str, str]:
+    """What stands in the bracket that `rest` begins with, and what follows the bracket.
+
+    The bracket ends at its counterpart. Where brackets inside it have none, it ends at the last one of all.
+    """
+    depth, end, last = 0, -1, rest.rfind("]")
+    for place, letter in enumerate(rest):
+        depth += (letter == "[") - (letter == "]")
+        if depth == 0 and end < 0:
+            end = place
+        if depth < 0:
+            end = last
+            break
+    if end < 0:
+        end = last if last > 0 else len(rest)
+    return rest[1:end], rest[end + 1 :].strip()
 
 
-def _number(rest: str, verb: str) -> int:
-    digits = _inside(rest)
-    if not digits.isascii() or not digits.isdecimal() or len(digits) > MAX_NUMBER:
+def _number(rest: str, verb: str) -> tuple[int, str]:
+    """The number that `rest` begins with, its brackets perhaps left out, and what follows it."""
+    found = re.match(rf"\[\s*([0-9]{{1,{MAX_NUMBER}}})\s*\]|([0-9]{{1,{MAX_NUMBER}}})(?![\w.\]])", rest)
+    if found is None:
         raise InvalidActionError(f"'{verb}' needs a number in brackets, such as '{verb} [12]'.")
-    return int(digits)
+    return int(found[1] or found[2]), rest[found.end() :].strip()
+
+
+def _parse_answer(rest: str) -> str:
+    if rest.startswith("["):
+        return _bracketed(rest)[0].strip()
+    if "[" in rest:
+        raise InvalidActionError("Write the answer in brackets right after the word: 'stop [answer]'.")
+    return rest if any(letter.isalnum() for letter in rest) else ""
 
 
 def _parse_type(rest: str) -> Type:
-    found = re.fullmatch(rf"\[?(\d{{1,{MAX_NUMBER}}})\]?\s*\[(.*)\]", rest, re.DOTALL)
-    if found is None or not found.group(1).isascii():
-        raise InvalidActionError(
-            "To type, name the field and the text: 'type [12] [some text] [1]'; 0 at the end presses no Enter afterwards."
-        )
-    text, enter = found.group(2), True
-    flag = re.search(r"\]\s*\[(?:press_enter_after=)?([01])$", text)
-    if flag is not None:
-        text, enter = text[: flag.start()], flag.group(1) == "1"
+    how = "To type, name the field and the text: 'type [12] [some text] [1]'; 0 at the end presses no Enter afterwards."
+    try:
+        element, rest = _number(rest, "type")
+    except InvalidActionError as no_number:
+        raise InvalidActionError(how) from no_number
+    if not rest.startswith("[") or "]" not in rest:
+        raise InvalidActionError(how)
+    text, after = _bracketed(rest)
+    flag = re.match(_ENTER_AFTER, after)
+    if flag is None and (flag := re.search(rf"\]\s*{_ENTER_AFTER}$", f"{text}]")):
+        text = text[: flag.start()]
     if len(text) > MAX_TYPED:
         raise InvalidActionError(f"The text has {len(text)} characters; at most {MAX_TYPED} can be typed at once.")
     if any(not letter.isprintable() and letter not in "\n\t" for letter in text):
         raise InvalidActionError("The text holds characters that no keyboard writes.")
-    return Type(int(found.group(1)), text, enter)
+    return Type(element, text, flag is None or flag[1] == "1")
 
 
 def _parse_press(combination: str) -> Press:

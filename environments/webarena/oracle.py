@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from environments.environment import OracleError
+from environments.environment import InvalidActionError, OracleError
+from environments.webarena.actions import Scroll, parse_action
 from environments.webarena.intents.intent import Move
 
 _LINE = re.compile(r"^\t*\[(\d+)\] ", re.MULTILINE)
@@ -52,15 +53,19 @@ class Oracle:
     def performed(self, action: str, observation: str) -> None:
         """Takes note of an action and of the observation before it."""
         try:
-            expected = self.action(observation)
+            meant = parse_action(action)
+        except InvalidActionError:
+            return
+        try:
+            expected = parse_action(self.action(observation))
         except OracleError:
-            expected = ""
+            expected = None
         self._scrolled_from = None
-        if action != expected:
-            self._strayed = self._strayed or not action.startswith("scroll")
+        if meant != expected:
+            self._strayed = self._strayed or not isinstance(meant, Scroll)
         elif self._strayed:
             self._strayed, self._done = False, 0
-        elif action == SCROLL_DOWN:
+        elif isinstance(meant, Scroll):
             self._scrolled_from = _tree(observation)
         else:
             self._done = min(self._done + 1, len(self._plan) - 1)

@@ -21,6 +21,7 @@ from environments.webarena.task_files import TaskFile, parse_task
 
 VERSION = "embedded-1"
 EVALUATION_SIZE = 50
+EVALUATION = f"webarena-ours-{EVALUATION_SIZE}"
 _TEST_SHARE, _VALIDATION_SHARE = 0.25, 0.12
 _EMBEDDED = Addresses(EMBEDDED)
 
@@ -72,7 +73,8 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
     """Every named list of task indices, each ascending.
 
     - "train", "validation", "test": for each site and kind of task, about 63, 12 and 25 % of the intent templates;
-    - "webarena-50": 50 tasks of the test split, its templates in turn (all of them if there are fewer);
+    - "webarena-ours-50": 50 tasks of the test split, its templates in turn (all of them if there are fewer): as many as the paper's, but
+      not the paper's;
     - "information", "navigation", "change": all tasks of that kind;
     - "shopping", "reddit", ...: all tasks of one site only.
     """
@@ -97,7 +99,7 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
             lists[split] += stratum[template]
             if split == "test":
                 held_out.append(sorted(stratum[template], key=lambda index: _order("evaluation", index)))
-    lists[f"webarena-{EVALUATION_SIZE}"] = _in_turn(held_out)[:EVALUATION_SIZE]
+    lists[EVALUATION] = _in_turn(held_out)[:EVALUATION_SIZE]
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
 

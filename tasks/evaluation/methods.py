@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 
 from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.estimates import Estimate, mean, rise
 from tasks.evaluation.report import change
+from tasks.evaluation.statistics import Estimate, mean, rise
 
 NOTE = (
     "Success on held-out tasks before and after training, mean over seeds. Rises are in points, with 95 % intervals: over seeds "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.estimates import Estimate, difference, rise
+from tasks.evaluation.statistics import Estimate, difference, rise
 
 _NOTE = "Brackets are 95 % intervals over tasks; the change from the start is paired by task."
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from environments.token import VARIABLE, shared_token
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
-"""What a rollout leaves behind: trajectories, token by token."""
+"""Trajectories: what an episode leaves behind, token by token."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,6 +38,7 @@ class Turn:
         message: The text of what the policy wrote, without special tokens.
         policy_version: Training step of the weights that wrote it.
         cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
+        state_key: The world's digest of the state that the turn began in; empty where the world tells none.
     """
 
     tokens: list[int]
@@ -51,6 +53,7 @@ class Turn:
     message: str = ""
     policy_version: int = 0
     cut: str = ""
+    state_key: str = ""
 
 
 @dataclass(slots=True)
@@ -124,3 +127,8 @@ class Trajectory:
             ends.append(position + len(turn.tokens) - 1)
             position += len(turn.tokens) + len(turn.observation_tokens)
         return ends
+
+
+def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:
+    """How many training steps older than `step` the weights of each policy token are, in order. Shape (policy tokens,)."""
+    return [step - turn.policy_version for t in trajectories for turn in t.turns for _ in turn.tokens]

@@ -36,8 +36,8 @@ class TrajectoryFileError(Exception):
 
 
 @cache
-def schema() -> pa.Schema:
-    """The columns of a file, in order."""
+def schema(state_keys: bool = True) -> pa.Schema:
+    """The columns of a file, in order; files from before turns had state keys are read too."""
     import pyarrow as pa  # here, because only writers and readers of files should wait for it
 
     turn = pa.struct(
@@ -54,6 +54,7 @@ def schema() -> pa.Schema:
             ("message", pa.string()),
             ("policy_version", pa.int64()),
             ("cut", pa.string()),
+            *([("state_key", pa.string())] if state_keys else []),
         ]
     )
     columns = [
@@ -128,7 +129,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         if isinstance(error, FileNotFoundError):
             raise
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
-    if not table.schema.equals(schema()):
+    if not table.schema.equals(schema()) and not table.schema.equals(schema(state_keys=False)):
         raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
     trajectories = []
     for row in table.select([field.name for field in fields(Trajectory)]).to_pylist():

@@ -26,7 +26,7 @@ def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
         epsilon=algorithm.clip_low,
         epsilon_high=algorithm.clip_high,
         delta=algorithm.dual_clip,
-        importance_sampling_level=algorithm.ratio,
+        importance_sampling_level="token",  # see `AgentTrainer._get_per_token_logps_and_entropies`
         loss_type=LOSS_TYPES[algorithm.normalise_by],
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,

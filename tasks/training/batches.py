@@ -7,10 +7,10 @@ from pathlib import Path
 
 from configs.experiment import Experiment
 from tasks.curriculum.horizon import horizon_at
-from tasks.rollout.collector import complete_groups
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.training.groups import learnable_groups, zero_variance
 from tasks.training.recorded import batch_of_step, preferences, read_recorded, successes
 from tasks.training.task_order import exploration_plans, refill_plans
 
@@ -35,7 +35,8 @@ def refilled(
     """
     rollout, kept, discarded = experiment.rollout, list(trajectories), list[Trajectory]()
     for refill in range(1, experiment.algorithm.refills + 1):
-        dull = {group[0].group for group in complete_groups(kept)[0] if len({t.reward for t in group}) == 1}
+        groups = learnable_groups(kept, experiment.algorithm.compares_groups).kept
+        dull = {group[0].group for group in groups if zero_variance(group)}
         if not dull:
             break
         discarded += [t for t in kept if t.group in dull]

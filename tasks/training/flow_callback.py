@@ -60,7 +60,8 @@ class FlowCallback(TrainerCallback):
         step = self._step(state)
         if step is not None:
             if self.worker.line is not None:
-                self.worker.tell(StepDone(step, self._metrics(step)))
+                self.worker.trainer.step_metrics[step] = self._metrics(step)
+                self.worker.tell(StepDone(step, self.worker.trainer.step_metrics[step]))
             self.logged.clear()
             self.saving_since = time.perf_counter()
 
@@ -80,7 +81,8 @@ class FlowCallback(TrainerCallback):
         worker, trainer = self.worker, self.worker.trainer
         metrics = {name: sum(values) / len(values) for name, values in self.logged.items()}
         horizon = horizon_at(worker.experiment.curriculum, step - 1)
-        metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds, step - 1)
+        whole_groups = worker.experiment.algorithm.compares_groups
+        metrics |= rollout_metrics(worker.collected, horizon, trainer.rollout_seconds - worker.sync_seconds, step - 1, whole_groups)
         update_seconds = time.perf_counter() - trainer.collected_at
         tokens = sum(len(t.prompt) + len(t.completion) for t in worker.learnt)
         metrics |= (

@@ -67,11 +67,11 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
         "completion_ids": _pad(completions, pad_token),
         "completion_mask": _pad([[1] * len(row) for row in completions], 0),
         "tool_mask": _pad(masks, 0),
-        "sampling_per_token_logps": _pad(sampled, 0.0),
+        "sampling_per_token_logps": _pad(sampled, 0.0, torch.float32),
     }
 
 
-def _pad(rows: Sequence[Sequence[float]], value: float, left: bool = False) -> torch.Tensor:
+def _pad(rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.int64, left: bool = False) -> torch.Tensor:
     longest = max(len(row) for row in rows)
     fill = [[value] * (longest - len(row)) for row in rows]
-    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)])
+    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)], dtype=dtype)

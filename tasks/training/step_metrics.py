@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.rollout.ahead import staleness
-from tasks.rollout.collector import complete_groups
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, staleness
+from tasks.training.groups import learnable_groups, zero_variance
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int) -> dict[str, float]:
+def rollout_metrics(
+    trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int, whole_groups: bool = True
+) -> dict[str, float]:
     """Metrics of a batch of trajectories. Failed ones are counted and left out of everything else.
 
     Args:
@@ -18,6 +19,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         horizon: The turn limit they ran under.
         seconds: Wall time of the collection.
         step: The training step (from 0) that learns from them.
+        whole_groups: Whether the method leaves out groups with a failed member.
 
     Returns:
         rollout/... by name: success, reward, turns, shares in [0, 1] (repeated_share: turns
@@ -25,10 +27,11 @@ def rollout_metrics(trajectories: Sequence[Trajectory], horizon: int, seconds: f
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
-    groups, left_out = complete_groups(trajectories)
+    groups = learnable_groups(trajectories, whole_groups)
     metrics = {
-        "rollout/groups_left_out": float(left_out),
-        "rollout/groups_without_spread": _mean([float(max(t.reward for t in g) - min(t.reward for t in g) < 1e-9) for g in groups]),
+        "rollout/groups_left_out": float(groups.left_out),
+        "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
+        "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(sound)),
         "rollout/failed": float(len(trajectories) - len(sound)),

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 from trl import GRPOTrainer
 
 from configs.experiment import Experiment
-from tasks.rollout.collector import complete_groups
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.advantages.batch_normalisation import normalised
 from tasks.training.advantages.estimate import estimate
@@ -25,12 +24,13 @@ from tasks.training.advantages.experience import Experience, experience_of, padd
 from tasks.training.arguments import reinforcement_arguments
 from tasks.training.collecting import Collect, CollectingTrainer, mini_batch_of
 from tasks.training.critic import Critic
+from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories
 from tasks.training.values import ValueTargets, explained_variance, value_targets
 
 
-class NoWholeGroup(RuntimeError):
-    """Every group of a batch has a failed member: the infrastructure is down, and there is nothing to learn from."""
+class NothingToLearnError(RuntimeError):
+    """Nothing of a batch can be learned from: the infrastructure is down, or no first prompt leaves room for a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         """
         algorithm = experiment.algorithm
         self.begin(experiment, collect, folder, fingerprint)
+        self._micro_batch: Tensors | None = None  # the one whose loss is being computed
         arguments = reinforcement_arguments(experiment, folder)
         rows = algorithm.steps * algorithm.mini_batches * algorithm.micro_batches
         GRPOTrainer.__init__(
@@ -99,14 +100,15 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
     def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
         """Whole groups become lessons, lessons become tensors."""
         algorithm = self.experiment.algorithm
-        groups, _ = complete_groups(trajectories)
-        if self.total_count(len(groups)) == 0:
+        groups = learnable_groups(trajectories, algorithm.compares_groups)
+        if self.total_count(len(groups.kept)) == 0:
             reasons = sorted({t.reason for t in trajectories if t.reason})
-            raise NoWholeGroup(f"step {step}: none of the groups is whole, nothing can be learnt; reasons: {'; '.join(reasons[:3])}")
-        kept = [group for group in groups if spread(group) >= algorithm.least_spread]
+            wordless = f"; {groups.without_turns} episodes had no room for a first message" if groups.without_turns else ""
+            raise NothingToLearnError(f"step {step}: no group can be learned from{wordless}; reasons: {'; '.join(reasons[:3])}")
+        kept = [group for group in groups.kept if reward_range(group) >= algorithm.least_spread]
         oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
         self.batch_metrics = {
-            "update/groups_filtered": float(self.total_count(len(groups) - len(kept))),
+            "update/groups_filtered": float(self.total_count(len(groups.kept) - len(kept))),
             "update/staleness_largest": float((step - oldest + 1) * self.updates_per_step - 1),
         }
         lessons = self._lessons([t for group in kept for t in group])
@@ -171,7 +173,7 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         tokens = self.total_count(sum(len(turn.tokens) for lesson in lessons for turn in lesson.trajectory.turns))
         trajectories = self.total_count(len(lessons))
         places = self.total_count(sum(int(lesson.values.mask.sum()) for lesson in lessons if lesson.values is not None))
-        if self.beta == 0 and self.critic is None:
+        if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
             # A trajectory with advantage 0 adds nothing to the gradient; its tokens still count in the mean.
             lessons = [lesson for lesson in lessons if lesson.advantages.any()]
         micro_batches = []
@@ -211,15 +213,47 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        """TRL's loss; the critic learns from the same micro-batch."""
+        """TRL's loss, less the entropy bonus; the critic learns from the same micro-batch."""
         weight = inputs.pop("loss_weight", None)
+        self._micro_batch = inputs
         loss: torch.Tensor = super()._compute_loss(model, inputs)
+        self._micro_batch = None
+        if self.experiment.algorithm.entropy_coefficient:
+            loss = loss - self.experiment.algorithm.entropy_coefficient * self._mean_entropy(inputs)
         if self.critic is not None:
             self.critic.add_gradient(inputs)
             if self.accelerator.sync_gradients:
                 warmth = self.optimizer.param_groups[0]["lr"] / self.experiment.algorithm.learning_rate
                 self._metrics["train"]["value_loss"].append(self.critic.update(warmth))
         return loss if weight is None else loss * weight
+
+    def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
+        """TRL's; within the loss it keeps the entropies, and turns the token's ratio into that of the sequence.
+
+        GSPO's variant for advantages that differ from token to token (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t]
+        with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
+        """
+        found = super()._get_per_token_logps_and_entropies(*given, **named)
+        if (inputs := self._micro_batch) is not None:
+            self._entropies = found[1]
+            if self.experiment.algorithm.ratio == "sequence":
+                logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
+                log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+                inputs["old_per_token_logps"] = logps - log_ratio
+        return found
+
+    def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
+        """This micro-batch's part of the policy's entropy per token, a mean of the same kind as that of TRL's loss."""
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        sums: torch.Tensor = (self._entropies * mask).sum(-1)
+        by = self.experiment.algorithm.normalise_by
+        if by == "tokens":
+            share = self.accelerator.num_processes * self.experiment.algorithm.mini_batches
+            mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
+        else:
+            lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
+            mean = (sums / lengths).mean() / self.current_gradient_accumulation_steps
+        return torch.as_tensor(mean)
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
@@ -243,12 +277,6 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
 
     def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
-
-
-def spread(group: Sequence[Trajectory]) -> float:
-    """The largest difference between the rewards of a group's members."""
-    rewards = [t.reward for t in group]
-    return max(rewards) - min(rewards)
 
 
 def part_of(items: Sequence[Any], part: Sequence[int]) -> list[Any]:

@@ -90,7 +90,7 @@ def run() -> list[dict[str, Any]]:
     if shutil.which("java") is None:
         print(f"sciworld: Java is not installed; run: {INSTALL}")
         return []
-    train = list(SciWorld().tasks("agentgym-train"))
+    train = list(SciWorld().tasks("agentgym-kinds-train"))
     random.Random(0).shuffle(train)
     with served("sciworld") as server:
         return _rows(server, iter(train))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from environments.client import EnvironmentClient, RefusedError
-from environments.environment import World
+from environments.environment import UnknownWorldError, World
 from environments.registry import WORLDS, load_world
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
@@ -111,5 +111,7 @@ def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folde
 
 
 def test_an_unknown_name_is_told_with_the_names_that_exist() -> None:
-    with pytest.raises(KeyError, match="textcraft"):
+    with pytest.raises(UnknownWorldError, match=r"there are: babyai, .*textcraft"):
         load_world("chess")
+    with pytest.raises(UnknownWorldError, match="no world is called 'textcarft'; did you mean 'textcraft'"):
+        load_world("textcarft")

@@ -74,3 +74,16 @@ def test_an_episode_is_played_in_the_terminal() -> None:
     assert "Goal: 3." in played.stdout
     assert "the expert would: add 2" in played.stdout
     assert played.stdout.rstrip().endswith("score 1 after 2 actions")
+
+
+def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
+    shown = run("tasks", "textcraft")
+    assert shown.returncode == 0
+    lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()[1:]}
+    assert lines["wood-test"] == ["22", "the wood family's goals in test"]
+    assert int(lines["train"][0]) > 300
+
+
+def test_the_tasks_of_a_world_that_describes_none_are_its_splits() -> None:
+    shown = run("tasks", "counting", script=True)
+    assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == ["train", "validation", "test"]

@@ -147,7 +147,7 @@ def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time
 def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWorld) -> None:
     assert requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
     for name in ("find-living-thing", "power-component"):
-        index = next(index for index in world.tasks("agentgym-test") if task(index).name == name)
+        index = next(index for index in world.tasks("agentgym-kinds-test") if task(index).name == name)
         actions, (first, trace) = solved(world, index)
         description, _, view = first.partition("\n")
         client = TheirClient(server.url)
@@ -203,13 +203,13 @@ def test_any_bytes_as_action_get_an_observation(server: LocalServer) -> None:
 
 
 def test_the_expert_reaches_the_full_reward_on_a_sample_of_the_evaluation_list(server: LocalServer, world: SciWorld) -> None:
-    solve_all(server, world, world.tasks("sciworld-200")[::20])
+    solve_all(server, world, world.tasks("sciworld-ours-200")[::20])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_expert_reaches_the_full_reward_on_the_whole_evaluation_list(server: LocalServer, world: SciWorld) -> None:
-    solve_all(server, world, world.tasks("sciworld-200"))
+    solve_all(server, world, world.tasks("sciworld-ours-200"))
 
 
 def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> None:

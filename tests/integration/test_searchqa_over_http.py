@@ -17,7 +17,7 @@ import requests
 
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 from tests.support.playing import Start, starting
 from tests.support.their_client import TheirSearchClient
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
@@ -63,7 +63,7 @@ async def play_over_http(client: EnvironmentClient, index: int, actions: Sequenc
 
 
 def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(world: SearchQA, url: str) -> None:
-    tasks = world.tasks("searchqa-400")
+    tasks = world.tasks("searchqa-ours-400")
     expected = [play(world, index) for index in tasks]
     assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tasks.provision.local import free_port
-from tasks.training.trainer import AgentTrainer
+from tasks.rollout.trajectory import Outcome
+from tasks.training.trainer import AgentTrainer, NothingToLearnError
 from tests.benchmarks import update
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment, trainer_of
@@ -111,6 +112,32 @@ def test_filtering_and_masking_leave_trajectories_out_and_say_so(policy: str, tm
     assert trainer.batch_metrics["update/groups_filtered"] == (len(batch) - len(kept)) / 4
     assert {float(x["num_items_in_batch"]) for x in tensors} == {float(sum(sum(t.policy_mask) for t in learnt))}
     assert sum(int((x["advantages"] != 0).any(dim=1).sum()) for x in tensors) <= len(learnt)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
+def test_an_episode_without_a_turn_changes_nothing_of_the_update(name: str, policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(name=name, micro_batches=2), policy, tmp_path)
+    batch = recorded_trajectories(policy, 0)
+    wordless = [
+        replace(batch[0], member=9, turns=[], outcome="truncated"),
+        replace(batch[0], group=9, member=0, turns=[], outcome="truncated"),
+    ]
+    without, given = trainer.micro_batches_of(batch, 0), trainer.micro_batches_of([*wordless, *batch], 0)
+    for ours, right in zip(given, without, strict=True):
+        assert all(torch.equal(ours[key], right[key]) for key in right)
+    with pytest.raises(NothingToLearnError, match="2 episodes had no room for a first message"):
+        trainer.micro_batches_of(wordless, 0)
+
+
+@pytest.mark.parametrize(("name", "learned"), [("grpo", 12), ("rloo", 12), ("gigpo", 12), ("reinforce++", 15), ("ppo", 15)])
+def test_a_failed_member_costs_its_group_only_where_members_are_compared(name: str, learned: int, policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(name=name, micro_batches=1), policy, tmp_path)
+    batch = recorded_trajectories(policy, 0)
+    batch[5].outcome = Outcome.FAILED
+    [tensors] = trainer.micro_batches_of(batch, 0)
+    sound = [t for t in batch if t.outcome is not Outcome.FAILED and (learned == 15 or t.group != batch[5].group)]
+    assert len(sound) == learned
+    assert float(tensors["num_items_in_batch"]) == sum(sum(t.policy_mask) for t in sound)
 
 
 def test_the_gradient_is_that_of_stock_trl_on_the_same_trajectories() -> None:

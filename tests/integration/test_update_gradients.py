@@ -21,13 +21,21 @@ from tests.support.tiny_policy import build_tiny_policy
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
 
+GSPO = {"ratio": "sequence", "normalise_by": "trajectory", "clip_low": 0.05, "clip_high": 0.08}
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
     "rloo": {"name": "rloo"},
     "reinforce++": {"name": "reinforce++", "discount": 0.9, "kl_coefficient": 0.3, "kl_in": "reward"},
     "ppo": {"name": "ppo", "discount": 0.95, "gae_decay": 0.8, "truncated": "bootstrapped", "critic__value_clip": 0.05},
     "gigpo": {"name": "gigpo", "step_weight": 0.7},
-    "gspo": {"ratio": "sequence", "normalise_by": "trajectory", "clip_low": 0.05, "clip_high": 0.08},
+    "gspo": GSPO,
+    "gspo with ppo": {**GSPO, "name": "ppo", "discount": 0.95, "gae_decay": 0.8, "truncated": "scored"},
+    "gspo with reinforce++": {**GSPO, "name": "reinforce++", "discount": 0.9},
+    "gspo with gigpo": {**GSPO, "name": "gigpo"},
+    "gspo, truncated importance": {**GSPO, "importance_correction": "truncated", "importance_cap": 1.1},
+    "entropy, mean over tokens": {"entropy_coefficient": 0.5},
+    "entropy, mean over trajectories": {"entropy_coefficient": 0.5, "normalise_by": "trajectory"},
+    "entropy, constant length": {"entropy_coefficient": 30.0, "normalise_by": "constant"},
     "dr. grpo with a kl term": {"scale_advantages": "none", "normalise_by": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
     "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
     "cut episodes masked": {"truncated": "masked", "normalise_by": "trajectory"},
@@ -88,11 +96,15 @@ def test_every_update_has_the_gradient_of_the_formulas(case: str, policy: str, t
 # The reference. One trajectory at a time, no padding, float64.
 
 
+def distributions(model: Any, t: Trajectory) -> torch.Tensor:
+    """Log-probabilities of all tokens at the policy's places. Shape (policy tokens, vocabulary)."""
+    logps = torch.log_softmax(model(input_ids=torch.tensor([t.prompt + t.completion])).logits[0], dim=-1)
+    return logps[len(t.prompt) - 1 : -1][torch.tensor(t.policy_mask).bool()]
+
+
 def log_probabilities(model: Any, t: Trajectory) -> torch.Tensor:
-    ids = torch.tensor([t.prompt + t.completion])
-    logps = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
-    here = torch.arange(len(t.prompt) - 1, ids.shape[1] - 1)
-    return logps[here, ids[0, here + 1]][torch.tensor(t.policy_mask).bool()]
+    written = torch.tensor([token for turn in t.turns for token in turn.tokens])
+    return distributions(model, t).gather(1, written.unsqueeze(1)).squeeze(1)
 
 
 def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
@@ -117,7 +129,8 @@ def advantages_of(batch: list[Trajectory], a: Algorithm, kl: list[torch.Tensor],
             token = [sum(a.gamma ** (u - v) * rewards[u] for u in range(v, len(rewards))) for v in range(len(rewards))]
         elif a.name == "ppo":
             at = [place for place, bit in enumerate(t.policy_mask) if bit]
-            v = [float(values[i][place]) for place in at] + [float(values[i][-1]) if t.outcome is Outcome.TRUNCATED else 0.0]
+            cut = a.truncated == "bootstrapped" and t.outcome is Outcome.TRUNCATED
+            v = [float(values[i][place]) for place in at] + [float(values[i][-1]) if cut else 0.0]
             deltas = [rewards[k] + a.gamma * v[k + 1] - v[k] for k in range(len(at))]
             token = [sum((a.gamma * a.gae_decay) ** (u - k) * deltas[u] for u in range(k, len(at))) for k in range(len(at))]
         elif a.name == "gigpo":
@@ -141,7 +154,9 @@ def to_go(t: Trajectory, turn: int, gamma: float) -> float:
 
 
 def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, weight: torch.Tensor, a: Algorithm) -> torch.Tensor:
-    ratio = (new - old).mean().exp() if a.ratio == "sequence" else (new - old).exp()
+    ratio = (new - old).exp()
+    if a.ratio == "sequence":  # the sequence's, through which each token has a gradient of its own
+        ratio = (new - old).mean().exp().detach() * (new - new.detach()).exp()
     bounded = ratio.clamp(1 - a.clip_low, 1 + a.clip_high)
     gain = torch.minimum(ratio * advantage, bounded * advantage)
     if a.dual_clip is not None:
@@ -174,6 +189,9 @@ def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, A
         for i in chosen:
             new = log_probabilities(model, batch[i])
             losses = token_losses(new, old[i], torch.tensor(token[i]).double(), weights[i], a)
+            if a.entropy_coefficient:
+                every = distributions(model, batch[i])
+                losses = losses + a.entropy_coefficient * (every.exp() * every).sum(-1)
             if a.kl_in == "loss":
                 losses = losses + a.kl_coefficient * (new - old[i]).exp() * ((before[i] - new).exp() - (before[i] - new) - 1)
             loss = loss + losses.sum() / (len(raw[i]) if a.normalise_by == "trajectory" else 1) / count
@@ -191,7 +209,9 @@ def critic_gradients(critic: Any, lessons: list[tuple[Trajectory, list[float], t
         new = values_of(critic, t)
         at = [place for place, bit in enumerate(t.policy_mask) if bit]
         goal = {place: float(old[place]) + advantage for place, advantage in zip(at, advantages, strict=True)}
-        for end in t.turn_ends[:-1]:  # what follows a turn is worth what its successor's first token is
+        for end in (
+            t.turn_ends[:-1] if a.truncated == "bootstrapped" else []
+        ):  # what follows a turn is worth what its successor's first token is
             goal[end + 1] = goal[min(place for place in at if place > end)]
         for place, right in goal.items():
             near = old[place] + (new[place] - old[place]).clamp(-a.critic.value_clip, a.critic.value_clip)

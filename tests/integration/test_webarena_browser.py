@@ -111,6 +111,17 @@ def test_interleaved_sessions_are_as_each_would_be_alone(world: WebArena) -> Non
 # -- actions
 
 
+def test_actions_with_words_after_them_do_the_same(session: WebArenaEnvironment) -> None:
+    for intent in ("What does the", "Buy one"):
+        session.reset(task_about(intent))
+        for _ in range(30):
+            action = session.oracle_action()
+            step = session.step(f"In summary, the next action I will perform is ```{action} where [2] is link 'X'.```")
+            if step.done:
+                break
+        assert (step.reward, step.done) == (1.0, True)
+
+
 def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(session: WebArenaEnvironment) -> None:
     session.reset(task_about("Put "))
     seen = play(session, "type [<textbox 'Search products'>] [rug] [0]")

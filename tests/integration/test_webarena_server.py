@@ -217,7 +217,7 @@ def test_memory_stays_flat_over_episodes() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
-    indices = WebArena({}).tasks("webarena-50")
+    indices = WebArena({}).tasks("webarena-ours-50")
     with ThreadPoolExecutor(4) as pool:
         rewards = dict(zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True))
     assert rewards == dict.fromkeys(indices, 1.0)

@@ -87,6 +87,18 @@ def test_states_are_equal_where_the_policy_saw_the_same() -> None:
     assert states[0][2] == -1
 
 
+def test_states_with_a_key_of_the_world_are_told_apart_by_it_whatever_the_policy_saw() -> None:
+    one, other = (trajectory(0, (1, 1, 0), (1, 1, 0), (1, 0, 0), seen=("x", "y", "y")) for _ in range(2))
+    for turn, key in zip([*one.turns, *other.turns], ["s", "a", "b", "s", "b", "y"], strict=True):
+        turn.state_key = key
+    states = experience_of([one, other]).states.tolist()
+    assert states[0][0] == states[1][0]
+    assert states[0][2] == states[1][1] != states[0][1]
+    other.turns[2].state_key = ""  # no key: known by what was seen, which is no key
+    assert len({*map(tuple, states), tuple(experience_of([one, other]).states[1].tolist())}) == 2
+    assert len({*states[0], *states[1]}) == 4
+
+
 # Worked by hand
 
 

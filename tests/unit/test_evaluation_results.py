@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
-from tasks.evaluation.estimates import Tally, pass_at_k, success_rate
+from tasks.evaluation.statistics import Tally, pass_at_k, success_rate
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from environments.protocol import Reply
 from environments.server.fair_shares import LONG_SILENT_S, MOST_NAMES, SILENT_S, UNUSED_S, WAITING_S
 from environments.server.sessions import Sessions
-from tests.unit.test_sessions import Clock, make
+from tests.support.echo_sessions import Clock, make
 
 HERE = "127.0.0.1"
 

@@ -125,6 +125,7 @@ def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_pat
         ({"algorithm.name": "rloo", "algorithm.scale_advantages": "group"}, "scale_advantages: group is for grpo and gigpo, not rloo"),
         ({"algorithm.truncated": "bootstrapped"}, "needs the critic of ppo"),
         ({"algorithm.ratio": "sequence", "algorithm.normalise_by": "tokens"}, "set normalise_by: trajectory"),
+        ({"algorithm.dual_clip": 1.1}, "dual_clip (1.1) below 1 + clip_high (1.2) would also clip where the advantage is positive"),
         ({"algorithm.kl_in": "reward"}, "kl_coefficient is 0"),
         ({"algorithm.name": "agentevol", "algorithm.offline.trajectories": "x"}, "agentevol explores by itself"),
         ({"algorithm.name": "pppo"}, "algorithm.name: Input should be 'grpo', 'rloo'"),

@@ -9,8 +9,8 @@ import pytest
 from configs.recipe import load_recipe
 from flows.methods import METHODS
 from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.estimates import Tally, mean, success_rate
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
+from tasks.evaluation.statistics import Tally, mean, success_rate
 
 
 def measured(step: int, *successes: int) -> EvaluationResult:

@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from configs.collection import Source
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
+from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
 from configs.renamed_fields import RENAMED
+from flows.collect_arguments import collection_arguments
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -48,6 +50,97 @@ def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, 
     with pytest.raises(RecipeError) as problem:
         load_recipe("quickstart", overrides)
     assert said in str(problem.value)
+
+
+def test_a_wrong_override_is_blamed_and_not_the_file() -> None:
+    with pytest.raises(RecipeError) as problem:
+        load_recipe("quickstart", {"seeds.training": 3, "algorithm.steps": "many"})
+    first = str(problem.value).splitlines()[0]
+    assert first == "this override of quickstart.yaml cannot be used: algorithm.steps = 'many'"
+    with pytest.raises(RecipeError, match=r"override of quickstart.yaml cannot be used: rollout.turn_tokens = 4096"):
+        load_recipe("quickstart", {"rollout.turn_tokens": 4096})  # which does not fit to another field
+
+
+def test_a_wrong_file_is_blamed_whatever_is_overridden(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("curriculum: {kind: fixed, horizon: 0}\nalgorithm: {steps: 3}\n")
+    with pytest.raises(RecipeError, match=f"{path} is not a valid recipe:\n  curriculum.horizon"):
+        load_recipe(str(path), {"seeds.training": 3})
+
+
+CHECKPOINT = {"policy.dtype": "float16", "rollout.turn_tokens": 33, "rollout.trajectory_tokens": 777}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    folder = tmp_path / "checkpoints" / "step-000004"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    write_recipe(folder, load_recipe("quickstart", CHECKPOINT))
+    return str(folder)
+
+
+def test_a_recipe_that_starts_from_a_checkpoint_uses_its_format(checkpoint: str) -> None:
+    recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint})
+    assert (recipe.policy.action_format, recipe.policy.instruction, recipe.policy.dtype) == ("bare", False, "float16")
+    assert (recipe.rollout.turn_tokens, recipe.rollout.trajectory_tokens) == (33, 777)
+    other = load_recipe("textcraft-qwen2.5-3b")
+    assert (other.policy.action_format, other.rollout.trajectory_tokens) == ("react", 10752)
+
+
+def test_what_is_said_beside_the_checkpoint_wins_over_its_format(checkpoint: str, tmp_path: Path) -> None:
+    recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint, "policy.dtype": "float32", "rollout.turn_tokens": 44})
+    assert (recipe.policy.dtype, recipe.rollout.turn_tokens, recipe.policy.action_format) == ("float32", 44, "bare")
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"policy: {{model: {checkpoint}, dtype: float32}}\ncurriculum: {{kind: fixed, horizon: 3}}\nalgorithm: {{steps: 3}}\n")
+    assert load_recipe(str(path)).policy.dtype == "float32"
+    assert load_recipe(str(path)).policy.action_format == "bare"
+
+
+def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_evaluations(
+    checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection, _ = collection_arguments(["textcraft", "--model", checkpoint, "--tasks", "wood-test"])
+    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("bare", False, "float16")
+    assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
+    assert (collection.horizon, collection.temperature) == (16, 1.0)
+    assert "turn_tokens 33" in capsys.readouterr().err
+    told = [
+        "--action-format",
+        "react",
+        "--instruction",
+        "--dtype",
+        "float32",
+        "--horizon",
+        "5",
+        "--temperature",
+        "0",
+        "--rollout.turn_tokens",
+        "9",
+    ]
+    collection, _ = collection_arguments(["textcraft", "--model", checkpoint, *told])
+    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("react", True, "float32")
+    assert (collection.horizon, collection.temperature, collection.rollout.turn_tokens) == (5, 0.0, 9)
+    assert collection.rollout.trajectory_tokens == 777
+
+
+def test_a_recipe_in_a_checkpoint_that_is_not_understood_is_named(checkpoint: str) -> None:
+    (Path(checkpoint) / "recipe.yaml").write_text("algorithm: {steps: never}\n")
+    with pytest.raises(RecipeError, match=r"recipe.yaml, which says how the checkpoint is to be used, is not understood"):
+        load_recipe("quickstart", {"policy.model": checkpoint})
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B-Instruct", "gpt2"])
+def test_a_name_of_the_hub_is_left_to_the_hub(name: str) -> None:
+    check_model(name)
+
+
+def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(checkpoint: str, tmp_path: Path) -> None:
+    for wrong in (Path(checkpoint).with_name("step-000009"), tmp_path, Path(checkpoint).parent):
+        with pytest.raises(ModelError, match=f"the checkpoints of this run are in {Path(checkpoint).parent}: step-000004"):
+            check_model(str(wrong))
+    with pytest.raises(ModelError, match=r"there is no folder \./nowhere; give the folder of a checkpoint"):
+        check_model("./nowhere")
 
 
 def test_every_renamed_field_is_gone_and_its_new_name_is_a_field() -> None:

@@ -6,9 +6,9 @@ import matplotlib.image
 import pytest
 
 from tasks.evaluation.benchmark import EvaluationResult, evaluate
-from tasks.evaluation.estimates import difference
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import change, markdown_table, seeds_table, share, text_table
+from tasks.evaluation.statistics import difference
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 

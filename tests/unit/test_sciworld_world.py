@@ -82,6 +82,16 @@ def test_a_failed_task_ends_with_what_it_had_earned_and_nothing_is_taken_away(wo
     session.close()
 
 
+def test_a_failed_task_is_worth_minus_one_under_agentgyms_rules_whatever_it_had_earned(world: SciWorld) -> None:
+    session = SciWorldEnvironment(world._pool, {}, "agentgym")
+    session.reset(index_of("chemistry-mix-paint-secondary-color", 35))
+    earned = session.step("look around").reward
+    assert earned > 0
+    last = session.step("focus on agent")
+    assert (earned + last.reward, session.score, last.done) == (pytest.approx(-1.0), -1.0, True)
+    session.close()
+
+
 def test_progress_is_paid_once(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("boil", 3))

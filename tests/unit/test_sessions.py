@@ -4,57 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.environment import Split, Step, TaskIndexError
-from environments.server.metrics import Metrics
-from environments.server.sessions import Sessions
-
-
-class Echo:
-    """A world whose observation is the action; it remembers which of its episodes are open."""
-
-    name, version, instruction = "echo", "1", ""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    def tasks(self, split: Split) -> range:
-        return range(10)
-
-    def create(self) -> EchoEpisode:
-        self.open += 1
-        return EchoEpisode(self)
-
-
-class EchoEpisode:
-    def __init__(self, world: Echo) -> None:
-        self.world = world
-        self.performed: list[str] = []
-
-    def reset(self, index: int) -> str:
-        if index not in self.world.tasks("train"):
-            raise TaskIndexError(f"no task {index}")
-        return f"task {index}"
-
-    def step(self, action: str) -> Step:
-        self.performed.append(action)
-        return Step(f"{len(self.performed)}: {action}", 0.0, False)
-
-    def oracle_action(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        self.world.open -= 1
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(world: Echo | None = None, clock: Clock | None = None, **options: object) -> Sessions:
-    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or Clock(), **options)  # type: ignore[arg-type]
+from tests.support.echo_sessions import Clock, Echo, EchoEpisode, make
 
 
 def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
@@ -199,3 +149,29 @@ def test_a_session_keeps_a_digest_in_place_of_the_action() -> None:
     kept = [getattr(session, name) for name in session.__slots__ if isinstance(getattr(session, name), str | bytes)]
     assert max(len(value) for value in kept) < 100
     assert sessions.answer("step", (ref, 0, action + "x")).status == 409
+
+
+class Keyed(EchoEpisode):
+    def state_key(self) -> str:
+        return str(sorted(self.performed))
+
+
+class KeyedEcho(Echo):
+    def create(self) -> Keyed:
+        self.open += 1
+        return Keyed(self)
+
+
+def test_replies_carry_a_digest_of_the_state_where_the_world_tells_one() -> None:
+    sessions = make(KeyedEcho())
+    begun = [sessions.answer("create", (1, None)) for _ in range(2)]
+    assert begun[0].state_key == begun[1].state_key != ""
+    keys = [
+        [begun[i].state_key, *(sessions.answer("step", (begun[i].session, turn, action)).state_key for turn, action in enumerate(actions))]
+        for i, actions in enumerate((("a", "b"), ("b", "a")))
+    ]
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]
+    assert keys[0][2] == keys[1][2] != keys[0][1]
+    assert sessions.answer("step", (begun[0].session, 1, "b")).state_key == keys[0][2]  # a repeated turn
+    assert make().answer("create", (1, None)).state_key == ""

@@ -240,3 +240,13 @@ def test_interleaved_sessions_play_as_each_would_alone(episodes: list[tuple[int,
 def test_the_instruction_names_every_form_of_action() -> None:
     for form in ("get N item", "craft N item using N item, N item", "inventory"):
         assert form in TextCraft.instruction
+
+
+def test_the_state_is_what_is_held_however_it_came() -> None:
+    one, other = begin(), begin()
+    assert one.state_key() == other.state_key()
+    play(one, "get 2 oak log", "get 1 stone")
+    play(other, "get 1 stone", "get 1 oak log", "inventory", "get 1 oak log", "nonsense")
+    assert one.state_key() == other.state_key()
+    play(other, "get 1 stone")
+    assert one.state_key() != other.state_key()

@@ -61,6 +61,49 @@ def test_the_published_forms(text: str, meant: object) -> None:
     assert parse_action(text) == meant
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("click [2] where [2] is link 'X'", Click(2)),
+        ("click [2].", Click(2)),
+        ("click [ 2 ] to open [it]", Click(2)),
+        ("click 2, the link", Click(2)),
+        ("hover [3] x", Hover(3)),
+        ("scroll [down] now", Scroll("down")),
+        ("scroll down, please", Scroll("down")),
+        ("scroll [Up].", Scroll("up")),
+        ("tab_focus [1] (the shop)", TabFocus(1)),
+        ("press [Ctrl+v] to paste [it]", Press(("Control",), "v")),
+        ("press []]", Press((), "]")),
+        ("press [Control+]] now", Press(("Control",), "]")),
+        ("goto [http://shop.test/] and look", Goto("http://shop.test/")),
+        ("goto http://shop.test/ and look", Goto("http://shop.test/")),
+        ("go_back to the list", GoBack()),
+        ("go_forward.", GoForward()),
+        ("new_tab [http://shop.test/]", NewTab()),
+        ("close_tab now", CloseTab()),
+        ("stop [$12.50].", Stop("$12.50")),
+        ("stop [$12.50] done", Stop("$12.50")),
+        ("stop [one] (see [1])", Stop("one")),
+        ("stop [a ] b]", Stop("a ] b")),
+        ("stop [a [ b]", Stop("a [ b")),
+        ("stop [42", Stop("42")),
+        ("stop.", Stop("")),
+        ("stop N/A", Stop("N/A")),
+        ("type [7] [red lamp] where [7] is textbox 'Search'", Type(7, "red lamp", True)),
+        ("type [7] [red lamp] [0] where [7] is textbox 'Search [x]'", Type(7, "red lamp", False)),
+        ("type [7] [red lamp].", Type(7, "red lamp", True)),
+        ("type [7] [red lamp] [press_enter_after=0] done", Type(7, "red lamp", False)),
+        ("type [7] [a ] b] [0]", Type(7, "a ] b", False)),
+        ("type [7] [a [ b] [0]", Type(7, "a [ b", False)),
+        ("type [7][red lamp][1]", Type(7, "red lamp", True)),
+    ],
+)
+def test_what_follows_the_bracket_after_the_verb_is_left_alone(text: str, meant: object) -> None:
+    assert parse_action(text) == meant
+    assert parse_action(f"I see it.\n```{text}```") == meant
+
+
 def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
     reply = "I see the link.\nIn summary, the next action I will perform is ```click [4]```. Not ```click [5]```."
     assert parse_action(reply) == Click(4)
@@ -78,6 +121,11 @@ def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
         ("click [-1]", "needs a number"),
         ("click [٣]", "needs a number"),
         ("click [" + "9" * 5000 + "]", "needs a number"),
+        ("click [1 2]", "needs a number"),
+        ("click [12x]", "needs a number"),
+        ("click 1.5", "needs a number"),
+        ("stop: I would click [5]", "stop [answer]"),
+        ("type [3] text", "type [12] [some text] [1]"),
         ("type [3]", "type [12] [some text] [1]"),
         ("type [3] [\x07]", "no keyboard writes"),
         ("type [3] [" + "x" * 6000 + "]", "can be typed at once"),

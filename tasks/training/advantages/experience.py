@@ -57,17 +57,21 @@ class Experience:
 def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
     """The experience of some trajectories, without values and penalties.
 
-    The state that a turn begins in is known by the observation that the policy then saw; two turns began in the same state when those
-    texts are equal.
+    The state that a turn begins in is known by the world's key of it; where the world tells none, by the observation that the policy then
+    saw: two turns began in the same state when those texts are equal.
     """
-    numbers: dict[str, int] = {}
-    states = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
+    numbers: dict[tuple[bool, str], int] = {}
+    seen = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
+    states = [
+        [(bool(turn.state_key), turn.state_key or text) for turn, text in zip(t.turns, texts, strict=True)]
+        for t, texts in zip(trajectories, seen, strict=True)
+    ]
     return Experience(
         rewards=padded([[turn.reward for turn in t.turns] for t in trajectories], 0.0, torch.float64),
         turn_ends=padded([t.turn_ends for t in trajectories], -1, torch.long),
         policy_mask=padded([t.policy_mask for t in trajectories], 0, torch.bool),
         groups=torch.tensor([t.group for t in trajectories], dtype=torch.long),
-        states=padded([[numbers.setdefault(text, len(numbers)) for text in texts] for texts in states], -1, torch.long),
+        states=padded([[numbers.setdefault(state, len(numbers)) for state in row] for row in states], -1, torch.long),
     )
 
 

@@ -1,0 +1,56 @@
+"""What can be known to be wrong before anything is started or built: a task list that does not exist, a model that is not there."""
+
+from __future__ import annotations
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from configs.model_folder import ModelError, check_model
+from configs.recipe import RecipeError
+from environments.registry import check_task_list
+
+
+def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
+    """Checks the names in a recipe.
+
+    Raises:
+        RecipeError: A name of a task list or a model's folder is wrong; the message says which there are.
+    """
+    policy, world = experiment.policy, experiment.environment
+    lists = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
+    if policy.model == "starter":
+        lists["policy.starter.tasks"] = policy.starter.tasks
+    else:
+        check_policy("policy.model", policy.model)
+    check_task_lists(world.name, lists, infrastructure)
+
+
+def check_task_lists(world: str, lists: dict[str, str], infrastructure: InfraSettings) -> None:
+    """Looks task lists up in what the world's package says of itself; servers that run elsewhere are asked later, by who needs them.
+
+    Args:
+        world: Its name.
+        lists: Where a list is named, e.g. "evaluation.tasks", to its name.
+        infrastructure: Says whether the world is served elsewhere.
+
+    Raises:
+        RecipeError: A list does not exist.
+    """
+    if infrastructure.environment_urls:
+        return
+    for field, name in lists.items():
+        try:
+            check_task_list(world, name)
+        except KeyError as problem:
+            raise RecipeError(f"{field}: {problem.args[0]}. `python -m environments tasks {world}` says what each holds.") from None
+
+
+def check_policy(field: str, model: str) -> None:
+    """Looks whether a model's folder is there.
+
+    Raises:
+        RecipeError: It is not; the message begins with `field`.
+    """
+    try:
+        check_model(model)
+    except ModelError as problem:
+        raise RecipeError(f"{field}: {problem}") from None

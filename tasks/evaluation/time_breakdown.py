@@ -1,0 +1,57 @@
+"""Wall time of a run, broken down by what it was spent on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+# What a run is for; everything else is orchestration.
+WORK = ("starter policy", "rollouts", "updates", "weight sync", "checkpoints", "evaluation")
+
+
+@dataclass(slots=True)
+class TimeBreakdown:
+    """Seconds by part since the process began.
+
+    Attributes:
+        began: Start of the process, in seconds since the epoch: imports count.
+        parts: Name to seconds.
+    """
+
+    began: float = field(default_factory=lambda: psutil.Process().create_time())
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Counts seconds under a part."""
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Counts the time that the block takes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began)
+
+    @property
+    def worked(self) -> bool:
+        """Whether any time went into what a run is for."""
+        return any(part in self.parts for part in WORK)
+
+    def table(self) -> str:
+        """The parts with their shares, work first, and what orchestration took of the whole; parts not measured are in "other"."""
+        total = time.time() - self.began
+        work = {name: self.parts[name] for name in WORK if name in self.parts}
+        orchestration = {name: seconds for name, seconds in self.parts.items() if name not in WORK}
+        orchestration["other"] = max(0.0, total - sum(self.parts.values()))
+        rows = [*work.items(), *sorted(orchestration.items(), key=lambda row: -row[1])]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"  {name:<{width}}  {seconds:7.1f} s  {seconds / total:5.1%}" for name, seconds in rows]
+        spent = sum(orchestration.values())
+        lines.append(f"Orchestration (all but {', '.join(work)}): {spent:.1f} of {total:.1f} s = {spent / total:.1%}")
+        return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""The flows' commands: what is wrong is said before anything is started, and SIGTERM ends them as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.rollout.trajectory_parquet import read_trajectories
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 240.0
+
+
+def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
+    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["flows.scaling_inter", "quickstart", "--evaluation.tasks", "wood-tset"],
+            "evaluation.tasks: textcraft has no task list 'wood-tset'",
+        ),
+        (
+            ["flows.scaling_inter", "babyai-qwen2.5-7b", "--environment.train_tasks", "x"],
+            "environment.train_tasks: babyai has no task list",
+        ),
+        (["flows.seeds", "quickstart", "--policy.starter.tasks", "x"], "policy.starter.tasks: textcraft has no task list 'x'"),
+        (["flows.methods", "methods", "--policy.model", "/no/such/folder"], "policy.model: there is no folder /no/such/folder"),
+        (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
+        (["flows.collect", "textcraft", "--model", "runs/x/checkpoints/step-000001"], "--model: there is no folder runs/x/checkpoints"),
+        (["flows.scaling_inter", "quickstart", "--algorithm.steps", "many"], "override of quickstart.yaml cannot be used: algorithm.steps"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_started(words: list[str], said: str, tmp_path: Path) -> None:
+    refused = command(tmp_path / "runs", *words)
+    assert refused.returncode != 0
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_collection_with_what_is_finished_on_disk_and_the_same_command_continues(tmp_path: Path) -> None:
+    words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
+    with (tmp_path / "terminal.log").open("wb") as log:
+        run = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not list((tmp_path / "out").glob("part-*.parquet")):
+            assert run.poll() is None, (tmp_path / "terminal.log").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        everyone = psutil.Process(run.pid).children(recursive=True)
+        run.terminate()
+        assert run.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    finally:
+        run.kill()
+    _, alive = psutil.wait_procs(everyone, timeout=15)
+    assert alive == []
+    shown = (tmp_path / "terminal.log").read_text()
+    assert "Terminated. The same command continues from here." in shown
+    assert "Traceback" not in shown
+    stored = [each for part in sorted((tmp_path / "out").glob("part-*.parquet")) for each in read_trajectories(part)]
+    assert 0 < len(stored) < 1200
+    again = command(tmp_path / "runs", *words)
+    assert again.returncode == 0, again.stderr
+    assert f"({len(stored)} before)" in again.stdout

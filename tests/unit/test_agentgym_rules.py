@@ -1,0 +1,209 @@
+"""What each world does under AgentGym's rules, and that the choice is refused where there is none."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from configs.rules import Rules
+from environments.babyai.levels import LEVELS
+from environments.babyai.tasks import task_list as babyai_list
+from environments.babyai.world import BabyAI
+from environments.environment import Step, WorldError
+from environments.registry import load_world
+from environments.searchqa.settings import Settings
+from environments.searchqa.world import SearchQA
+from environments.task_lists import named
+from environments.textcraft.tasks import goals, needed_recipes, task_list
+from environments.textcraft.world import TextCraft, TextCraftEnvironment
+from environments.webarena.world import WebArena
+from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
+
+RECORDED = json.loads(Path(__file__).with_name("babyai_agentgym_rules.json").read_text())
+"""Episodes of random actions recorded from AgentGym's own BabyAI wrapper on minigrid 3.2.0: a digest of every observation, the rewards that
+are not 0 by turn, the score and whether it was done at the end. Episodes in which its numbers of things disagree with its own description
+are left out."""
+GUESS, RIGHT = "<answer>Quito</answer>", "<answer>Lima</answer>"
+
+
+def digest(observation: str) -> str:
+    return sha256(observation.encode()).hexdigest()[:12]
+
+
+def crafting(rules: Rules, wanted: str) -> TextCraftEnvironment:
+    session = TextCraft(rules).create()
+    session.reset(goals().index(wanted))
+    return session
+
+
+# BabyAI
+
+
+@pytest.mark.parametrize("episode", RECORDED, ids=lambda episode: f"{LEVELS[episode['index'] % 40]}-{episode['index'] // 40}")
+def test_babyai_plays_as_agentgyms_own_wrapper(episode: dict[str, object]) -> None:
+    session = BabyAI("agentgym").create()
+    index, actions, rewards = episode["index"], episode["actions"], episode["rewards"]
+    assert isinstance(index, int)
+    assert isinstance(actions, list)
+    assert isinstance(rewards, dict)
+    assert digest(session.reset(index)) == episode["first"]
+    steps = [session.step(action) for action in actions]
+    assert [digest(step.observation) for step in steps] == episode["observations"]
+    assert {str(turn): step.reward for turn, step in enumerate(steps) if step.reward} == rewards
+    assert (session.score, [step.done for step in steps]) == (episode["score"], [False] * (len(steps) - 1) + [episode["done"]])
+
+
+def test_the_recorded_episodes_hold_every_ending_and_every_level() -> None:
+    assert {episode["index"] % 40 for episode in RECORDED} == set(range(40))
+    rejected = [episode for episode in RECORDED if episode["score"] and not episode["done"]]
+    assert len(rejected) >= 5
+    assert sum(episode["done"] for episode in RECORDED) >= 10
+
+
+def test_babyais_random_episodes_are_won_more_often_by_our_rules() -> None:
+    def won(rules: Rules, index: int) -> bool:
+        session, rng = BabyAI(rules).create(), random.Random(index)
+        seen = session.reset(index)
+        for _ in range(30):
+            offered = re.findall(r'"([^"]+)"', seen.rpartition("Available actions: [")[2])
+            step = session.step(rng.choice([*offered, "dance"]))
+            if step.done:
+                return session.score > 0
+            seen = step.observation
+        return False
+
+    # AgentGym's own wrapper, with the same actions: 34.
+    assert [sum(won(rules, index) for index in range(160)) for rules in ("ours", "agentgym")] == [51, 34]
+
+
+def test_babyais_goals_hide_their_order_under_agentgyms_rules_and_the_instruction_does_not_promise_it() -> None:
+    index = next(index for index in babyai_list("test") if ", then " in BabyAI().create().reset(index).partition("\n")[0])
+    ours, theirs = (BabyAI(rules).create().reset(index).partition("\n")[0] for rules in ("ours", "agentgym"))
+    assert theirs == ours.replace("then", "and").replace("after you", "and") != ours
+    assert "order" in BabyAI().instruction
+    assert "order" not in BabyAI("agentgym").instruction
+
+
+def test_a_babyai_mission_done_on_the_way_is_lost_under_agentgyms_rules() -> None:
+    """Opening the door is the mission; the action then walks on through it."""
+    session = BabyAI("agentgym").create()
+    session.reset(40 + LEVELS.index("OpenRedDoor"))
+    session.step("go to red closed door 1")
+    step = session.step("toggle and go through red closed door 1")
+    assert (step.reward, step.done, session.score) == (0.0, False, 0.0)
+
+
+# TextCraft
+
+
+@pytest.mark.parametrize("count", ["1", "7", ""])
+def test_any_count_of_what_is_crafted_wins_in_textcraft_under_agentgyms_rules(count: str) -> None:
+    theirs, ours = crafting("agentgym", "oak planks"), crafting("ours", "oak planks")
+    action = f"craft {count} oak planks using 1 oak logs"
+    for session in (theirs, ours):
+        session.step("get 1 oak logs")
+    assert theirs.step(action) == Step("Crafted 4 minecraft:oak_planks", 1.0, True)
+    refused = ours.step(action)
+    assert (refused.reward, refused.done) == (0.0, False)
+    assert ours.step("craft 4 oak planks using 1 oak logs").done
+
+
+def test_textcraft_mixes_no_kinds_in_one_ingredient_under_agentgyms_rules() -> None:
+    [recipe] = needed_recipes("stick")[:1]
+    assert dict(recipe.ingredients) == {"planks": 2}
+    for rules, earned in (("ours", 1.0), ("agentgym", 0.0)):
+        session = crafting(rules, "stick")
+        for wood in ("oak", "birch"):
+            session.step(f"get 1 {wood} logs")
+            session.step(f"craft 4 {wood} planks using 1 {wood} logs")
+        assert session.step("craft 4 stick using 1 oak planks, 1 birch planks").reward == earned
+
+
+def test_textcraft_is_solved_by_its_oracle_under_agentgyms_rules_too() -> None:
+    for index in task_list("test")[:20]:
+        session, score = TextCraft("agentgym").create(), 0.0
+        session.reset(index)
+        while not score:
+            score = session.step(session.oracle_action()).reward
+
+
+# SearchQA
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from environments.searchqa.published import build_published
+
+    folder = tmp_path_factory.mktemp("searchqa")
+    files = {"nq-test": write_lines(folder / "test.jsonl", QUESTIONS)}
+    build_published(folder / "library", write_corpus(folder / "corpus.jsonl", CORPUS), files)
+    return folder / "library"
+
+
+def test_searchqa_takes_any_number_of_answers_and_the_last_of_a_message_under_agentgyms_rules(library: Path) -> None:
+    world = SearchQA(Settings(library), rules="agentgym")
+    session = world.create()
+    assert session.reset(0) == "Question: what is the capital of peru"
+    assert [(step.reward, step.done) for step in (session.step(GUESS), session.step(f"{RIGHT} or {GUESS}"))] == [(0.0, False)] * 2
+    last = session.step(f"{GUESS} no, {RIGHT}")
+    assert (last.reward, last.done) == (1.0, True)
+    assert "one attempt" not in world.instruction
+    ours = SearchQA(Settings(library)).create()
+    ours.reset(0)
+    assert ours.step(f"{RIGHT} or {GUESS}").reward == 1.0
+
+
+def test_a_search_before_the_answers_of_a_message_is_performed_under_agentgyms_rules(library: Path) -> None:
+    session = SearchQA(Settings(library), rules="agentgym").create()
+    session.reset(0)
+    assert session.step(f"<search>Peru</search> {RIGHT}").observation.startswith("<information>")
+
+
+# All
+
+
+@pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft"])
+def test_the_rules_are_part_of_a_worlds_version(name: str) -> None:
+    ours, theirs = load_world(name), load_world(name, "agentgym")
+    assert theirs.version == f"{ours.version}-agentgym"
+
+
+def test_a_world_without_a_choice_of_rules_says_so() -> None:
+    with pytest.raises(WorldError, match=r"webarena has one set of rules.*rules: ours"):
+        load_world("webarena", "agentgym")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("babyai", "babyai-90", "babyai-ours-90"),
+        ("sciworld", "sciworld-200", "sciworld-ours-200"),
+        ("sciworld", "agentgym-train", "agentgym-kinds-train"),
+        ("textcraft", "textcraft-100", "textcraft-ours-100"),
+    ],
+)
+def test_a_list_of_the_papers_size_says_that_it_is_ours_and_its_old_name_is_refused_with_the_new_one(name: str, old: str, new: str) -> None:
+    world = load_world(name)
+    assert world.tasks(new)
+    with pytest.raises(KeyError, match=f"'{old}' is now called '{new}', since its tasks are not the paper's"):
+        world.tasks(old)
+
+
+def test_the_lists_of_webarena_and_searchqa_say_it_too(library: Path) -> None:
+    assert len(WebArena({}).tasks("webarena-ours-50")) == 50
+    with pytest.raises(KeyError, match="webarena-ours-50"):
+        WebArena({}).tasks("webarena-50")
+    world = SearchQA(Settings(library))
+    with pytest.raises(KeyError, match="searchqa-ours-400"):
+        world.tasks("searchqa-400")
+    assert world.tasks("searchqa-ours-400") == world.tasks("test")
+
+
+def test_a_list_spelt_wrong_is_refused_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match="no task list 'validaton'; did you mean 'validation'"):
+        named({"train": (1,), "validation": (2,)}, "validaton", "chess")

@@ -1,0 +1,46 @@
+"""What of a batch is learned from: failed members, members that said nothing, rewards that do not differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.training.groups import learnable_groups, reward_range, zero_variance
+from tasks.training.step_metrics import rollout_metrics
+
+
+def ended(group: int, member: int, outcome: Outcome = Outcome.FINISHED, turns: int = 1, reward: float = 0.0) -> Trajectory:
+    made = Trajectory("textcraft", 0, group, member, 0, 4, 0, "vllm", prompt=[1], outcome=outcome)
+    made.turns = [Turn([2], [-0.1], "look", reward=reward) for _ in range(turns)]
+    return made
+
+
+BATCH = [
+    *(ended(0, 1, reward=1.0), ended(0, 0)),
+    *(ended(1, 0), ended(1, 1, Outcome.FAILED)),
+    *(ended(2, 0, Outcome.TRUNCATED, turns=0), ended(2, 1)),
+    *(ended(3, 0, Outcome.FAILED), ended(3, 1, Outcome.FAILED)),
+    ended(4, 0, Outcome.TRUNCATED, turns=0),
+]
+
+
+@pytest.mark.parametrize(("whole", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)])
+def test_a_failed_member_costs_its_group_or_itself_and_one_without_a_turn_itself_alone(
+    whole: bool, kept: list[tuple[int, int]], left_out: int
+) -> None:
+    groups = learnable_groups(BATCH, whole)
+    assert [(t.group, t.member) for group in groups.kept for t in group] == kept
+    assert (groups.left_out, groups.without_turns) == (left_out, 2)
+
+
+def test_both_are_counted_in_the_metrics() -> None:
+    metrics = rollout_metrics(BATCH, 4, 1.0, 0, whole_groups=True)
+    assert metrics["rollout/episodes_without_turns"] == 2
+    assert metrics["rollout/groups_left_out"] == 2
+    assert metrics["rollout/failed"] == 3
+
+
+def test_rewards_that_differ_by_rounding_alone_have_no_variance() -> None:
+    assert zero_variance([ended(0, 0, reward=0.1 + 0.2), ended(0, 1, reward=0.3)])
+    assert not zero_variance([ended(0, 0), ended(0, 1, reward=0.01)])
+    assert reward_range([ended(0, 0, reward=0.25), ended(0, 1, reward=1.0)]) == 0.75

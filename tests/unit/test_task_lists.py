@@ -1,0 +1,45 @@
+"""What a world's package says of its task lists is what the world has, and saying it builds nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.registry import WORLDS, check_task_list, load_world, task_lists_of
+
+
+@pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft", "webarena"])
+def test_the_lists_that_a_package_names_are_those_that_the_world_has(name: str) -> None:
+    described, world = task_lists_of(name), load_world(name)
+    assert described is not None
+    for each in described:
+        assert len(world.tasks(each)) > 0
+    with pytest.raises(KeyError) as refusal:
+        world.tasks("no-such-list")
+    named = str(refusal.value.args[0]).partition("there are: ")[2]
+    assert set(named.split(", ")) == set(described)
+
+
+def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "test" in (task_lists_of("webarena") or {})
+    monkeypatch.setenv("WEBARENA_TASKS", "/data/tasks")
+    assert task_lists_of("webarena") is None
+
+
+def test_naming_the_lists_of_all_worlds_loads_none_of_them() -> None:
+    program = (
+        "import sys; from environments.registry import WORLDS, task_lists_of; [task_lists_of(name) for name in WORLDS]; "
+        "print(*(set(sys.modules) & {*(entry.partition(':')[0] for entry in WORLDS.values()), 'numpy', 'minigrid', 'playwright'}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == ""
+    assert len(WORLDS) == 5
+
+
+def test_a_list_that_has_another_name_now_is_refused_with_it() -> None:
+    check_task_list("textcraft", "textcraft-ours-100")
+    with pytest.raises(KeyError, match="'textcraft-100' is now called 'textcraft-ours-100'"):
+        check_task_list("textcraft", "textcraft-100")
