@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from environments.environment import AwaitedEnvironment, Environment, EpisodeOverError, Step, TaskIndexError, World
-from environments.protocol import Reply
+from environments.protocol import Reply, identity
 from environments.server.metrics import Metrics
 from environments.server.request import RequestError
 from environments.server.session import Session, digest_of
@@ -42,6 +42,7 @@ class Sessions:
         secret: bytes | None = None,
     ) -> None:
         self.world = world
+        self._identity = identity(world.name, world.version)
         self.metrics = metrics
         self.store = SessionStore(world, metrics, limit, default_lease_s, clock, SessionIds(worker, workers, secret))
 
@@ -160,7 +161,8 @@ class Sessions:
     def _open(self, lease_s: float | None, client: str, numbered: bool) -> tuple[Session, Reply]:
         session = self.store.open(lease_s, client, numbered=numbered)
         batchable = not getattr(self.world, "blocking", False)
-        reply = Reply(200, session.id, session.lease_s, self.store.free, number=session.number if numbered else None, batchable=batchable)
+        reply = Reply(200, session.id, session.lease_s, self.store.free, world=self._identity, batchable=batchable)
+        reply.number = session.number if numbered else None
         return session, reply
 
     def _opened(self, session: Session, reply: Reply) -> Reply:

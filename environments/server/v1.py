@@ -93,8 +93,16 @@ def _judge(replies: list[Reply]) -> tuple[int, Replies]:
 def pages(world: World) -> dict[str, Page]:
     """What describes the world and the dialect."""
     tasks = {split: list(world.tasks(split)) for split in SPLITS}
-    info = encode(WorldInfo(world.name, world.version, world.instruction, {split: len(indices) for split, indices in tasks.items()}))
-    openapi = encode(document(world, ITEMS))
+    description = WorldInfo(
+        world.name,
+        world.version,
+        world.instruction,
+        {split: len(indices) for split, indices in tasks.items()},
+        entry=f"{type(world).__module__}:{type(world).__qualname__}",
+        rules=getattr(world, "rules", "ours"),
+        success_score=getattr(world, "success_score", 1.0),
+    )
+    info, openapi = encode(description), encode(document(world, ITEMS))
     tag = getattr(world, "tag", None)
 
     async def describe(_: dict[str, str]) -> Answer:
