@@ -79,7 +79,8 @@ def image_archive() -> bytes:
         archive.add(library, filter=chosen)
         for package in imported_packages():
             archive.add(package, f"/srv/{package.name}")
-        archive.add(ROOT / "environments", "/srv/environments")
+        for ours_too in ("configs", "environments"):
+            archive.add(ROOT / ours_too, f"/srv/{ours_too}")
         extensions = [*(library / "lib-dynload").glob("*.so"), *(file for package in imported_packages() for file in package.rglob("*.so"))]
         for file in shared_libraries([python.resolve(), *extensions]):
             archive.add(file.resolve(), file)
