@@ -59,7 +59,13 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         return mini_batches
 
     def restart(self) -> None:
-        """Goes back to the policy that training starts from, with a fresh optimiser and schedule."""
+        """Goes back to the policy that training starts from, with a fresh optimiser and schedule.
+
+        Raises:
+            NotImplementedError: DeepSpeed holds the weights, and a second copy of them that would not follow.
+        """
+        if self.is_deepspeed_enabled:
+            raise NotImplementedError("algorithm.restart_from_base does not work with DeepSpeed; use FSDP 2, or set it to false")
         start = AutoModelForCausalLM.from_pretrained(self.policy, dtype=torch.float32).state_dict()
         set_model_state_dict(self.accelerator.unwrap_model(self.model), start, options=StateDictOptions(full_state_dict=True))
         self.optimizer.optimizer.state.clear()
