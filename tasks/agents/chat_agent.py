@@ -12,9 +12,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from tasks.agents.action_format import ActionFormat, with_format
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, react_instruction
-from tasks.agents.retokenisation import ActionFormat, Retokenisation
+from tasks.agents.chat_format import ChatFormat
+from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
 
@@ -35,7 +36,7 @@ class ChatAgent:
         Args:
             url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
             model: The endpoint's name of the model.
-            action_format: ActionFormat of a message.
+            action_format: How a message says its action.
             instruction: What the agent is told first, in a system message.
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
@@ -43,7 +44,7 @@ class ChatAgent:
         self.url = f"{url.rstrip('/')}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
-        self.instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        self.instruction = with_format(instruction, action_format)
         self.chat_format = chat_format
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
