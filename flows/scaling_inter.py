@@ -111,7 +111,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
         return
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
-        tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+        tasks = task_lists(run, servers)
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
             if each.step != newest or not undone:
@@ -128,11 +128,14 @@ def learn(run: Run, schedule: list[Phase]) -> None:
 
 
 def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], what: Measurement) -> None:
-    """Makes an evaluation that was deleted or damaged once more, with the weights that it was of.
+    """Makes an evaluation that was deleted or damaged once more: from its episodes, or with the weights that it was of.
 
     Raises:
-        CheckpointError: They are not there (any more).
+        CheckpointError: Neither is there (any more).
     """
+    if has_episodes(run, tasks, what):
+        measure(run, None, tasks, what, run.mlflow_run)
+        return
     try:
         of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
     except CheckpointError as problem:
@@ -152,7 +155,7 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> N
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
         policy = prepare_policy(run)
         with environment_servers(run) as servers:
-            tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+            tasks = task_lists(run, servers)
             with trainer_process(run, policy, tasks, servers, schedule) as trainer:
                 measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step), run.mlflow_run)
     run.folder.mark_done(COLLAPSED)
@@ -191,16 +194,16 @@ def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> N
 
 
 @task(cache_policy=NO_CACHE)
-def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, what: Measurement, mlflow_run: str) -> EvaluationResult:
+def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement, mlflow_run: str) -> EvaluationResult:
     """Measures the policy on the held-out tasks, unless that was done before."""
     path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
     if is_readable(path):
         result = read_evaluation(path)
     else:
-        if not holds_evaluation(trajectories, what.step, len(tasks.evaluation) * evaluation.samples):
-            if trainer.step != what.step:
-                raise CheckpointError(f"the evaluation {path} is of step {what.step}, and the trainer has the weights of {trainer.step}")
+        if not has_episodes(run, tasks, what):
+            if trainer is None or trainer.step != what.step:
+                raise CheckpointError(f"the evaluation {path} is of the weights of step {what.step}, which the trainer does not have")
             run.bar.doing(f"measuring ({what.label})")
             command = Evaluate(
                 tuple(tasks.evaluation),
@@ -220,6 +223,12 @@ def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, what: Measureme
         run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
     run.tracker.log_metrics(mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
     return result
+
+
+def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
+    """Whether all episodes of an evaluation lie beside it."""
+    episodes = len(tasks.evaluation) * run.experiment.evaluation.samples
+    return holds_evaluation(run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes)
 
 
 @task(cache_policy=NO_CACHE)

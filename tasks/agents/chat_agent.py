@@ -12,9 +12,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from configs.conversation_start import ConversationStart
 from tasks.agents.action_format import ActionFormat, with_format
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat
+from tasks.agents.chat_format import ChatFormat, opening_messages
 from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
@@ -30,21 +31,31 @@ class ChatAgent:
     version = 0
 
     def __init__(
-        self, url: str, model: str, *, action_format: ActionFormat, instruction: str | None, chat_format: ChatFormat | None = None
+        self,
+        url: str,
+        model: str,
+        *,
+        action_format: ActionFormat,
+        instruction: str | None,
+        conversation_start: ConversationStart = "system",
+        chat_format: ChatFormat | None = None,
     ) -> None:
         """
         Args:
             url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
             model: The endpoint's name of the model.
             action_format: How a message says its action.
-            instruction: What the agent is told first, in a system message.
+            instruction: What the agent is told first.
+            conversation_start: In whose name; see `configs.conversation_start`.
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
         self.name = f"{model} at {url}"
         self.url = f"{url.rstrip('/')}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
-        self.instruction = with_format(instruction, action_format)
+        told = with_format(instruction, action_format)
+        fixed = opening_messages(conversation_start, told)
+        self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
         self.chat_format = chat_format
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
@@ -111,8 +122,7 @@ class ChatConversation:
         self._seed = seed
         self._budgets = budgets
         self._retokenisation = retokenisation
-        instruction = [{"role": "system", "content": agent.instruction}] if agent.instruction else []
-        self._messages = [*instruction, {"role": "user", "content": observation}]
+        self._messages = [*agent.opening, {"role": "user", "content": observation}]
 
     async def act(self, turn: int) -> Message:
         """The endpoint's next message; see `Conversation.act`."""

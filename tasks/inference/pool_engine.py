@@ -72,7 +72,7 @@ class VllmPoolEngine:
         self._loads = 0
         self._transfer = transfer
         self._in_flight = 0
-        self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
+        self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
         models = in_event_loop(self.pool.models())
         self._model, self.model = models[0].id, models[0].root or models[0].id
         self.context_length = min(model.max_model_len or 2**31 for model in models)
@@ -122,7 +122,6 @@ class VllmPoolEngine:
             replica.requests -= 1
         if answer.fresh:
             await self.pool.check_weights(replica)
-        self.generated_tokens += len(answer.tokens)
         self.prompt_tokens += answer.prompt_tokens
         self.cached_tokens += answer.cached_tokens
         return Generation(answer.tokens, answer.log_probabilities, version)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import urllib.error
@@ -23,11 +22,12 @@ from pathlib import Path
 import psutil
 
 from configs.infrastructure import SettingsError, infra_settings
-from tasks.provision.errors import ProvisionError
-from tasks.provision.local import HOST, LocalServer
+from tasks.provision.errors import PortTakenError, ProvisionError
+from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
+from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
@@ -35,6 +35,7 @@ POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
 """The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
 PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
 CONFLICT = 409
+PORT_ATTEMPTS = 3
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
@@ -54,21 +55,33 @@ def supervise(runs: Path) -> None:
     assert started is not None, "this process runs"
     starting = Record(os.getpid(), started, None)
     write(runs, starting)
+    follow_moved_folder(runs / "mlflow.db")
     pieces = _Pieces(runs)
     try:
-        pieces.start()
+        for _ in range(PORT_ATTEMPTS):
+            try:
+                pieces.start()
+                break
+            except PortTakenError as taken:
+                print(taken, flush=True)
+                pieces = _Pieces(runs)
+        else:
+            raise ProvisionError(f"ports were taken by others {PORT_ATTEMPTS} times while the servers started")
         while True:
             write(runs, replace(starting, addresses=pieces.addresses))
             while pieces.alive():
                 time.sleep(WATCH_S)
+                if not record_path(runs).exists():
+                    raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
             write(runs, starting)
             pieces.start_again()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        write(runs, starting)
+        with suppress(FileNotFoundError):  # moved: whatever reads the record there finds that this process has ended
+            write(runs, starting)
         pieces.end()
-        record_path(runs).unlink()
+        record_path(runs).unlink(missing_ok=True)
 
 
 class _Pieces:
@@ -108,7 +121,7 @@ class _Pieces:
             f"{runs}/artifacts",
         ]
         # Its own protection: other hosts' names (DNS rebinding), and changes from pages of other machines. The app adds the login.
-        _, _, port = mlflow_url.rpartition(":")
+        port = _port(mlflow_url)
         own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
         self._mlflow = self._server(
             "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
@@ -116,12 +129,23 @@ class _Pieces:
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:
-        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it."""
+        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it.
+
+        Raises:
+            PortTakenError: Another server took a port in the half minute that ours need to listen. Others must be tried.
+            ProvisionError: A piece did not start.
+        """
         sweep(self._logs)
         with ThreadPoolExecutor(2) as pool:
             try:
                 for started in [pool.submit(_timed_start, self._prefect), pool.submit(_timed_start, self._mlflow)]:
                     started.result()
+            except ProvisionError as problem:
+                self.end()
+                for url in (self.addresses.prefect_ui_url, self.addresses.mlflow_tracking_uri):
+                    if not is_free(_port(url)):  # ours have ended
+                        raise PortTakenError(f"{url} was taken by another process; taking others") from problem
+                raise
             except BaseException:
                 self.end()
                 raise
@@ -202,7 +226,7 @@ class _Pieces:
             f"{name}-server",
             [sys.executable, "-m", *module, "--host", HOST, "--port", "{port}"],
             health_path=health_path,
-            port=int(url.rpartition(":")[2]),
+            port=_port(url),
             state_dir=self._logs,
             environment=self._environment,
             cwd=ROOT,
@@ -235,12 +259,14 @@ def _terminate(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, END_GRACE_S)
 
 
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
 def _free_port(first: int) -> int:
     """The first port from there on that nothing listens on, below those that outgoing connections use."""
     for port in range(first, PORTS_END):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
+        if is_free(port):
             return port
     raise ProvisionError(f"no port is free from {first} to {PORTS_END}")
 

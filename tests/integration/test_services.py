@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from tasks.provision import supervisor
+from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
@@ -281,3 +283,12 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])
     assert addresses(tmp_path) is None
+
+
+@pytest.mark.slow
+def test_a_port_that_another_takes_while_the_servers_start_is_told_apart_from_other_faults(tmp_path: Path) -> None:
+    pieces = supervisor._Pieces(tmp_path)
+    port = int(pieces.addresses.prefect_ui_url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError, match=f"{port} was taken by another process"):
+        pieces.start()
+    assert processes(tmp_path) == []
