@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, MalformedActionError
+from tasks.agents.chat_format import ChatFormat
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.inference.engine import Engine, Sampling
 

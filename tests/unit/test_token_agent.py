@@ -20,7 +20,7 @@ class Writer:
     name = "writer"
     out_of_process = False
     batch_invariant = True
-    generated_tokens = prompt_tokens = cached_tokens = 0
+    prompt_tokens = cached_tokens = 0
     kv_cache_tokens = None
 
     def __init__(self, length: int, context_length: int) -> None:
