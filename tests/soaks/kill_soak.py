@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,7 +33,7 @@ from tests.support.small_runs import (
 )
 from tests.support.tiny_policy import build_tiny_policy
 
-LONGER = {"algorithm__steps": 24, "curriculum__every": 8}
+LONGER: dict[str, Any] = {"algorithm__steps": 24, "curriculum__every": 8}
 VICTIMS = {"flow": (), "trainer": ("tasks.training.worker",), "environment server": ("environments", "serve")}
 
 
