@@ -154,7 +154,7 @@ class RolloutWorker:
         else:
             for _ in weights:
                 pass  # where they are spread over the processes, gathering them takes all
-        loaded = self.shared(self.engine.loaded)
+        loaded = self.shared(self.engine.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None
             self.engine.follow(loaded)
