@@ -31,6 +31,7 @@ from prefect.artifacts import create_markdown_artifact
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
+from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
 from flows.signals import sigterm_interrupts_event_loop
 from tasks.agents.agent_factory import open_agent
@@ -42,7 +43,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", flow_run_name="{collection.environment} by {collection.source.kind}")
+@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment} by {collection.source.kind}")
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 
@@ -58,6 +59,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     folder = folder or infrastructure.runs / "collected" / name_of(collection, settings)
     writer = ResumableTrajectoryWriter(folder, settings, collection.samples)
     with ExitStack() as stack:
+        stack.callback(writer.close)
         servers = None
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
@@ -71,7 +73,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
         plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(plan.group not in writer.done for plan in plans)
+        missing = sum(not writer.has(plan.group, plan.member) for plan in plans)
         tally = Tally(len(plans), len(plans) - missing)
         if missing:
             policy = stack.enter_context(
@@ -82,6 +84,12 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
             )
+
+            def check() -> None:
+                writer.save()
+                if servers:
+                    servers.check()
+
             with tally, sigterm_interrupts_event_loop():
                 asyncio.run(
                     collect_to_disk(
@@ -91,7 +99,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                         urls,
                         writer,
                         finished=tally.add,
-                        check=servers.check if servers else lambda: None,
+                        check=check,
                     )
                 )
             if isinstance(policy, TokenAgent):

@@ -99,19 +99,37 @@ class LocalRecords:
             self._started = ThreadPoolExecutor(1).submit(self._server.start)
 
     def __enter__(self) -> Self:
-        """Waits until records can be made.
+        """Waits until records can be made, and ends what Prefect still shows of flows that were killed.
 
         Raises:
             ProvisionError: The server did not start.
         """
+        from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
+
         if self._started is not None:
             self._started.result()
+            serves_these_runs(os.environ["PREFECT_API_URL"])
+        say_failures_once()
+        end_killed_flow_runs()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         if self._server is not None:
             send_what_waits()
             self._server.end()
+
+
+def say_failures_once() -> None:
+    """Keeps Prefect from printing the traceback of a fault for each task, phase and flow that it passes through.
+
+    Its pages show them all the same; whoever started the flow hears of the fault from `run_to_the_end`, or sees Python's traceback.
+    """
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.name not in ("prefect.flow_runs", "prefect.task_runs") or record.levelno < logging.ERROR
+
+    for handler in (*logging.getLogger().handlers, *logging.getLogger("prefect").handlers):
+        handler.addFilter(is_wanted)
 
 
 def send_what_waits(seconds: float = 2.0) -> None:
@@ -137,15 +155,16 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from environments.client import EnvironmentCallError
     from tasks.inference.engine import EngineError
     from tasks.provision.process import ProvisionError
-    from tasks.rollout.resumable_writer import DifferentCollectionError
-    from tasks.tracking.library import TrackingError
-    from tasks.tracking.run_folder import RunBusy
+    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
+    from tasks.tracking.mlflow_import import TrackingError
+    from tasks.tracking.run_folder import RunBusyError
+    from tasks.training.checkpoint import CheckpointError
     from tasks.training.process import TrainerFailed
 
     try:
         with records:
             run()
-    except (DifferentCollectionError, RecipeError, RunBusy) as problem:
+    except (CheckpointError, CollectionBusyError, DifferentCollectionError, RecipeError, RunBusyError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None

@@ -23,10 +23,11 @@ from pydantic import PositiveInt
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
-from flows.scaling_inter import Overrides, Recipe, data_url, evaluations, scaling_inter
+from flows.killed_flow_runs import note_flow_run
+from flows.records import evaluations, finished_run, open_tracker
+from flows.scaling_inter import Overrides, Recipe, data_url, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
-from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import collapse_note
 from tasks.training.process import TrainerFailed
 
@@ -47,7 +48,7 @@ dpo, which explore once, then see as many episodes as agentevol in its three exp
 successes, else learns from the failures alone."""
 
 
-@flow(name="methods", flow_run_name="{recipe} x {n_seeds}")
+@flow(name="methods", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
 def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains with each method under the seeds 0, 1, ... and compares held-out success, steps and time.
 
@@ -63,41 +64,48 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
     failures: list[str] = []
     infrastructure = infra_settings()
     for seed in range(n_seeds):  # seeds first: after a few runs of each method there is something to see
+        is_last, worked = seed == n_seeds - 1, False
         for method, different in METHODS.items():
             fields = {"algorithm.name": method, **different, **(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed}
+            experiment = load_recipe(recipe, fields)
             try:
-                scaling_inter(recipe, fields)
+                if finished_run(infrastructure, experiment) is None:
+                    worked = True
+                    scaling_inter(recipe, fields)
             except TrainerFailed as problem:
                 failures.append(f"{method}, seed {seed}: {problem}")
                 continue
-            experiment = load_recipe(recipe, fields)
             folder = RunFolder(infrastructure.runs, experiment)
             steps = folder.metrics()
             runs.setdefault(method, []).append(MethodRun(seed, evaluations(folder, experiment), steps, bool(collapse_note(steps))))
-        record(recipe, overrides, n_seeds, {method: runs[method] for method in METHODS if method in runs}, infrastructure)
+        if worked or is_last:
+            so_far = {method: runs[method] for method in METHODS if method in runs}
+            record(recipe, overrides, n_seeds, so_far, infrastructure, is_last)
     if failures:
         raise TrainerFailed("\n".join(failures))
     return methods_table({method: runs[method] for method in METHODS})
 
 
-def record(recipe: str, overrides: Overrides, n_seeds: int, runs: dict[str, list[MethodRun]], infrastructure: InfraSettings) -> None:
-    """Writes table and plot to results/ of the runs' folder, MLflow and Prefect."""
+def record(
+    recipe: str, overrides: Overrides, n_seeds: int, runs: dict[str, list[MethodRun]], infrastructure: InfraSettings, is_last: bool
+) -> None:
+    """Writes table and plot to methods/ of the runs' folder, MLflow and Prefect; what is there already is left as it is."""
     table, picture = methods_table(runs), infrastructure.runs.absolute() / "methods" / "methods.png"
-    draw_methods(picture, runs)
-    picture.with_suffix(".md").write_text(table, encoding="utf-8")
-    name = load_recipe(recipe, overrides).name
+    name, text = load_recipe(recipe, overrides).name, picture.with_suffix(".md")
+    if not (picture.is_file() and text.is_file() and text.read_text(encoding="utf-8") == table):
+        draw_methods(picture, runs)
+        text.write_text(table, encoding="utf-8")
     parameters = {"recipe": recipe, "n_seeds": n_seeds, "overrides": json.dumps(overrides or {}, sort_keys=True)}
     key = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:12]
-    uri = infrastructure.mlflow_tracking_uri or f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
-    with Tracker(uri, name) as tracker:
-        run = tracker.start_run(f"comparison-{key}", "comparison of methods", parameters, {"kind": "comparison"})
+    with open_tracker(infrastructure, name, infrastructure.runs.absolute() / f"comparison-{key}") as tracker:
+        run = tracker.start_run("comparison of methods", parameters, {"kind": "comparison"})
         tracker.log_table(run, table, "methods.md")
         tracker.log_picture(run, picture)
-        tracker.end_run(run)
-        tracker.flush()
+        if is_last:
+            tracker.end_run(run)
     create_markdown_artifact(table, key="methods", description=name)
     create_image_artifact(data_url(picture), key="methods-plot", description=name)
-    print(f"\n{table}\nTable and plot: {picture.with_suffix('.md')}, {picture}")
+    print(f"\n{table}\nTable and plot: {text}, {picture}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient
 from flows.progress import RunBar
+from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
@@ -32,10 +34,10 @@ class Run:
         infrastructure: Where it runs.
         folder: What is finished, and what the run leaves behind.
         tracker: MLflow.
-        mlflow_run: The parent run's id in MLflow.
+        mlflow_run: The parent run, as the tracker names it.
         clock: Where the time goes.
         bar: What a person at the terminal sees.
-        checkpoints: Step to the checkpoint's event, of this process's lifetime.
+        done_at: Step to the time, in ms, when it was done, of this process's lifetime.
     """
 
     experiment: Experiment
@@ -45,36 +47,61 @@ class Run:
     mlflow_run: str
     clock: TimeBreakdown
     bar: RunBar
-    checkpoints: dict[int, Saved] = field(default_factory=dict)
+    done_at: dict[int, int] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
-        """Records and shows what the trainer reports, to the end of its present command."""
+        """Records and shows what the trainer reports, to the end of its present command.
+
+        A step is shown at once and counts for good with the checkpoint that holds it: only then MLflow, which forgets nothing, is given it.
+        """
         for event in events:
             self.bar.show(event)
             match event:
                 case StepDone():
                     self.folder.add_metrics(event.step, event.metrics)
-                    self.tracker.log_metrics(mlflow_run, event.metrics | {"collapse": self._judge(event.step)}, event.step)
+                    self.done_at[event.step] = int(time.time() * 1000)
                     self.clock.add("rollouts", event.metrics.get("rollout/seconds", 0.0))
                     self.clock.add("updates", event.metrics["update/seconds"])
                     self.clock.add("weight sync", event.metrics["sync/seconds"])
+                    self._end_if_collapsed(event.step)
                 case Saved():
-                    self.checkpoints[event.step] = event
+                    self.record_steps(mlflow_run, event.step)
                     self.clock.add("checkpoints", event.seconds)
                 case Evaluated():
                     self.clock.add("evaluation", event.seconds)
 
-    def _judge(self, step: int) -> float:
-        """The level of the verdict after a step: 0 healthy, 1 strained, 2 collapsed.
+    def record_steps(self, mlflow_run: str, until: int) -> None:
+        """Gives MLflow the steps up to `until` (counted from 1) that it was not given yet, with the verdict on the run after each."""
+        history = self.folder.metrics()
+        for step in sorted(history):
+            if step <= until and not self.tracker.has_metrics(step):
+                level = verdict_at(history, step).level
+                self.tracker.log_metrics(mlflow_run, history[step] | {"collapse": level}, step, time=self.done_at.get(step))
 
+    def continue_from(self, step: int, schedule: Sequence[Phase]) -> None:
+        """Makes the records those of the checkpoint that training goes on from.
+
+        Steps after it were done before a kill and are done again: their metrics are dropped here, and in MLflow where it was given them
+        (the checkpoint that held them is damaged). What was measured at their weights is measured again.
+        """
+        held = self.folder.metrics_in_checkpoint(step)
+        self.folder.replace_metrics(held or {done: values for done, values in self.folder.metrics().items() if done <= step})
+        for phase in schedule:
+            if phase.end_step > step:
+                self.folder.mark_undone(phase_name(phase.number))
+                self.folder.evaluation(phase_name(phase.number)).unlink(missing_ok=True)
+        self.tracker.take_back(step)
+
+    def _end_if_collapsed(self, step: int) -> None:
+        """
         Raises:
             TrainingCollapsed: It collapsed, and the recipe says that it is to end then.
         """
+        if self.experiment.algorithm.on_collapse == "report":
+            return
         history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
-        level = verdict_at(history, step).level
-        if level == COLLAPSED and self.experiment.algorithm.on_collapse != "report":
+        if verdict_at(history, step).level == COLLAPSED:
             raise TrainingCollapsed(collapse_note(history), last_good_step(history))
-        return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +125,13 @@ class TaskLists:
 def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown) -> Iterator[Run]:
     """Claims the run's folder and opens its records; ends them with how the block ended."""
     folder = RunFolder(infrastructure.runs, experiment)
-    uri = infrastructure.mlflow_tracking_uri or f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
-    with folder.claimed(), Tracker(uri, experiment.name) as tracker, RunBar(experiment.algorithm.steps) as bar:
+    with (
+        folder.claimed(),
+        open_tracker(infrastructure, experiment.name, folder.path) as tracker,
+        RunBar(experiment.algorithm.steps) as bar,
+    ):
         with clock.part("MLflow"):
             parent = tracker.start_run(
-                folder.fingerprint,
                 f"{experiment.environment.name} {experiment.curriculum.kind} seed {experiment.seeds.training}",
                 experiment.model_dump(mode="json"),
                 {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)},
@@ -113,6 +142,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
             raise
         tracker.end_run(parent)
+        folder.mark_done(FINISHED)
         with clock.part("MLflow"):
             tracker.flush()
 
@@ -184,8 +214,10 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
 
 
 @contextmanager
-def trainer_process(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase]) -> Iterator[TrainerProcess]:
-    """The run's trainer, loaded and ready."""
+def trainer_process(
+    run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], from_step: int | None = None
+) -> Iterator[TrainerProcess]:
+    """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
     with engine_servers(run, policy) as (engine_urls, check_engines):
         job = TrainerJob(
@@ -197,6 +229,7 @@ def trainer_process(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
             train_tasks=tasks.train,
             phase_ends=[phase.end_step for phase in schedule],
+            from_step=from_step,
             engine_memory_fraction=infrastructure.engine_memory_fraction,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,
@@ -215,7 +248,7 @@ def trainer_process(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet
                 ready = trainer.ready()
             for note in ready.notes:
                 run.bar.say(f"Passed over a checkpoint: {note}")
-            if ready.step:
+            if ready.step and from_step is None:
                 run.bar.say(f"Continuing after step {ready.step}, from its checkpoint.")
                 run.bar.done_before(ready.step)
             yield trainer

@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 import base64
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,22 +27,38 @@ from prefect.context import FlowRunContext
 from pydantic import Field
 
 from configs.experiment import Experiment
-from configs.infrastructure import infra_settings
+from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe, recipe_names
 from flows.checks import check_experiment
+from flows.killed_flow_runs import note_flow_run
+from flows.records import (
+    COLLAPSED,
+    ROLLED_BACK,
+    START,
+    Measurement,
+    earlier_records_settled,
+    evaluations,
+    finished_run,
+    is_readable,
+    missing_measurements,
+    phase_measurement,
+    phase_name,
+)
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
 from flows.starter_policy import starter_policy
 from tasks.curriculum.horizon import Phase, phases
-from tasks.evaluation.benchmark import EvaluationResult, evaluate, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, share, text_table
 from tasks.evaluation.time_breakdown import TimeBreakdown
+from tasks.provision.replica_set import ReplicaSet
 from tasks.provision.services import addresses
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.outbox import is_unsent
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of
-from tasks.training.checkpoint import roll_back, verify
+from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
 from tasks.training.collapse import TrainingCollapsed, collapse_note
 from tasks.training.job import Evaluate
 from tasks.training.process import TrainerProcess
@@ -54,7 +71,7 @@ Overrides = Annotated[
 ]
 
 
-@flow(name="scaling-inter", flow_run_name="{recipe}")
+@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name="{recipe}")
 def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) -> str:
     """Trains an agent by ScalingInter-RL and measures it on tasks that it never trained on.
 
@@ -64,14 +81,18 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
     experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
+    if (finished := finished_run(infrastructure, experiment)) is not None:
+        return show_finished(finished, experiment, infrastructure)
     check_experiment(experiment, infrastructure)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
-    with opened_run(experiment, infrastructure, clock) as run:
-        if not run.folder.is_done("collapsed") and not all(run.folder.is_done(_name(phase)) for phase in schedule):
-            try:
-                learn(run, schedule)
-            except TrainingCollapsed as fall:
-                end_collapsed(run, schedule, fall)
+    settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
+    with settled, opened_run(experiment, infrastructure, clock) as run:
+        try:
+            learn(run, schedule)
+        except TrainingCollapsed as fall:
+            run.folder.note_collapse(fall)
+        if (noted := run.folder.collapse()) is not None:
+            end_collapsed(run, schedule, noted)
         return report(run)
 
 
@@ -83,27 +104,58 @@ def is_subflow() -> bool:
 
 def learn(run: Run, schedule: list[Phase]) -> None:
     """Carries out what is not finished of the curriculum."""
+    missing = missing_measurements(run.folder, run.experiment)
+    collapsed = run.folder.collapse() is not None
+    undone = [phase for phase in schedule if not collapsed and not run.folder.is_done(phase_name(phase.number))]
+    if not (missing or undone):
+        return
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
         tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+        newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
+        for each in missing:
+            if each.step != newest or not undone:
+                measure_again(run, policy, tasks, servers, schedule, each)
+        if not undone:
+            return
         with trainer_process(run, policy, tasks, servers, schedule) as trainer:
-            measure(run, trainer, tasks, "start", "start", 0)
+            run.continue_from(trainer.step, schedule)
+            if not is_readable(run.folder.evaluation(START.name)):
+                measure(run, trainer, tasks, START, run.mlflow_run)
             for phase in schedule:
-                if not run.folder.is_done(_name(phase)):
+                if not run.folder.is_done(phase_name(phase.number)):
                     learn_phase(run, trainer, tasks, phase, is_last=phase is schedule[-1])
+
+
+def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], what: Measurement) -> None:
+    """Makes an evaluation that was deleted or damaged once more, with the weights that it was of.
+
+    Raises:
+        CheckpointError: They are not there (any more).
+    """
+    try:
+        of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
+    except CheckpointError as problem:
+        raise CheckpointError(
+            f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged, and cannot be made again, because the weights of "
+            f"step {what.step} are not there ({problem}); put either back, or delete {run.folder.path} to train anew"
+        ) from None
+    run.bar.say(f"The evaluation {what.name!r} is missing or damaged; it is made again with the weights of step {what.step}.")
+    with trainer_process(run, policy, tasks, servers, schedule, from_step=what.step) as trainer:
+        measure(run, trainer, tasks, what, run.mlflow_run)
 
 
 def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> None:
     """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
     run.bar.say(str(fall))
-    if run.experiment.algorithm.on_collapse == "roll_back":
+    if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
         policy = prepare_policy(run)
         with environment_servers(run) as servers:
             tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
             with trainer_process(run, policy, tasks, servers, schedule) as trainer:
-                measure(run, trainer, tasks, "rolled-back", f"rolled back to step {step}", step)
-    run.folder.mark_done("collapsed")
+                measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step), run.mlflow_run)
+    run.folder.mark_done(COLLAPSED)
 
 
 @flow(name="phase", flow_run_name="phase {phase.number}: horizon {phase.horizon}", validate_parameters=False)
@@ -111,61 +163,69 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
     """One phase: train under one horizon, measure, record."""
     experiment = run.experiment
     mlflow_run = run.tracker.start_phase(
-        run.mlflow_run,
-        f"{run.folder.fingerprint}/{phase.number}",
+        phase_name(phase.number),
         f"phase {phase.number}: horizon {phase.horizon}",
         {"horizon": phase.horizon, "first_step": phase.first_step, "end_step": phase.end_step},
+        step=phase.first_step,
     )
     try:
         train(run, trainer, phase, mlflow_run)
         if experiment.evaluation.each_phase or is_last:
-            result = measure(run, trainer, tasks, _name(phase), f"phase {phase.number}, horizon {phase.horizon}", phase.end_step)
-            record(run, phase, mlflow_run, result)
+            record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase), mlflow_run))
     except BaseException as problem:
-        run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED")
+        if isinstance(problem, TrainingCollapsed):
+            run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
+        run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
         raise
-    run.tracker.end_run(mlflow_run)
+    run.tracker.end_run(mlflow_run, step=phase.end_step)
     run.tracker.flush()
-    run.folder.mark_done(_name(phase))
+    run.folder.mark_done(phase_name(phase.number))
 
 
 @task(cache_policy=NO_CACHE)
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Trains to the end of the phase; the trainer starts from its last checkpoint."""
     run.bar.training(f"phase {phase.number}, horizon {phase.horizon}")
+    run.record_steps(mlflow_run, min(trainer.step, phase.end_step))  # published before a kill, and not told
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
 @task(cache_policy=NO_CACHE)
-def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, name: str, label: str, step: int) -> EvaluationResult:
+def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, what: Measurement, mlflow_run: str) -> EvaluationResult:
     """Measures the policy on the held-out tasks, unless that was done before."""
-    path, evaluation = run.folder.evaluation(name), run.experiment.evaluation
-    if path.is_file():
-        return read_evaluation(path)
-    run.bar.doing(f"measuring ({label})")
+    path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
-    command = Evaluate(
-        tuple(tasks.evaluation),
-        evaluation.samples,
-        evaluation.horizon,
-        evaluation.temperature,
-        run.experiment.seeds.evaluation,
-        str(trajectories),
-    )
-    run.follow(trainer.evaluate(command), run.mlflow_run)
-    result = evaluate(read_trajectories(trajectories), label=label, step=step, horizon=evaluation.horizon, tags=tasks.tags)
-    if result.scored == 0:
-        raise RuntimeError(f"all {result.failed} episodes of the evaluation {name!r} failed; see {trajectories} for the reasons")
-    run.tracker.log_metrics(run.mlflow_run, result.metrics(), step)
-    write_evaluation(path, result)
-    run.bar.say(f"{label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
+    if is_readable(path):
+        result = read_evaluation(path)
+    else:
+        if not holds_evaluation(trajectories, what.step, len(tasks.evaluation) * evaluation.samples):
+            if trainer.step != what.step:
+                raise CheckpointError(f"the evaluation {path} is of step {what.step}, and the trainer has the weights of {trainer.step}")
+            run.bar.doing(f"measuring ({what.label})")
+            command = Evaluate(
+                tuple(tasks.evaluation),
+                evaluation.samples,
+                evaluation.horizon,
+                evaluation.temperature,
+                run.experiment.seeds.evaluation,
+                str(trajectories),
+            )
+            run.follow(trainer.evaluate(command), run.mlflow_run)
+        played = read_trajectories(trajectories)
+        result = evaluate(played, label=what.label, step=what.step, horizon=evaluation.horizon, tags=tasks.tags)
+        if result.scored == 0:
+            failed = trajectories.rename(trajectories.with_suffix(".failed.parquet"))
+            raise RuntimeError(f"all {result.failed} episodes of the evaluation {what.name!r} failed; see {failed} for the reasons")
+        write_evaluation(path, result)
+        run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
+    run.tracker.log_metrics(mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
     return result
 
 
 @task(cache_policy=NO_CACHE)
 def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) -> None:
     """Registers the phase's checkpoint and stores a sample of its trajectories as traces."""
-    published = verify(run.folder.path / "checkpoints" / f"step-{phase.end_step:06d}", run.folder.fingerprint)
+    published = verify(run.folder.checkpoint(phase.end_step), run.folder.fingerprint)
     run.tracker.register_checkpoint(
         mlflow_run,
         CheckpointEntry(
@@ -179,8 +239,8 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
     if rollouts.is_file():  # sft, dpo and agentevol play no batches
-        run.tracker.log_trajectories(mlflow_run, sample_of(read_trajectories(rollouts), TRACES_PER_PHASE), {"phase": str(phase.number)})
-    run.tracker.log_metrics(mlflow_run, result.metrics(), phase.end_step)
+        shown = sample_of(read_trajectories(rollouts), TRACES_PER_PHASE)
+        run.tracker.log_trajectories(mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step)
 
 
 def prepare_policy(run: Run) -> str:
@@ -199,10 +259,16 @@ def prepare_policy(run: Run) -> str:
         )
 
 
-def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
-    """The evaluations of a run so far, from the start to the last phase."""
-    names = ["start", *(_name(phase) for phase in phases(experiment.curriculum, experiment.algorithm.steps)), "rolled-back"]
-    return [read_evaluation(folder.evaluation(name)) for name in names if folder.evaluation(name).is_file()]
+def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> str:
+    """Shows the table of a run that is finished. It is read only: nothing changes in its folder, or in MLflow."""
+    results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
+    if is_unsent(folder.path / "records"):  # MLflow was away when it ended
+        with earlier_records_settled(infrastructure):
+            pass
+    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
+    create_markdown_artifact(table, key="evaluation", description=folder.path.name)
+    print(f"\n{text_table(results)}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
+    return table
 
 
 def report(run: Run) -> str:
@@ -219,8 +285,7 @@ def report(run: Run) -> str:
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    time_spent = f"Where the time went:\n{run.clock.table()}" if run.clock.worked else "It was finished before; nothing was done again."
-    print(f"\n{text_table(results)}\n{note}\n{time_spent}\n\n{where_to_look(run, picture)}")
+    print(f"\n{text_table(results)}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
     return table
 
 
@@ -238,10 +303,6 @@ def where_to_look(run: Run, picture: Path) -> str:
 def data_url(picture: Path) -> str:
     """A PNG as a URL that carries the picture itself: the page of Prefect has no access to our files."""
     return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
-
-
-def _name(phase: Phase) -> str:
-    return f"phase-{phase.number}"
 
 
 if __name__ == "__main__":

@@ -23,13 +23,15 @@ from pydantic import PositiveInt
 
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
-from flows.scaling_inter import Overrides, Recipe, evaluations, scaling_inter
+from flows.killed_flow_runs import note_flow_run
+from flows.records import evaluations, finished_run
+from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import seeds_table
 from tasks.tracking.run_folder import RunFolder
 
 
-@flow(name="seeds", flow_run_name="{recipe} x {n_seeds}")
+@flow(name="seeds", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
 def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains once with each of the seeds 0, 1, ... and compares held-out success before and after.
 
@@ -37,11 +39,13 @@ def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: P
         The table of the results, in Markdown.
     """
     runs: dict[int, list[EvaluationResult]] = {}
+    infrastructure = infra_settings()
     for seed in range(n_seeds):
         seeded = {**(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed, "seeds.starter": seed}
-        scaling_inter(recipe, seeded)
         experiment = load_recipe(recipe, seeded)
-        runs[seed] = evaluations(RunFolder(infra_settings().runs, experiment), experiment)
+        if finished_run(infrastructure, experiment) is None:
+            scaling_inter(recipe, seeded)
+        runs[seed] = evaluations(RunFolder(infrastructure.runs, experiment), experiment)
     table = seeds_table(runs)
     create_markdown_artifact(table, key="seeds", description=Path(recipe).stem)
     print(f"\n{table}")

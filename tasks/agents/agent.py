@@ -70,6 +70,10 @@ class Conversation(Protocol):
         """
         ...
 
+    def recall(self, message: Message) -> None:
+        """Takes a message that was written before for its own, in place of `speak`: so an episode can go on where another one stood."""
+        ...
+
     async def hear(self, observation: str) -> list[int]:
         """Takes in what answers the last message; returns the token ids that carry it, shape (R,), empty when the policy has none.
 

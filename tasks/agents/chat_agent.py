@@ -114,6 +114,11 @@ class ChatConversation:
         self._messages.append({"role": "assistant", "content": text})
         return self._wording.message(text, "rollout.turn_tokens" if cut else "")
 
+    def recall(self, message: Message) -> None:
+        """See `Conversation.recall`."""
+        self._messages.append({"role": "assistant", "content": message.text})
+        self._wording.message(message.text)
+
     async def hear(self, observation: str) -> list[int]:
         """Appends the observation; see `Conversation.hear`."""
         self._messages.append({"role": "user", "content": observation})

@@ -74,11 +74,16 @@ class OracleConversation:
         self._action = action
         return self._wording.message(action if self._action_format == "bare" else f"Thought:\n\nAction:\n{action}")
 
+    def recall(self, message: Message) -> None:
+        """See `Conversation.recall`."""
+        self._action = message.action
+        self._wording.message(message.text)
+
     async def hear(self, observation: str) -> list[int]:
         """Does the last action in the double too; see `Conversation.hear`."""
         action, self._action = self._action, None
-        assert action is not None
-        self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
+        if action is not None:  # a recalled message without an action was answered without asking the world
+            self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
         return self._wording.reply(observation)
 
     async def close(self) -> None:

@@ -74,6 +74,10 @@ class TokenConversation:
             action, problem = None, str(malformed)
         return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut)
 
+    def recall(self, message: Message) -> None:
+        """See `Conversation.recall`. A message without tokens, by another agent, gets those that this one would have written."""
+        self._last = message.tokens or self._policy.dialogue.message(message.text)
+
     async def hear(self, observation: str) -> list[int]:
         """Appends the last message and the observation to the context; see `Conversation.hear`."""
         reply = self._policy.dialogue.reply(observation, self._last)

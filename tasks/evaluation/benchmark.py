@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.evaluation.statistics import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
 
 class EvaluationFileError(Exception):
@@ -97,6 +98,15 @@ def evaluate(
         by_tag=_by_tag(tallies, tags or {}),
         tallies=tallies,
     )
+
+
+def holds_evaluation(trajectories: Path, step: int, episodes: int) -> bool:
+    """Whether a file holds all episodes of an evaluation of the weights of `step`, so that it need not be played (again)."""
+    try:
+        played = read_trajectories(trajectories)
+    except (FileNotFoundError, TrajectoryFileError):
+        return False
+    return len(played) == episodes and all(each.policy_version == step for each in played)
 
 
 def write_evaluation(path: Path, result: EvaluationResult) -> None:

@@ -37,7 +37,7 @@ async def collect_to_disk(
         check: Called twice a second; raises when the environment servers are gone for good.
     """
     collector = Collector(collection.environment, tuple(urls), policy, collection.rollout)
-    missing = [plan for plan in plans if plan.group not in writer.done]
+    missing = [plan for plan in plans if not writer.has(plan.group, plan.member)]
 
     def keep(trajectory: Trajectory) -> None:
         writer.add(trajectory)

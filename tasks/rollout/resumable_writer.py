@@ -2,29 +2,40 @@
 
 FOLDER/settings.json            what is collected
 FOLDER/part-000000.parquet      whole groups, in the order in which they were finished
-FOLDER/failed/...               groups with a member that failed; played again when the collection is continued
+FOLDER/pending/...              finished episodes that are in no part yet, written every few seconds
+FOLDER/failed/...               groups with a member that failed, which is played again when the collection is continued
+FOLDER/writer.lock              held by the process that writes
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.rollout.trajectory_parquet import write_trajectories
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories, write_trajectories
 
 PART_EPISODES = 512
+SAVE_S = 2.0
 
 
 class DifferentCollectionError(Exception):
     """The folder holds a collection with other settings; the message names them."""
 
 
+class CollectionBusyError(Exception):
+    """Another process is writing to the folder; the message names it."""
+
+
 class ResumableTrajectoryWriter:
-    """Takes finished episodes one by one and keeps only what is not written yet in memory.
+    """Takes finished episodes one by one and keeps them until their group is whole and written.
 
     Attributes:
         folder: Where the parts are.
@@ -32,7 +43,7 @@ class ResumableTrajectoryWriter:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], group_size: int) -> None:
-        """Opens the folder, or makes it.
+        """Opens the folder, or makes it, and keeps other writers out of it until `close`; a killed writer keeps nobody out.
 
         Args:
             folder: Where the parts go.
@@ -40,6 +51,7 @@ class ResumableTrajectoryWriter:
             group_size: Episodes of a group.
 
         Raises:
+            CollectionBusyError: Another process writes to it.
             DifferentCollectionError: The folder holds something else.
         """
         self.folder = folder
@@ -47,18 +59,34 @@ class ResumableTrajectoryWriter:
         self._open: dict[int, list[Trajectory]] = {}
         self._whole: list[Trajectory] = []
         self._failed: list[Trajectory] = []
+        self._unsaved: list[Trajectory] = []
+        self._saved_at = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
-        _check_settings(folder / "settings.json", settings)
-        shutil.rmtree(folder / "failed", ignore_errors=True)
-        self.done = {group for part in self.parts() for group in _groups_of(part)}
-        self._number = len(self.parts())
+        self._lock: int | None = _locked(folder)
+        try:
+            _check_settings(folder / "settings.json", settings)
+            shutil.rmtree(folder / "failed", ignore_errors=True)
+            self.done = {group for part in self.parts() for group in _groups_of(part)}
+            self._number = len(self.parts())
+            self._take_pending()
+        except BaseException:
+            os.close(self._lock)
+            self._lock = None
+            raise
 
     def parts(self) -> list[Path]:
         """The files of whole groups, in order."""
         return sorted(self.folder.glob("part-*.parquet"))
 
+    def has(self, group: int, member: int) -> bool:
+        """Whether an episode is there, and need not be played."""
+        return group in self.done or (group, member) in self._taken_over
+
     def add(self, trajectory: Trajectory) -> None:
         """Takes a finished episode; writes a part when enough have come together."""
+        if trajectory.outcome is not Outcome.FAILED:
+            self._unsaved.append(trajectory)
+            self.save()
         members = self._open.setdefault(trajectory.group, [])
         members.append(trajectory)
         if len(members) < self._group_size:
@@ -70,18 +98,78 @@ class ResumableTrajectoryWriter:
         if len(self._whole) >= PART_EPISODES:
             self._write_whole()
 
+    def save(self, every_s: float = SAVE_S) -> None:
+        """Writes down what came since the last time, if that was `every_s` seconds ago: a kill then loses no more than that."""
+        if time.monotonic() - self._saved_at >= every_s:
+            self._saved_at = time.monotonic()
+            if self._unsaved:
+                self._write_pending(self._unsaved)
+
     def close(self) -> None:
-        """Writes what is whole. Groups that are not are lost, to be played when the collection is continued."""
+        """Writes what there is, and lets others in. Groups that are not whole are gone on with when the collection is continued.
+
+        A second call does nothing.
+        """
+        if self._lock is None:
+            return
         if self._whole:
             self._write_whole()
+        self.save(0)
         if self._failed:
             write_trajectories(self.folder / "failed" / "part-000000.parquet", self._failed)
+        with contextlib.suppress(OSError):
+            (self.folder / "pending").rmdir()  # where nothing is pending
+        os.close(self._lock)
+        self._lock = None
+
+    def _take_pending(self) -> None:
+        """Goes on with the episodes that a former process had finished."""
+        found: dict[tuple[int, int], Trajectory] = {}
+        for file in self._pending():
+            try:
+                found |= {(t.group, t.member): t for t in read_trajectories(file)}
+            except TrajectoryFileError:
+                file.unlink()  # of an older format, or damaged: it is played again
+        self._taken_over = {place for place in found if place[0] not in self.done}
+        for place in sorted(self._taken_over):
+            self.add(found[place])
+        self._unsaved = []
 
     def _write_whole(self) -> None:
         write_trajectories(self.folder / f"part-{self._number:06d}.parquet", self._whole)
         self.done |= {t.group for t in self._whole}
         self._number += 1
         self._whole = []
+        former = self._pending()
+        if rest := [t for members in self._open.values() for t in members if t.outcome is not Outcome.FAILED]:
+            self._write_pending(rest)
+        self._unsaved = []
+        for file in former:
+            file.unlink()
+
+    def _write_pending(self, trajectories: list[Trajectory]) -> None:
+        files = self._pending()
+        number = int(files[-1].stem) + 1 if files else 0
+        write_trajectories(self.folder / "pending" / f"{number:06d}.parquet", trajectories)
+        self._unsaved = []
+
+    def _pending(self) -> list[Path]:
+        return sorted((self.folder / "pending").glob("*.parquet"))
+
+
+def _locked(folder: Path) -> int:
+    descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 20).decode(errors="replace") or "?"
+        os.close(descriptor)
+        raise CollectionBusyError(
+            f"process {owner} is already collecting into {folder}; wait for it, or choose another folder with --out"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
 
 
 def _groups_of(part: Path) -> set[int]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.tracking.library import Store, load_mlflow
 from tasks.tracking.metrics import usable_metrics
+from tasks.tracking.mlflow_import import load_mlflow
+from tasks.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _DIGEST = "checkpoint_digest"
 _MODEL = "logged_model"
+_IDENTITY = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +40,50 @@ class CheckpointEntry:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry) -> str:
-    """Register a checkpoint of a run as the next version of its model; registered again, it keeps its version.
+def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int) -> str:
+    """Register a checkpoint of a run as the next version of its model.
 
-    Its metrics are stored with it and with the run as checkpoint/<last part of the name>, and as tags of the version.
+    There is one version for a step of a run: registered again, or done again after it was damaged, a checkpoint keeps its version, which
+    then tells of the present files. Its metrics are stored with it and with the run as checkpoint/<last part of the name>, and as tags of
+    the version.
+
+    Args:
+        store: Where to.
+        run_id: The run, or its phase.
+        entry: The checkpoint.
+        keys: Names of the run: its present key, and before it those that it had before it was taken back to an earlier step.
+        time: When it was given, in ms.
 
     Returns:
         The version.
     """
     mlflow = load_mlflow()
     mlflow.set_tracking_uri(store.uri)  # the registry of an embedded database looks the checkpoint up through this setting
+    client = store.client
     metrics, _ = usable_metrics(entry.metrics)
     tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
     tags |= {name: f"{value:.6g}" for name, value in metrics.items()}
-    same = f"tags.`{_DIGEST}` = '{entry.digest}' AND source_run_id = '{run_id}'"
-    found = store.client.search_logged_models([store.experiment_id], filter_string=same)
-    model = (
-        found[0]
-        if found
-        else mlflow.create_external_model(
-            f"{entry.model}-step-{entry.step}", run_id, tags=tags, model_type="checkpoint", experiment_id=store.experiment_id
+    found = [
+        model
+        for key in keys
+        for model in client.search_logged_models([store.experiment_id], filter_string=f"tags.`{_IDENTITY}` = '{key}/{entry.step}'")
+    ]
+    if found:
+        model = found[0]
+        client.set_logged_model_tags(model.model_id, tags)
+    else:
+        model = mlflow.create_external_model(
+            f"{entry.model}-step-{entry.step}",
+            run_id,
+            tags={**tags, _IDENTITY: f"{keys[-1]}/{entry.step}"},
+            model_type="checkpoint",
+            experiment_id=store.experiment_id,
         )
-    )
     stored = {metric.key for metric in model.metrics or []}
     for name, value in metrics.items():
         key = f"checkpoint/{name.rpartition('/')[2]}"
-        if key not in stored:
-            store.client.log_metric(run_id, key, value, step=entry.step, model_id=model.model_id)
-    return _version(store.client, entry.model, model.model_id, run_id, tags)
+        client.log_metric(run_id, key, value, timestamp=time, step=entry.step, model_id=None if key in stored else model.model_id)
+    return _version(client, entry.model, model.model_id, run_id, tags)
 
 
 def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
@@ -77,7 +95,11 @@ def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"name = '{model}' AND tags.`{_MODEL}` = '{model_id}'")
-    if versions:
-        return str(versions[0].version)
-    version = client.create_model_version(model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id)
-    return str(version.version)
+    if not versions:
+        version = client.create_model_version(
+            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id
+        )
+        return str(version.version)
+    for tag, value in tags.items():
+        client.set_model_version_tag(model, str(versions[0].version), tag, value)
+    return str(versions[0].version)

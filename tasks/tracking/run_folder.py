@@ -8,18 +8,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import yaml
 
 from configs.experiment import Experiment
 from configs.recipe import fingerprint
+from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
+from tasks.training.collapse import TrainingCollapsed
 
 
-class RunBusy(RuntimeError):
+class RunBusyError(RuntimeError):
     """Another process is carrying out the same run."""
 
 
@@ -27,28 +29,29 @@ class RunFolder:
     """runs/<name>-<fingerprint>: the same recipe always leads to the same folder."""
 
     def __init__(self, runs: Path, experiment: Experiment) -> None:
-        """Makes the folder if it is not there, with the recipe in it."""
+        """Names the folder; it is made when it is claimed."""
         self.fingerprint = fingerprint(experiment)
         self.path = (runs / f"{experiment.name}-{self.fingerprint}").absolute()
-        self.path.mkdir(parents=True, exist_ok=True)
-        _replace(self.path / "recipe.yaml", yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False))
+        self._experiment = experiment
 
     @contextmanager
-    def claimed(self) -> Any:
-        """Keeps a second process from carrying out the same run; a killed owner keeps nobody out.
+    def claimed(self) -> Iterator[None]:
+        """Makes the folder where it is absent, and keeps a second process from carrying out the same run; a killed owner keeps nobody out.
 
         Raises:
-            RunBusy: Another process holds it.
+            RunBusyError: Another process holds it.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "owner.lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
-                raise RunBusy(
+                raise RunBusyError(
                     f"process {lock.read().strip() or '?'} is already carrying out this run ({self.path}); wait for it, or change a seed"
                 ) from None
             _note_owner(lock)
+            _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield
 
     def evaluation(self, name: str) -> Path:
@@ -64,25 +67,42 @@ class RunFolder:
         (self.path / "done").mkdir(exist_ok=True)
         _replace(self.path / "done" / what, "")
 
+    def mark_undone(self, what: str) -> None:
+        """Takes such a mark back."""
+        (self.path / "done" / what).unlink(missing_ok=True)
+
+    def note_collapse(self, fall: TrainingCollapsed) -> None:
+        """Notes that the run collapsed, before anything is done about it: training will not go on."""
+        _replace(self.path / "collapse.json", json.dumps({"note": str(fall), "last_good": fall.last_good}))
+
+    def collapse(self) -> TrainingCollapsed | None:
+        """The collapse that was noted."""
+        try:
+            noted = json.loads((self.path / "collapse.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return TrainingCollapsed(noted["note"], noted["last_good"])
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint of a step."""
+        return self.path / "checkpoints" / f"step-{step:06d}"
+
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends the metrics of a step (counted from 1)."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"step": step, **metrics}) + "\n")
+        append_step(self.path / METRICS, step, metrics)
 
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """Step to metrics. Of a step that was done twice (the run was killed before the next checkpoint) the later counts."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return {}
-        found: dict[int, dict[str, float]] = {}
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # the write that a kill cut short; the step is done again
-            found[int(row.pop("step"))] = row
-        return found
+    def metrics(self) -> Steps:
+        """Step to metrics. The last of them may not be in a checkpoint yet; after a kill these are done, and counted, again."""
+        return read_steps(self.path / METRICS)
+
+    def metrics_in_checkpoint(self, step: int) -> Steps:
+        """The metrics of the steps that went into a checkpoint, which are lost or kept together with its weights."""
+        return read_steps(self.checkpoint(step) / METRICS)
+
+    def replace_metrics(self, steps: Steps) -> None:
+        """Makes these the metrics of the run."""
+        if steps != self.metrics() and (steps or self.metrics()):
+            write_steps(self.path / METRICS, steps)
 
 
 def _note_owner(lock: IO[str]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.tracking.library import Store, TrackingError
+from tasks.tracking.mlflow_import import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+    from tasks.tracking.store import Store
 
 EXPERIMENT_KEY = "experiment_key"
 PHASE_KEY = "phase_key"
@@ -27,12 +30,10 @@ class OpenedRun:
     Attributes:
         run_id: MLflow's name of it.
         parameters: Those that it already has.
-        last_steps: Metric name to the last step that was stored.
     """
 
     run_id: str
     parameters: dict[str, str]
-    last_steps: dict[str, int]
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -69,33 +70,50 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     return str(found.experiment_id)
 
 
-def open_run(store: Store, key: str, name: str, tags: Mapping[str, str], parent: str | None) -> OpenedRun:
-    """The run of this key, opened again if it had ended, or a new one.
+def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping[str, str], parent: str | None, started: int) -> OpenedRun:
+    """The run with this identity, running, or a new one.
 
     Args:
         store: Where to look for it.
-        key: What identifies it: among the experiment's runs, or among the phases of `parent`.
+        identity: Tags that identify it.
         name: Shown in MLflow.
         tags: Set on it; those that it has already keep their value when not given here.
         parent: The run it is a phase of; None for a run of its own.
+        started: When it began, in ms, if it is new.
     """
     from mlflow.entities import RunTag
     from mlflow.tracking.context.registry import resolve_tags
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
     client = store.client
-    identity = {EXPERIMENT_KEY: key} if parent is None else {PHASE_KEY: key, MLFLOW_PARENT_RUN_ID: parent}
-    wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in identity.items())
-    found = client.search_runs([store.experiment_id], wanted, max_results=1, order_by=["attributes.start_time ASC"])
+    if parent is not None:
+        identity = {**identity, MLFLOW_PARENT_RUN_ID: parent}
+    found = _search(store, identity)
     if not found:
-        run = client.create_run(store.experiment_id, tags=resolve_tags({**tags, **identity}), run_name=name)
-        return OpenedRun(run.info.run_id, {}, {})
+        run = client.create_run(store.experiment_id, started, resolve_tags({**tags, **identity}), name)
+        return OpenedRun(run.info.run_id, {})
     run = found[0]
     client.update_run(run.info.run_id, status="RUNNING", name=name)
     if tags:
         client.log_batch(run.info.run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
-    last_steps = {metric.key: int(metric.step) for metric in run.to_proto().data.metrics}
-    return OpenedRun(run.info.run_id, dict(run.data.params), last_steps)
+    return OpenedRun(run.info.run_id, dict(run.data.params))
+
+
+def delete_runs(store: Store, identities: Mapping[str, Sequence[str]]) -> None:
+    """Deletes the runs that have one of the values given for a tag, and the phases below them; MLflow can bring them back."""
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+    for tag, values in identities.items():
+        for value in values:
+            for run in _search(store, {tag: value}):
+                for phase in _search(store, {MLFLOW_PARENT_RUN_ID: run.info.run_id}):
+                    store.client.delete_run(phase.info.run_id)
+                store.client.delete_run(run.info.run_id)
+
+
+def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
+    wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+    return list(store.client.search_runs([store.experiment_id], wanted, order_by=["attributes.start_time ASC"]))
 
 
 def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.tracking.library import Store
+from tasks.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow.entities import Span
@@ -50,7 +49,7 @@ def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory
     return sample
 
 
-def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str]) -> None:
+def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str], time: int) -> None:
     """Store trajectories as traces and link them to a run.
 
     The same trajectory of the same run always gets the same trace id, and is passed over if that is stored already.
@@ -60,10 +59,11 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         run_id: The run they are linked to.
         trajectories: Any number of episodes.
         tags: Tags of all of them, besides environment, task, step, horizon and outcome, which each gets.
+        time: When they were given, in ms; their spans end then.
     """
     from mlflow.tracing.client import TracingClient
 
-    tracing, ended = TracingClient(store.uri), time.time_ns()
+    tracing, ended = TracingClient(store.uri), time * 1_000_000
     for begin in range(0, len(trajectories), _AT_ONCE):
         part = {_trace_number(run_id, each): each for each in trajectories[begin : begin + _AT_ONCE]}
         ids = [_trace_id(number) for number in part]

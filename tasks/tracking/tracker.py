@@ -2,67 +2,64 @@
 
 from __future__ import annotations
 
-import fcntl
-import sqlite3
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from functools import partial
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from tasks.rollout.trajectory import Trajectory
-from tasks.tracking.background import BackgroundWriter
-from tasks.tracking.checkpoints import CheckpointEntry, register_checkpoint
-from tasks.tracking.library import Store, TrackingError, as_tracking_error, load_mlflow
+from tasks.rollout.trajectory_parquet import write_trajectories
+from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.metrics import usable_metrics
-from tasks.tracking.runs import log_parameters, open_experiment, open_run
-from tasks.tracking.traces import log_traces
+from tasks.tracking.mlflow_import import TrackingError
+from tasks.tracking.outbox import Outbox
+from tasks.tracking.owner import OWNER_TAG, this_process
+from tasks.tracking.runs import flatten
+from tasks.tracking.sender import Sender
+from tasks.tracking.store import absolute_uri, open_store
 
 LEFT_OUT = "tracking/undefined_metrics"
 """Metric that counts the values of a step that were None, nan or infinite and are therefore missing."""
 
-_SQLITE = "sqlite:///"
+RUN = "run"
+"""Our name of the run that the phases are below."""
+
+_log = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Records the runs of one MLflow experiment.
+    """Records one run and its phases in MLflow.
 
-    Runs are opened at once, everything else is stored by a background thread in the order given; `flush` waits for it and
-    raises what went wrong. Use it as a context manager: leaving it flushes, for at most two seconds if an error is passing through.
+    Everything is put on disk first, in the folder `records` of the run, and sent by a background thread in the order given. MLflow
+    may be away for as long as it likes: what it missed is sent when it is back, at the latest by the next command that uses the same
+    MLflow. What is given twice is recorded once. Use it as a context manager: leaving it waits until MLflow has everything, or does not
+    answer.
 
     Attributes:
         tracking_uri: Address of the store, absolute.
-        experiment_name: MLflow's group of runs.
     """
 
-    def __init__(self, tracking_uri: str, experiment_name: str) -> None:
-        """Names the store; nothing is loaded or opened yet.
+    def __init__(self, tracking_uri: str, experiment_name: str, run_folder: Path, store: str | None = None) -> None:
+        """Names the store; MLflow is not loaded yet.
 
         Args:
             tracking_uri: "sqlite:///path/to/file.db" (made if absent; pictures and tables go to the folder `artifacts` beside
                 it) or the address of an MLflow server.
             experiment_name: MLflow's group of runs, made if absent.
+            run_folder: The run's folder; the same folder is the same run.
+            store: Name of the MLflow behind the address, where one has several addresses; the address by default.
 
         Raises:
             TrackingError: The address is of another kind.
         """
-        if not tracking_uri.startswith((_SQLITE, "http://", "https://")):
-            raise TrackingError(
-                f"mlflow_tracking_uri is {tracking_uri!r}; use sqlite:///path/to/file.db or the http(s) address of an MLflow server"
-            )
-        self._database: Path | None = None
-        if tracking_uri.startswith(_SQLITE):
-            self._database = Path(tracking_uri.removeprefix(_SQLITE)).absolute()
-            tracking_uri = f"{_SQLITE}{self._database}"
-        self.tracking_uri = tracking_uri
-        self.experiment_name = experiment_name
-        self._lock = threading.Lock()
-        self._store: Store | None = None
-        self._writer = BackgroundWriter()
-        self._last_steps: dict[str, dict[str, int]] = {}
+        self.tracking_uri = absolute_uri(tracking_uri)
+        self._outbox = Outbox(run_folder / "records", experiment_name, store or self.tracking_uri)
+        self._sender = Sender(self._outbox, lambda: open_store(self.tracking_uri, self._outbox.experiment))
         self._parents: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -71,92 +68,84 @@ class Tracker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.flush()
-        else:
-            with suppress(TrackingError):  # the error on its way says more
-                self.flush(seconds=2)
+            return
+        with suppress(TrackingError):  # the error on its way says more
+            self.flush(seconds=2)
 
-    @property
-    def experiment_id(self) -> str:
-        """MLflow's number of the experiment."""
-        return self._open().experiment_id
-
-    def warm_up(self) -> None:
-        """Begin to load MLflow and to open the store in the background: seconds that can pass beside other work.
-
-        A store that cannot be opened is reported by the first call that needs it.
-        """
-        self._writer.put("the opening of the store", self._try_open)
-
-    def start_run(self, key: str, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None) -> str:
-        """Open the run of an experiment: a new one, or the one that has this key.
+    def start_run(self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None) -> str:
+        """Begin the run, or go on with it. One that is finished stays as it is.
 
         Args:
-            key: Identifies the experiment, e.g. the hash of its recipe; stored as the tag `experiment_key`.
             name: Shown in MLflow.
             params: The recipe; nested parts get dotted names.
             tags: More to search for.
 
         Returns:
-            The run's id.
+            The run, as the other methods take it.
 
         Raises:
-            TrackingError: The store cannot be opened, or the run of this key has other parameters.
+            TrackingError: The store cannot be used, or the run has other parameters there.
         """
-        return self._start(key, name, params, tags, None)
+        self._start(RUN, None, name, params, tags, 0)
+        self.flush(seconds=60, patience=0)
+        return RUN
 
     def start_phase(
-        self, parent: str, key: str, name: str, params: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None
+        self, phase: str, name: str, params: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None, step: int = 0
     ) -> str:
-        """Open the run of a phase below the run `parent`: a new one, or the one of that parent that has this key (tag `phase_key`).
+        """Begin a phase of the run, or go on with it. One that is finished stays as it is.
 
-        What is logged to it with `log_metrics` is also logged to the parent.
+        What is logged to it with `log_metrics` is also logged to the run. `step` is the number of steps done before it.
         """
-        run_id = self._start(key, name, params or {}, tags, parent)
-        self._parents[run_id] = parent
-        return run_id
+        self._start(phase, RUN, name, params or {}, tags, step)
+        self._parents[phase] = RUN
+        return phase
 
-    def log_metrics(self, run_id: str, metrics: Mapping[str, float | None], step: int) -> None:
-        """Store the metrics of one step of the whole training, also on the parent of a phase.
+    def log_metrics(self, run: str, metrics: Mapping[str, float | None], step: int, of: str = "step", time: int | None = None) -> None:
+        """Store metrics of the run, or of a phase and the run; those of the same step and `of` are stored once.
 
-        A metric that the run already has for this step or a later one is passed over: after a resume, steps that are taken again leave
-        no second value. Values that are None, nan or infinite are missing, and counted in the metric `tracking/undefined_metrics`.
+        Values that are None, nan or infinite are missing, and counted in the metric `tracking/undefined_metrics`. Where other values
+        were given before, MLflow's run is deleted (it can be brought back there) and recorded anew with the present ones.
 
         Args:
-            run_id: The run, opened by this tracker.
+            run: What `start_run` or `start_phase` returned.
             metrics: Names to values. A slash makes a section in MLflow's page; refused characters are replaced.
             step: Training steps done since the start of the whole training, not of the phase.
+            of: What the metrics are of, e.g. "step" or "evaluation".
+            time: When they were measured, in ms; now by default.
 
         Raises:
             ValueError: Two names become the same name in MLflow.
-            TrackingError: The run was not opened by this tracker.
         """
-        from mlflow.entities import Metric
-
         clean, left_out = usable_metrics(metrics)
         if left_out:
             clean[LEFT_OUT] = left_out
-        client = self._open().client
-        now = int(time.time() * 1000)
-        for each in (run_id, self._parents.get(run_id)):
-            if each is None:
-                continue
-            last = self._steps_of(each)
-            new = [Metric(name, value, now, step) for name, value in clean.items() if step > last.get(name, -1)]
-            last.update({metric.key: step for metric in new})
-            if new:
-                self._writer.put(f"the metrics of step {step}", partial(client.log_batch, each, metrics=new))
+        name, runs = f"{of} {step}", [run, *([self._parents[run]] if run in self._parents else [])]
+        former = self._outbox.last(name)
+        if former is not None and former["values"] != clean:
+            runs = former["runs"]
+            self._drop(lambda record: bool(record["id"] == name))
+        self._add({"id": name, "kind": "metrics", "runs": runs, "step": step, "values": clean, "time": time})
 
-    def log_trajectories(self, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str] | None = None) -> None:
-        """Store trajectories as traces of the run; see `tasks.tracking.traces`, whose `sample_of` takes a sample."""
-        self._writer.put(
-            f"{len(trajectories)} trajectories", partial(log_traces, self._open(), run_id, list(trajectories), dict(tags or {}))
-        )
+    def has_metrics(self, step: int, of: str = "step") -> bool:
+        """Whether `log_metrics` was given these before."""
+        return f"{of} {step}" in self._outbox
 
-    def register_checkpoint(self, run_id: str, entry: CheckpointEntry) -> None:
+    def log_trajectories(self, run: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str] | None = None, step: int = 0) -> None:
+        """Store trajectories as traces of the run, once for each step; see `tasks.tracking.traces`, whose `sample_of` takes a sample."""
+        name = f"traces of step {step} of {run}"
+        if name not in self._outbox:
+            path = self._outbox.folder / f"{name.replace(' ', '-')}.parquet"
+            write_trajectories(path, trajectories)
+            self._add({"id": name, "kind": "traces", "run": run, "step": step, "file": self._relative(path), "tags": dict(tags or {})})
+
+    def register_checkpoint(self, run: str, entry: CheckpointEntry) -> None:
         """Register a checkpoint folder, which is not copied; see `tasks.tracking.checkpoints`."""
-        self._writer.put(f"the checkpoint of step {entry.step}", partial(register_checkpoint, self._open(), run_id, entry))
+        plain = asdict(entry) | {"folder": self._relative(entry.folder)}
+        record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
+        self._add(record, update=True)
 
-    def log_picture(self, run_id: str, path: Path) -> None:
+    def log_picture(self, run: str, path: Path) -> None:
         """Store a picture under the run, with its file name; it replaces an older one.
 
         Raises:
@@ -164,74 +153,82 @@ class Tracker:
         """
         if not path.is_file():
             raise FileNotFoundError(f"there is no picture {path}")
-        self._writer.put(f"the picture {path.name}", partial(self._open().client.log_artifact, run_id, str(path)))
+        changed = path.stat().st_mtime_ns
+        record = {"id": f"picture {path.name} of {run}", "kind": "picture", "run": run, "file": self._relative(path), "changed": changed}
+        self._add(record, update=True)
 
-    def log_table(self, run_id: str, markdown: str, name: str) -> None:
+    def log_table(self, run: str, markdown: str, name: str) -> None:
         """Store a table in Markdown under the run as `name`, e.g. "evaluation.md"; it replaces an older one."""
-        self._writer.put(f"the table {name}", partial(self._open().client.log_text, run_id, markdown, name))
+        self._add({"id": f"table {name} of {run}", "kind": "table", "run": run, "name": name, "text": markdown}, update=True)
 
-    def end_run(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
-        """End a run or a phase, after everything given before is stored."""
-        self._writer.put(f"the end of run {run_id}", partial(self._open().client.set_terminated, run_id, status))
+    def end_run(self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0) -> None:
+        """End a run or a phase, after everything given before is stored. `step` is the number of steps done."""
+        if not self.is_finished(run):
+            self._add({"id": f"state of {run}", "kind": "state", "run": run, "status": status, "step": step}, update=True)
 
-    def flush(self, seconds: float = 120) -> None:
-        """Wait until everything given so far is stored.
+    def is_finished(self, run: str) -> bool:
+        """Whether a run or a phase was ended as FINISHED."""
+        state = self._outbox.last(f"state of {run}")
+        return state is not None and state["status"] == "FINISHED"
+
+    def take_back(self, step: int) -> None:
+        """Forgets what was recorded of later steps, because training goes on from this one.
+
+        MLflow cannot forget single values: if it was given any of them, its run is deleted (it can be brought back there) and
+        recorded anew without them.
+        """
+        self._drop(lambda record: bool(record.get("step", 0) > step))
+
+    def flush(self, seconds: float = 120, patience: float = 5) -> bool:
+        """Wait until everything given so far is in MLflow.
+
+        Args:
+            seconds: At most so long.
+            patience: And so long while MLflow does not answer.
+
+        Returns:
+            Whether it is. What is not stays on disk, and is sent later.
 
         Raises:
-            TrackingError: Something was refused, or it took longer than `seconds`.
+            TrackingError: Something was refused.
         """
-        self._writer.flush(seconds)
+        return self._sender.wait(seconds, patience)
 
-    def _start(self, key: str, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, parent: str | None) -> str:
-        store = self._open()
-        with as_tracking_error(f"run {name!r}"):
-            run = open_run(store, key, name, tags or {}, parent)
-            log_parameters(store, run, params)
-        self._last_steps[run.run_id] = run.last_steps
-        return run.run_id
+    def mlflow_id(self, run: str) -> str | None:
+        """MLflow's id of the run or phase; None as long as MLflow was never reached."""
+        return self._sender.sent.runs.get(run)
 
-    def _steps_of(self, run_id: str) -> dict[str, int]:
-        if run_id not in self._last_steps:
-            raise TrackingError(f"run {run_id} is not open; open it with start_run or start_phase, so that its last steps are known")
-        return self._last_steps[run_id]
+    @cached_property
+    def experiment_id(self) -> str:
+        """MLflow's number of the experiment."""
+        return open_store(self.tracking_uri, self._outbox.experiment).experiment_id
 
-    def _try_open(self) -> None:
-        with suppress(TrackingError):
-            self._open()
+    def _start(self, run: str, parent: str | None, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, step: int) -> None:
+        if self.is_finished(run):
+            self._sender.wake()  # MLflow may have been away when it ended
+            return
+        record = {
+            "id": f"state of {run}",
+            "kind": "state",
+            "run": run,
+            "parent": parent,
+            "status": "RUNNING",
+            "name": name,
+            "params": dict(flatten(params)),
+            "tags": {**(tags or {}), OWNER_TAG: this_process()},
+            "step": step,
+        }
+        self._add(record, update=True)
 
-    def _open(self) -> Store:
-        with self._lock:
-            if self._store is None:
-                mlflow = load_mlflow()
-                artifacts = None
-                alone: AbstractContextManager[None] = nullcontext()
-                if self._database is not None:
-                    artifacts = (self._database.parent / "artifacts" / self.experiment_name).as_uri()
-                    alone = _opened_alone(self._database)
-                with alone, as_tracking_error(f"the store {self.tracking_uri}"):
-                    client = mlflow.MlflowClient(self.tracking_uri)
-                    self._store = Store(client, self.tracking_uri, open_experiment(client, self.experiment_name, artifacts))
-            return self._store
+    def _add(self, record: dict[str, Any], *, update: bool = False) -> None:
+        self._outbox.add(record, update=update)
+        self._sender.wake()
 
+    def _drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+        with self._outbox.sending():
+            if self._outbox.drop(unwanted):
+                self._sender.wake()
 
-@contextmanager
-def _opened_alone(database: Path) -> Iterator[None]:
-    """Holds other processes back while MLflow makes the tables of a new sqlite file: of several that do it at once all but one fail."""
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        with database.with_name(f"{database.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _write_ahead(database)
-            yield
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(f"the MLflow database {database} cannot be opened: {error}") from error
-
-
-def _write_ahead(database: Path) -> None:
-    """Puts an sqlite file in write-ahead mode: migrations and every write take half the time, and readers need not wait."""
-    with closing(sqlite3.connect(database)) as connection:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):  # in use: it stays as it is
-                raise
+    def _relative(self, path: Path) -> str:
+        """A path as it stays true when the runs are moved."""
+        return os.path.relpath(path.absolute(), self._outbox.run_folder.absolute())

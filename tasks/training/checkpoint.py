@@ -95,6 +95,15 @@ def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list
     return None, passed_over
 
 
+def of_step(checkpoints: Path, step: int, fingerprint: str) -> Checkpoint | None:
+    """The whole checkpoint of a step; None for step 0, the policy that training starts from.
+
+    Raises:
+        CheckpointError: It is not there, incomplete or damaged.
+    """
+    return verify(checkpoints / f"step-{step:06d}", fingerprint) if step else None
+
+
 def prune(checkpoints: Path, keep: int, spare: Collection[int]) -> None:
     """Deletes all but the `keep` newest checkpoints, sparing the steps in `spare`."""
     for step in sorted(steps_in(checkpoints), reverse=True)[keep:]:

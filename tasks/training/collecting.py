@@ -14,6 +14,7 @@ from configs.experiment import Experiment
 from configs.model_folder import write_recipe
 from tasks.rollout.episode import stable_seed
 from tasks.rollout.trajectory import Trajectory, Turn
+from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.training import checkpoint
 from tasks.training.micro_batches import Tensors, pad_trajectories
 
@@ -31,6 +32,8 @@ class CollectingTrainer(Trainer):
         rollout_seconds: What the last collection took.
         collected_at: When it ended, on the clock of `time.perf_counter`.
         batch_metrics: What is to be said of the last batch.
+        step_metrics: Step, counted from 1, to its metrics, of all steps that went into the weights, in the main process. They are
+            published with the weights, so that a kill keeps or loses both.
         published: The last checkpoint, in the main process.
     """
 
@@ -47,6 +50,7 @@ class CollectingTrainer(Trainer):
         self.updates_per_step = experiment.algorithm.epochs * experiment.algorithm.mini_batches
         self.rollout_seconds = self.collected_at = 0.0
         self.batch_metrics: dict[str, float] = {}
+        self.step_metrics: Steps = {}
         self.published: checkpoint.Checkpoint | None = None
         self._collect = collect
         self._checkpoints = folder / "checkpoints"
@@ -118,6 +122,7 @@ class CollectingTrainer(Trainer):
         if self.accelerator.is_main_process:
             written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             self.beside_the_weights(written)
+            write_steps(written / METRICS, self.step_metrics)
             write_recipe(written, self.experiment)
             step = self.state.global_step // self.updates_per_step
             self.published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)

@@ -60,7 +60,8 @@ class FlowCallback(TrainerCallback):
         step = self._step(state)
         if step is not None:
             if self.worker.line is not None:
-                self.worker.tell(StepDone(step, self._metrics(step)))
+                self.worker.trainer.step_metrics[step] = self._metrics(step)
+                self.worker.tell(StepDone(step, self.worker.trainer.step_metrics[step]))
             self.logged.clear()
             self.saving_since = time.perf_counter()
 

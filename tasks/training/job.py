@@ -31,6 +31,8 @@ class TrainerJob(Part):
     """Task indices to learn from."""
     phase_ends: list[int]
     """Steps at which phases end: their checkpoints are kept."""
+    from_step: int | None = None
+    """Step whose weights are loaded, 0 for the policy that training starts from; by default those of the newest whole checkpoint."""
     engine_memory_fraction: float
     """Share of a GPU's memory for the engine."""
     engine_cpu_cache_gb: int

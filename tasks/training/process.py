@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -17,11 +18,13 @@ from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
-from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, Train, Trained, TrainerJob
+from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
 E = TypeVar("E", bound=Event)
 
 CLOSE_SECONDS = 20.0
+VERDICT_SECONDS = 40.0
+"""For the launcher to end the other processes, which it gives 30 s."""
 POLL_SECONDS = 0.5
 
 
@@ -30,7 +33,11 @@ class TrainerFailed(RuntimeError):
 
 
 class TrainerProcess:
-    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened."""
+    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened.
+
+    Attributes:
+        step: Training steps that went into its present weights, as it last said.
+    """
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]) -> None:
         """
@@ -43,6 +50,7 @@ class TrainerProcess:
         self._job = job.model_copy(update={"socket": str(self._folder / "line")})
         self._infrastructure = infrastructure
         self._check = check
+        self.step = 0
         self._process: ChildProcess | None = None
         self._listener: socket.socket | None = None
         self._line: TrainerConnection | None = None
@@ -55,7 +63,7 @@ class TrainerProcess:
         root = str(Path(tasks.__file__).parent.parent)
         self._process = ChildProcess(
             "trainer",
-            launch_command(self._infrastructure, job_file),
+            launch_command(self._infrastructure, job_file, self._folder / "verdict"),
             environment={
                 "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
                 # The engine steps small matrices on a CPU; the update sets its own number of threads.
@@ -90,6 +98,7 @@ class TrainerProcess:
             raise self._failure(str(problem)) from None
         for event in self._events():
             if isinstance(event, Ready):
+                self.step = event.step
                 return event
         raise AssertionError("unreachable")
 
@@ -108,6 +117,8 @@ class TrainerProcess:
         except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
+            if isinstance(event, StepDone | Trained):
+                self.step = event.step
             yield event
             if isinstance(event, last):
                 return
@@ -119,11 +130,12 @@ class TrainerProcess:
             try:
                 event = self._line.receive(POLL_SECONDS)
             except ConnectionClosedError:
-                raise self._failure(f"it ended with status {self._process.exit_status}") from None
+                raise self._ended() from None
             if event is None:
                 self._check()
             elif isinstance(event, Failed):
-                raise self._failure(f"{event.kind}: {event.message}", tail=False)
+                killed = self._killed()  # what this process missed may be one that was killed
+                raise self._failure(killed or f"{event.kind}: {event.message}", tail=False)
             else:
                 assert isinstance(event, Event)
                 yield event
@@ -137,23 +149,45 @@ class TrainerProcess:
         except (ConnectionClosedError, TimeoutError):
             pass  # it is ended the hard way
 
+    def _ended(self) -> TrainerFailed:
+        """The process hung up without a word."""
+        assert self._process is not None
+        killed = self._killed()
+        return self._failure(killed or f"it ended with status {self._process.exit_status}", tail=killed is None)
+
+    def _killed(self) -> str | None:
+        """Which process of the trainer a signal ended, as its launcher says; None if none was."""
+        assert self._process is not None
+        try:
+            status = self._process.wait(VERDICT_SECONDS)
+        except TimeoutError:
+            return None
+        try:
+            said = (self._folder / "verdict").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return f"its launcher was killed by {signal.Signals(status - 128).name}" if status > 128 else None
+        return said if "was killed" in said else None
+
     def _failure(self, what: str, tail: bool = True) -> TrainerFailed:
         assert self._process is not None
         message = f"the trainer failed: {what}. Its log: {self._process.log_path}"
         return TrainerFailed(f"{message}; the end of it:\n{self._process.log_tail()}" if tail else message)
 
 
-def launch_command(infrastructure: InfraSettings, job_file: Path) -> list[str]:
+def launch_command(infrastructure: InfraSettings, job_file: Path, verdict: Path) -> list[str]:
     """The command that starts the trainer: accelerate when a configuration file is given, else torchrun.
+
+    Which process failed, and how, is then in the file `verdict`.
 
     torchrun, because it is two seconds faster at starting a single process than accelerate, and the same for eight.
     """
+    launch = [sys.executable, "-m", "tasks.training.launch", str(verdict)]
     module = ["-m", "tasks.training.worker", str(job_file.absolute())]
     if infrastructure.accelerate_config is not None:
-        return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
+        return [*launch, "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
     processes = str(infrastructure.trainer_processes or default_processes(infrastructure))
     rendezvous = ["--nnodes", "1", "--nproc_per_node", processes, "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
-    return [sys.executable, "-m", "torch.distributed.run", *rendezvous, *module]
+    return [*launch, "torch.distributed.run", *rendezvous, *module]
 
 
 def default_processes(infrastructure: InfraSettings) -> int:

@@ -55,6 +55,7 @@ class Worker:
         from tasks.inference.engine_factory import start_engine
         from tasks.rollout.ahead import AheadCollector
         from tasks.rollout.collector import Collector
+        from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
         from tasks.training.batches import ImitationBatches
         from tasks.training.flow_callback import FlowCallback
@@ -103,7 +104,14 @@ class Worker:
         self.learnt: list[Trajectory] = []
         self.refill_cost: dict[str, float] = {}
         self._cache_counts = (0, 0)
-        self.resume, self.notes = checkpoint.latest(job.folder / "checkpoints", job.fingerprint)
+        checkpoints = job.folder / "checkpoints"
+        self.resume, self.notes = (
+            checkpoint.latest(checkpoints, job.fingerprint)
+            if job.from_step is None
+            else (checkpoint.of_step(checkpoints, job.from_step, job.fingerprint), [])
+        )
+        if self.resume is not None:
+            self.trainer.step_metrics = read_steps(self.resume.folder / METRICS)
         self.seconds = {
             "imports": imported - began,
             "engine": engine_started - imported,

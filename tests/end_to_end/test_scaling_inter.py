@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,22 @@ import psutil
 import pytest
 
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.small_runs import ROOT, end, family, final_weights, find, finish, folder, metrics, start, wait_for
+from tests.support.small_runs import (
+    ROOT,
+    assert_one_value_a_step,
+    end,
+    family,
+    final_weights,
+    find,
+    finish,
+    folder,
+    metrics,
+    mlflow_client,
+    mlflow_runs,
+    start,
+    unended_flow_runs,
+    wait_for,
+)
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
@@ -64,14 +80,53 @@ def test_every_phase_is_a_run_of_mlflow_below_one_parent_with_metrics_on_a_globa
     assert {trace.info.tags["phase"] for trace in traces} == {"1", "2", "3"}
 
 
-def test_a_finished_run_is_not_done_again(undisturbed: Path, policy: str) -> None:
-    before = final_weights(undisturbed)
-    written = os.stat(folder(undisturbed) / "checkpoints" / "step-000006" / "model.safetensors").st_mtime_ns
+def test_a_finished_run_is_read_and_nothing_of_it_changes(undisturbed: Path, policy: str) -> None:
+    def everything() -> dict[object, object]:
+        client = mlflow_client(undisturbed)
+        files: dict[object, object] = {path: path.stat().st_mtime_ns for path in folder(undisturbed).rglob("*")}
+        runs = {run.info.run_id: run.to_dictionary() for run in mlflow_runs(undisturbed)}
+        return files | runs | {each: [file.path for file in client.list_artifacts(str(each))] for each in runs}
+
+    assert_one_value_a_step(undisturbed)
+    before = everything()
     shown = finish(start(undisturbed, policy), undisturbed)
     assert shown.count("phase 3, horizon 4 ") >= 2
-    assert final_weights(undisturbed) == before
-    assert os.stat(folder(undisturbed) / "checkpoints" / "step-000006" / "model.safetensors").st_mtime_ns == written
-    assert metrics(undisturbed) == [1, 2, 3, 4, 5, 6]
+    assert everything() == before
+
+
+def test_a_lost_evaluation_is_made_again_with_its_own_weights_in_moved_runs(undisturbed: Path, policy: str, tmp_path: Path) -> None:
+    runs = tmp_path / "moved"
+    shutil.copytree(undisturbed, runs)
+    evaluations = folder(runs) / "evaluations"
+    results = {name: (evaluations / f"{name}.json").read_text() for name in ("start", "phase-1", "phase-2", "phase-3")}
+    episodes = {name: read_trajectories(evaluations / f"{name}.parquet") for name in ("start", "phase-1")}
+    for name in ("start", "phase-1"):
+        (evaluations / f"{name}.parquet").unlink()
+    (evaluations / "start.json").unlink()
+    (evaluations / "phase-1.json").write_text("{")  # damaged
+    (evaluations / "phase-2.json").unlink()  # its episodes are there: they are not played again
+    place = undisturbed.stat().st_mtime_ns
+    shown = finish(start(runs, policy), runs)
+    assert "The runs were moved from" in shown
+    assert {name: (evaluations / f"{name}.json").read_text() for name in results} == results
+    for name, before in episodes.items():
+        after = read_trajectories(evaluations / f"{name}.parquet")
+        assert [(t.policy_version, t.completion) for t in after] == [(t.policy_version, t.completion) for t in before]
+    assert_one_value_a_step(runs)
+    assert {run.info.artifact_uri.startswith(runs.as_uri()) for run in mlflow_runs(runs)} == {True}
+    assert undisturbed.stat().st_mtime_ns == place
+
+    (evaluations / "phase-1.json").unlink()
+    (evaluations / "phase-1.parquet").unlink()
+    (folder(runs) / "checkpoints" / "step-000002" / "model.safetensors").unlink()
+    run = start(runs, policy)
+    try:
+        assert run.wait(400) != 0
+    finally:
+        end(run)
+    refused = (runs / "terminal.log").read_text()
+    assert "phase-1.json is missing or damaged, and cannot be made again, because the weights of step 2 are not there" in refused
+    assert "Traceback" not in refused
 
 
 def test_a_checkpoint_plays_in_collect_as_it_played_in_its_run(undisturbed: Path) -> None:
@@ -106,13 +161,19 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, 
             else:  # at once: a quick machine is through with the last three steps in a second
                 find(run, "tasks.training.worker").kill()
                 assert run.wait(60) != 0
-                assert "the same command" in (tmp_path / "terminal.log").read_text().lower()
+                shown = (tmp_path / "terminal.log").read_text()
+                assert "the same command" in shown.lower()
+                assert len(re.findall(r"rank \d+ \(process \d+\) was killed by SIGKILL", shown)) == 1
+                assert "Traceback" not in shown
         finally:
             end(run)
     finish(start(tmp_path, policy), tmp_path)
     assert final_weights(tmp_path) == final_weights(undisturbed)
     evaluations = [json.loads((folder(r) / "evaluations" / "phase-3.json").read_text())["tallies"] for r in (tmp_path, undisturbed)]
     assert evaluations[0] == evaluations[1]
+    assert_one_value_a_step(tmp_path)
+    assert {run.info.status for run in mlflow_runs(tmp_path)} == {"FINISHED"}
+    assert unended_flow_runs(tmp_path) == []
 
 
 def test_ctrl_c_ends_everything_within_five_seconds(policy: str, tmp_path: Path) -> None:

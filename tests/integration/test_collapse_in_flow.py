@@ -31,11 +31,13 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     """A run that has been told of these steps, with its records in real files."""
     experiment = load_recipe("quickstart", {"name": "falls", "algorithm.on_collapse": on_collapse})
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with Tracker(uri, "falls") as tracker, RunBar(30) as bar:
-        parent = tracker.start_run(on_collapse, on_collapse, {})
-        run = Run(experiment, InfraSettings(runs=tmp_path), RunFolder(tmp_path, experiment), tracker, parent, TimeBreakdown(), bar)
+    folder = RunFolder(tmp_path, experiment)
+    with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:
+        parent = tracker.start_run(on_collapse, {})
+        run = Run(experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar)
         try:
             run.follow(steps(*rewards), parent)
+            run.record_steps(parent, 30)
         finally:
             tracker.end_run(parent)
             tracker.flush()
@@ -45,7 +47,8 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
 def test_a_collapse_is_reported_with_every_step_and_the_run_goes_on(tmp_path: Path) -> None:
     run = followed(tmp_path, "report", *[0.6] * 12, *[0.0] * 6)
     assert len(run.folder.metrics()) == 18
-    history = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_metric_history(run.mlflow_run, "collapse")
+    mlflow_id = run.tracker.mlflow_id(run.mlflow_run)
+    history = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_metric_history(mlflow_id, "collapse")
     assert [int(point.value) for point in history] == [0] * 14 + [1] * 2 + [2] * 2
     assert "collapsed at step 17" in collapse_note(run.folder.metrics())
 

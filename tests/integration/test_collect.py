@@ -128,7 +128,7 @@ def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: 
 
 
 def test_another_collection_is_not_mixed_in(tmp_path: Path) -> None:
-    ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2)
+    ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2).close()
     with pytest.raises(DifferentCollectionError, match="horizon is 20 there, 5 now"):
         ResumableTrajectoryWriter(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
 

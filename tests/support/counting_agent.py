@@ -41,6 +41,9 @@ class CountingConversation:
         action = self._policy.action(self._task, turn)
         return Message(action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version)
 
+    def recall(self, message: Message) -> None:
+        pass
+
     async def hear(self, observation: str) -> list[int]:
         return [7]
 

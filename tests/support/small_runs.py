@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tasks.tracking.step_metrics_file import read_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +36,7 @@ SMALL = {
     "evaluation.n_tasks": 3,
     "evaluation.samples": 2,
     "evaluation.horizon": 4,
-    "checkpoint_every": 1,
+    "checkpoint_every": 2,
 }
 
 
@@ -119,6 +126,41 @@ def metrics(runs: Path) -> list[int]:
     if path is None:
         return []
     return [int(line.split('"step": ')[1].split(",")[0]) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def mlflow_client(runs: Path) -> MlflowClient:
+    """MLflow's database below `runs`."""
+    return MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+
+
+def mlflow_runs(runs: Path) -> list[Run]:
+    """The small runs that MLflow shows, the parents first."""
+    client = mlflow_client(runs)
+    (experiment,) = (each for each in client.search_experiments() if each.name == "small")
+    found = client.search_runs([experiment.experiment_id])
+    return sorted(found, key=lambda run: ("mlflow.parentRunId" in run.data.tags, run.info.run_name))
+
+
+def assert_one_value_a_step(runs: Path) -> None:
+    """MLflow holds the values of metrics.jsonl, each once, on the run and on its phases."""
+    steps = read_steps(folder(runs) / "metrics.jsonl")
+    assert sorted(steps) == [1, 2, 3, 4, 5, 6]
+    parent, *phases = mlflow_runs(runs)
+    client = mlflow_client(runs)
+    for name in steps[1]:
+        expected = [(step, steps[step][name]) for step in sorted(steps) if math.isfinite(steps[step].get(name, math.nan))]
+        of_run, *of_phases = [
+            sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)) for run in (parent, *phases)
+        ]
+        assert of_run == expected, name
+        assert sorted(point for points in of_phases for point in points) == expected, name
+
+
+def unended_flow_runs(runs: Path) -> list[tuple[str, str]]:
+    """Names and states of the flow runs that Prefect shows as not ended."""
+    with closing(sqlite3.connect(runs / "prefect" / "prefect.db")) as database:
+        states = "('COMPLETED', 'FAILED', 'CRASHED', 'CANCELLED')"
+        return database.execute(f"SELECT name, state_type FROM flow_run WHERE state_type NOT IN {states}").fetchall()
 
 
 def final_weights(runs: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""MLflow, loaded late and kept quiet. Everything else in this package gets it from here."""
+"""MLflow, imported late and kept quiet. Everything else in this package gets it from here."""
 
 from __future__ import annotations
 
@@ -6,54 +6,49 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from typing import Any
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The background writer tries again by itself; MLflow's own seven retries would hide a dead server for four minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    # The sender tries again by itself; MLflow's own seven retries of two minutes each would hide a dead server for a quarter of an hour.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 _LOGGERS = {
     "mlflow.store.db.utils": logging.WARNING,  # "Creating initial MLflow database tables..."
     "mlflow.store.model_registry.abstract_store": logging.WARNING,  # "Waiting up to 300 seconds for model version..."
     "alembic": logging.WARNING,  # one line per migration
     "mlflow.utils.git_utils": logging.ERROR,  # where git is not installed
+    "urllib3.connectionpool": logging.ERROR,  # one line per attempt to reach a server that is away; the sender says it once
 }
+
+# Codes of MLflow's errors that may pass: the store is busy, unreachable or restarting. Others are refusals, and final.
+_PASSING = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
 
 
 class TrackingError(Exception):
     """Something could not be recorded in MLflow; the message names what, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """An opened store.
-
-    Attributes:
-        client: MLflow's client of it.
-        uri: Its address.
-        experiment_id: MLflow's number of the experiment in use.
-    """
-
-    client: MlflowClient
-    uri: str
-    experiment_id: str
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed later: MLflow is away or busy. Anything else is a refusal."""
+    if isinstance(error, FileNotFoundError):
+        return False
+    return isinstance(error, OSError) or getattr(error, "error_code", None) in _PASSING
 
 
 @contextmanager
 def as_tracking_error(what: str) -> Iterator[None]:
-    """Turns MLflow's errors within into `TrackingError`; `what` could not be opened."""
+    """Turns MLflow's refusals within into `TrackingError`; `what` could not be opened. Errors that may pass are left as they are."""
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
+        if may_pass(error):
+            raise
         raise TrackingError(f"MLflow could not open {what}: {error}") from error
 
 

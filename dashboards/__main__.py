@@ -1,0 +1,55 @@
+"""Watch what the agent does: python -m dashboards [--runs FOLDER] [--port PORT]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line. Nothing slow is imported before."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards",
+        description="Trajectories, runs and studies in the browser.",
+        epilog="example: python -m dashboards --runs /data/runs --port 5050",
+    )
+    parser.add_argument("--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)")
+    parser.add_argument("--port", type=int, default=5050, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which only this machine reaches)")
+    parser.add_argument(
+        "--allowed-hosts", default="", help="further names under which browsers may ask, comma-separated; needed beyond this machine"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Serves until it is ended."""
+    chosen = arguments()
+    from configs.infrastructure import SettingsError, infra_settings
+
+    try:
+        settings = infra_settings()
+    except SettingsError as problem:
+        raise SystemExit(str(problem)) from None
+    runs = (chosen.runs or settings.runs).absolute()
+    if not runs.is_dir():
+        raise SystemExit(f"{runs} is not a folder; name the folder of your runs with --runs")
+    import uvicorn
+
+    from dashboards.links import Links
+    from dashboards.web import application
+
+    hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
+    if chosen.host not in LOOPBACK and not chosen.allowed_hosts:
+        raise SystemExit(f"--host {chosen.host} lets others in: name what they may call this machine with --allowed-hosts NAME,...")
+    app = application(runs, Links(settings.mlflow_tracking_uri, None), hosts)
+    sys.stdout.write(f"The viewer of {runs}: http://{chosen.host}:{chosen.port}\n")
+    sys.stdout.flush()
+    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Arms of a study: runs of one experiment that differ in their seeds alone, compared with another such set by seed and by task."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.run_folders import RunFolder
+from tasks.evaluation.statistics import Estimate, Tally, difference, mean
+
+NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
+"""What an arm is called after, where it differs between the arms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Held-out success after some step, over seeds: mean and 95 % interval (Student's t); None where there is none."""
+
+    step: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Runs alike but for their seeds.
+
+    Attributes:
+        name: What tells it from the other arms.
+        runs: Its runs, one a seed.
+        curve: Its held-out success over the steps.
+        rise: Success at the end less at the start, over seeds.
+        end: Success at the end, over seeds.
+    """
+
+    name: str
+    runs: list[RunFolder]
+    curve: list[Point]
+    rise: Estimate
+    end: Estimate
+
+
+def arms_of(runs: Sequence[RunFolder]) -> list[Arm]:
+    """Sorts the runs of an experiment into arms."""
+    sets: dict[str, list[RunFolder]] = defaultdict(list)
+    for run in runs:
+        sets[json.dumps({name: value for name, value in run.recipe.items() if name != "seeds"}, sort_keys=True)].append(run)
+    flat = [_flat(json.loads(recipe)) for recipe in sets]
+    differing = [name for name in dict.fromkeys(n for each in flat for n in each) if len({repr(each.get(name)) for each in flat}) > 1]
+    shown = [name for name in NAMED if name in differing] or differing[:3]
+    names = [", ".join(str(each.get(name)) for name in shown) or "all runs" for each in flat]
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    names = [
+        f"{name} ({', '.join(f'{field} {each.get(field)}' for field in differing if field not in shown)})" if name in twice else name
+        for name, each in zip(names, flat, strict=True)
+    ]
+    return sorted((_arm(name, members) for name, members in zip(names, sets.values(), strict=True)), key=lambda arm: arm.name)
+
+
+def against(first: Arm, other: Arm) -> Estimate:
+    """Success at the end of `other` less that of `first`, paired by seed: mean and 95 % interval (Student's t) over the seeds of both."""
+    ends = [{_seed(run): _end(run) for run in arm.runs} for arm in (first, other)]
+    pairs = [(ends[0][seed], ends[1][seed]) for seed in sorted(ends[0].keys() & ends[1].keys())]
+    return mean(b - a for a, b in pairs if a is not None and b is not None)
+
+
+def paired_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
+    """Success in one evaluation less that in another, paired by task (see `tasks.evaluation`): value and 95 % interval."""
+    return difference(tallies(before), tallies(after))
+
+
+def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
+    """Task index to successes and episodes of an evaluation as stored."""
+    return {int(task): Tally(*tally) for task, tally in evaluation.get("tallies", {}).items()}
+
+
+def final(run: RunFolder) -> dict[str, Any] | None:
+    """The last evaluation of a run, unless it is that of the start."""
+    found = [evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0]
+    return found[-1] if found else None
+
+
+def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
+    by_step: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        for evaluation in run.evaluations().values():
+            if (value := evaluation.get("success", {}).get("value")) is not None:
+                by_step[int(evaluation["step"])].append(value)
+    curve = []
+    for step, values in sorted(by_step.items()):
+        estimate = mean(values)
+        curve.append(Point(step, _known(estimate.value), _known(estimate.low), _known(estimate.high)))
+    rises = [(_start(run), _end(run)) for run in runs]
+    return Arm(
+        name,
+        sorted(runs, key=_seed),
+        curve,
+        mean(b - a for a, b in rises if a is not None and b is not None),
+        mean(b for _, b in rises if b is not None),
+    )
+
+
+def _start(run: RunFolder) -> float | None:
+    evaluation = run.evaluations().get("start")
+    return evaluation["success"]["value"] if evaluation else None
+
+
+def _end(run: RunFolder) -> float | None:
+    evaluation = final(run)
+    return evaluation["success"]["value"] if evaluation else None
+
+
+def _seed(run: RunFolder) -> int:
+    return int(run.field("seeds.training", 0))
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= _flat(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return found

@@ -1,0 +1,104 @@
+"""TextCraft drawn: what is held, and the tree of what the goal is made of, with what is made and what is missing.
+
+It is read from the observations alone, so that renamed goals and other servers' trajectories are drawn too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from markupsafe import Markup, escape
+
+from dashboards.trajectory import Shown
+
+COMMAND = re.compile(r"^craft (\d+) (.+?) using (.+)$", re.MULTILINE)
+GOAL = re.compile(r"Goal: craft (.+?)\.?\s*$", re.MULTILINE)
+COUNTED = re.compile(r"(\d+) (.+)")
+GOT = re.compile(r"^Got (\d+) (.+?)\.?$", re.MULTILINE)
+CRAFTED = re.compile(r"^Crafted (\d+) (?:minecraft:)?(.+?)\.?$", re.MULTILINE)
+DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A crafting command of the prompt: `count` of `output` from counted ingredients."""
+
+    output: str
+    count: int
+    ingredients: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class Crafting:
+    """Where an episode stands.
+
+    Attributes:
+        goal: What is to be crafted.
+        commands: The crafting commands of the prompt.
+        held: How many of each item are held.
+        made: Items that have been crafted so far.
+    """
+
+    goal: str
+    commands: tuple[Command, ...]
+    held: dict[str, int] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+
+def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafting:
+    """Where an episode stands after turns, each an action and the observation that answered it."""
+    goal = GOAL.search(first_observation)
+    commands = tuple(
+        Command(output.strip(), int(count), tuple(_counted(using))) for count, output, using in COMMAND.findall(first_observation)
+    )
+    state = Crafting(goal[1].strip() if goal else "", commands)
+    for action, observation in turns:
+        if got := GOT.search(observation):
+            _add(state.held, got[2], int(got[1]))
+        elif crafted := CRAFTED.search(observation):
+            for item, count in _counted(action.partition(" using ")[2]):
+                _add(state.held, item, -count)
+            item = crafted[2].replace("_", " ")  # the answer writes items as Minecraft does
+            _add(state.held, item, int(crafted[1]))
+            state.made.add(item)
+    return state
+
+
+def draw(trajectory: Shown, turns: int) -> Markup:
+    """The inventory and the goal's tree after some turns."""
+    done = [(turn.action, turn.observation) for turn in trajectory.turns[:turns] if not turn.malformed]
+    state = crafting(trajectory.first_observation, done)
+    held = Markup("").join(
+        Markup("<li><b>{}</b> {}</li>").format(count, name) for name, count in state.held.items() if count > 0
+    ) or Markup("<li class=quiet>nothing</li>")
+    return Markup("<h3>Held</h3><ul class=inventory>{}</ul><h3>What the goal is made of</h3><ul class=tree>{}</ul>").format(
+        held, _branch(state, state.goal, 1, ())
+    )
+
+
+def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], needed: bool = True) -> Markup:
+    held = state.held.get(item, 0)
+    there = held >= wanted or (item == state.goal and item in state.made)
+    status = "there" if there else "quiet" if not needed else "made" if item in state.made else "missing"
+    ways = [command for command in state.commands if command.output == item]
+    below = Markup("")
+    if ways and item not in above and len(above) < DEEPEST:
+        for number, command in enumerate(ways):
+            runs = -(-max(1, wanted - held) // command.count)
+            parts = Markup("").join(
+                _branch(state, name, count * runs, (*above, item), needed and not there) for name, count in command.ingredients
+            )
+            below += Markup("{}<ul>{}</ul>").format(Markup("<span class=quiet>or</span>") if number else "", parts)
+    word = {"there": "✓", "made": "made before", "quiet": "not needed any more"}.get(status, "craft" if ways else "get")
+    return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(status, wanted, escape(item), held, word, below)
+
+
+def _counted(listed: str) -> list[tuple[str, int]]:
+    found = (COUNTED.fullmatch(part.strip()) for part in listed.split(","))
+    return [(match[2].strip(), int(match[1])) for match in found if match]
+
+
+def _add(held: dict[str, int], item: str, count: int) -> None:
+    held[item] = max(0, held.get(item, 0) + count)

@@ -1,0 +1,193 @@
+"""The pictures of runs, as figures for Plotly: plain data, drawn by the browser, which also saves them as PNG, SVG and CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from dashboards.arms import Arm
+from dashboards.run_folders import RunFolder
+
+Figure = dict[str, Any]
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2a78d6", "#c2410c", "#15803d", "#7c3aed", "#6b7280"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
+LANES = (
+    ("rollout/seconds", "engine and environments", BLUE),
+    ("update/seconds", "trainer", ORANGE),
+    ("sync/seconds", "weights to the engine", PURPLE),
+    ("checkpoint/seconds", "checkpoint", GREY),
+)
+SIGNS = (
+    ("rollout/entropy", "entropy, nats a token"),
+    ("update/kl", "KL from the start, nats a token"),
+    ("update/gradient_norm", "gradient norm"),
+    ("rollout/malformed_share", "malformed turns, share"),
+    ("rollout/repeated_share", "repeated turns, share"),
+)
+
+
+def learning_curve(run: RunFolder) -> Figure:
+    """Success in training and on held-out tasks over the steps; phases shaded, the horizon and the share of episodes it cut beneath."""
+    metrics, evaluations = run.metrics(), run.evaluations()
+    steps = list(metrics)
+    data: list[dict[str, Any]] = [
+        {
+            **_line(steps, _values(metrics, "rollout/success"), "training success", BLUE),
+            "mode": "markers",
+            "marker": {"size": 4, "color": BLUE, "opacity": 0.45},
+        },
+        {**_line(steps, _smooth(_values(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
+        _evaluated(evaluations),
+        {**_line(steps, _values(metrics, "rollout/truncated_share"), "episodes cut", GREY), "yaxis": "y2", "fill": "tozeroy"},
+        {**_line(steps, _values(metrics, "rollout/horizon"), "horizon", ORANGE), "yaxis": "y3", "line": {"shape": "vh", "color": ORANGE}},
+        {**_line(steps, _values(metrics, "rollout/turns"), "turns, mean", GREEN), "yaxis": "y3"},
+    ]
+    layout = {
+        "shapes": _shades(metrics),
+        "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
+        "yaxis": {"title": {"text": "success"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.5, 1]},
+        "yaxis2": {"title": {"text": "cut"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.28, 0.45]},
+        "yaxis3": {"title": {"text": "turns"}, "rangemode": "tozero", "domain": [0, 0.23]},
+        "height": 620,
+    }
+    return _figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
+
+
+def lanes(run: RunFolder) -> Figure:
+    """Where each step's time went, one lane a part, and how stale the weights were that wrote what was learnt from."""
+    metrics = run.metrics()
+    steps = list(metrics)
+    data: list[dict[str, Any]] = [
+        {"type": "bar", "x": steps, "y": _values(metrics, name), "name": words, "marker": {"color": colour}}
+        for name, words, colour in LANES
+    ]
+    stale = _values(metrics, "update/staleness_largest")
+    if any(stale):
+        data.append({**_line(steps, stale, "staleness, steps", GREEN), "yaxis": "y2"})
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "training step"}},
+        "yaxis": {"title": {"text": "seconds"}},
+        "yaxis2": {"title": {"text": "staleness"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
+        "height": 340,
+    }
+    return _figure(data, layout)
+
+
+def signs(run: RunFolder) -> Figure:
+    """What collapse shows itself in, each as a multiple of its mean over the first five steps."""
+    metrics = run.metrics()
+    steps = list(metrics)
+    data = []
+    for (name, words), colour in zip(SIGNS, COLOURS, strict=False):
+        values = _values(metrics, name)
+        known = [value for value in values[:5] if value]
+        if known:
+            first = sum(known) / len(known)
+            data.append(_line(steps, [None if value is None else value / first for value in values], words, colour))
+    return _figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "times its start"}}, "height": 340})
+
+
+def bands(arms: Sequence[Arm]) -> Figure:
+    """Held-out success of each arm over the steps: the mean over seeds, and its 95 % interval as a band."""
+    data: list[dict[str, Any]] = []
+    for arm, colour in zip(arms, COLOURS * 8, strict=False):
+        points = [point for point in arm.curve if point.mean is not None]
+        steps = [point.step for point in points]
+        if any(point.low is not None for point in points):
+            lows = [point.low if point.low is not None else point.mean for point in points]
+            highs = [point.high if point.high is not None else point.mean for point in points]
+            band = {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"width": 0},
+                "legendgroup": arm.name,
+                "showlegend": False,
+                "hoverinfo": "skip",
+            }
+            data.append({**band, "x": steps, "y": lows})
+            data.append({**band, "x": steps, "y": highs, "fill": "tonexty", "fillcolor": colour + "2e"})
+        line = _line(steps, [point.mean for point in points], f"{arm.name} ({len(arm.runs)} seeds)", colour)
+        data.append({**line, "mode": "lines+markers", "legendgroup": arm.name})
+    layout = {
+        "xaxis": {"title": {"text": "training step"}},
+        "yaxis": {"title": {"text": "held-out success"}, "range": [0, 1], "tickformat": ".0%"},
+        "height": 460,
+    }
+    return _figure(data, layout)
+
+
+def _evaluated(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    found = [(e["step"], e["success"], name) for name, e in evaluations.items() if e.get("success", {}).get("value") is not None]
+    values = [success["value"] for _, success, _ in found]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "held-out success, 95 % interval",
+        "x": [step for step, _, _ in found],
+        "y": values,
+        "text": [name for _, _, name in found],
+        "line": {"color": ORANGE},
+        "marker": {"size": 8},
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_gap(s["high"], s["value"]) for _, s, _ in found],
+            "arrayminus": [_gap(s["value"], s["low"]) for _, s, _ in found],
+        },
+    }
+
+
+def _gap(high: float | None, low: float | None) -> float:
+    return 0.0 if high is None or low is None else high - low
+
+
+def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """A rectangle behind each phase, and a word for it."""
+    known = [(step, row["rollout/horizon"]) for step, row in metrics.items() if "rollout/horizon" in row]
+    shapes = []
+    for number, (horizon, group) in enumerate(groupby(known, key=lambda pair: pair[1])):
+        steps = [step for step, _ in group]
+        shapes.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "paper",
+                "x0": steps[0] - 0.5,
+                "x1": steps[-1] + 0.5,
+                "y0": 0,
+                "y1": 1,
+                "layer": "below",
+                "line": {"width": 0},
+                "fillcolor": "rgba(107,114,128,0.14)" if number % 2 == 0 else "rgba(107,114,128,0.05)",
+                "label": {"text": f"horizon {horizon:g}", "textposition": "top left", "font": {"size": 11}},
+            }
+        )
+    return shapes
+
+
+def _values(metrics: Mapping[int, Mapping[str, float]], name: str) -> list[float | None]:
+    values = (row.get(name) for row in metrics.values())
+    return [value if value is not None and math.isfinite(value) else None for value in values]
+
+
+def _smooth(values: Sequence[float | None]) -> list[float | None]:
+    smoothed: list[float | None] = []
+    for end in range(1, len(values) + 1):
+        known = [value for value in values[max(0, end - 5) : end] if value is not None]
+        smoothed.append(sum(known) / len(known) if known else None)
+    return smoothed
+
+
+def _line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "name": name, "line": {"color": colour}}
+
+
+def _figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+    return {
+        "data": list(data),
+        "layout": {"margin": {"t": 16, "r": 24, "b": 48, "l": 64}, "legend": {"orientation": "h", "y": -0.18}, **layout},
+    }

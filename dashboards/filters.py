@@ -1,0 +1,168 @@
+"""What a list of trajectories is narrowed down by: from the words of an address to SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlencode
+
+from dashboards.index import Index
+
+PAGE = 50
+"""Rows of a list's page."""
+ORDERS = {
+    "": 'run, kind, step, name, "group", member',
+    "turns": "turns, file, row",
+    "-turns": "turns desc, file, row",
+    "reward": "reward, file, row",
+    "-reward": "reward desc, file, row",
+    "-step": "step desc, file, row",
+}
+ROW = (
+    'run, kind, name, step, temperature, environment, task, tag, "group", member, horizon, policy_version, engine, outcome, reason, '
+    "attempts, seconds, reward, succeeded, turns, tokens, malformed"
+)
+
+
+class FilterError(ValueError):
+    """A filter that cannot be used; the message names it and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The filters of a list; empty ones narrow nothing.
+
+    Attributes:
+        run: Name of a run or collection.
+        kind: "rollouts", "evaluations" or "collected".
+        name: A file, e.g. "phase-1".
+        environment: A world.
+        outcome: success, finished, truncated or failed.
+        reason: What cut or broke it, e.g. "horizon".
+        tag: Kind of task, e.g. "depth 2".
+        task: Task index.
+        step_from, step_to: Training steps, both included.
+        turns_from, turns_to: Turns, both included.
+        reward_from, reward_to: Rewards, both included.
+        temperature: Sampling temperature.
+        text: To be found in any observation or message, whatever its case.
+        order: A key of ORDERS.
+        page: From 1.
+    """
+
+    run: str = ""
+    kind: str = ""
+    name: str = ""
+    environment: str = ""
+    outcome: str = ""
+    reason: str = ""
+    tag: str = ""
+    task: int | None = None
+    step_from: int | None = None
+    step_to: int | None = None
+    turns_from: int | None = None
+    turns_to: int | None = None
+    reward_from: float | None = None
+    reward_to: float | None = None
+    temperature: float | None = None
+    text: str = ""
+    order: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, words: Mapping[str, str]) -> Filters:
+        """The filters that an address names; others of its words are passed over.
+
+        Raises:
+            FilterError: One is no number, or there is no such order.
+        """
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            word = words.get(field.name, "").strip()
+            if not word:
+                continue
+            if field.type == "str":
+                values[field.name] = word
+                continue
+            try:
+                values[field.name] = (int if str(field.type).startswith("int") else float)(word)
+            except ValueError:
+                raise FilterError(f"{field.name} must be a number, it is {word!r}") from None
+        found = cls(**values)
+        if found.order not in ORDERS:
+            raise FilterError(f"order must be one of {', '.join(filter(None, ORDERS))}, it is {found.order!r}")
+        if found.page < 1:
+            raise FilterError(f"page must be 1 or more, it is {found.page}")
+        return found
+
+    def words(self, **changes: Any) -> str:
+        """The part of an address behind the question mark, with some filters changed; back on the first page unless that is changed."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"page": 1} | changes
+        return urlencode({name: value for name, value in given.items() if value not in ("", None) and (name, value) != ("page", 1)})
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """The SQL condition over `trajectories left join tags`, and its values."""
+        parts: list[str] = []
+        values: list[Any] = []
+        for name in ("run", "kind", "name", "environment", "outcome", "reason", "tag", "task", "temperature"):
+            if (value := getattr(self, name)) not in ("", None):
+                parts.append(f"{name} = ?")
+                values.append(value)
+        for column in ("step", "turns", "reward"):
+            for bound, sign in (("from", ">="), ("to", "<=")):
+                if (value := getattr(self, f"{column}_{bound}")) is not None:
+                    parts.append(f"{column} {sign} ?")
+                    values.append(value)
+        if self.text:
+            parts.append("contains(texts, ?)")
+            values.append(self.text.lower())
+        return " and ".join(parts) or "true", values
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of a list.
+
+    Attributes:
+        rows: Its trajectories, without their texts.
+        count: All that pass the filters.
+        succeeded: Share of them that succeeded, failed ones left out; None where there is none.
+    """
+
+    rows: list[dict[str, Any]]
+    count: int
+    succeeded: float | None
+
+
+def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
+    """The page of the list that the filters ask for."""
+    where, values = filters.condition()
+    joined = "trajectories left join tags using (environment, task)"
+    # The texts are looked through once; what is shown is fetched by where it stands.
+    hits = f"with hits as materialized (select t.file, t.row from (select * from {joined}) t where {where})"
+    (totals,) = index.query(
+        f"{hits} select count(*) as n, avg(succeeded::int) filter (outcome <> 'failed') as share "
+        "from hits join trajectories using (file, row)",
+        values,
+    )
+    rows = index.query(
+        f"{hits} select {ROW} from hits join trajectories using (file, row) left join tags using (environment, task) "
+        f"order by {ORDERS[filters.order]} limit {size} offset {(filters.page - 1) * size}",
+        values,
+    )
+    return Listed(rows, totals["n"], totals["share"])
+
+
+def choices(index: Index, run: str = "") -> dict[str, list[Any]]:
+    """What each filter with a list can be set to: all values that occur, in a run if one is named."""
+    found = {}
+    for column in ("run", "kind", "name", "environment", "outcome", "reason", "temperature", "tag"):
+        table = "tags" if column == "tag" else "trajectories"
+        where = "run = ?" if run and table == "trajectories" and column != "run" else "true"
+        rows = index.query(
+            f"select distinct {column} as value from {table} where {where} and {column} is not null order by 1 limit 200",
+            [run] if where != "true" else [],
+        )
+        found[column] = [row["value"] for row in rows if row["value"] != ""]
+    return found

@@ -1,0 +1,182 @@
+"""An episode that is played now: by hand, by the expert, by a checkpoint or by an endpoint, in any order, through the world's own server.
+
+It may begin where a recorded trajectory stood after some turns: the worlds are deterministic, so its actions are performed again, and
+what the world answers is compared with what was recorded. Whoever plays next is first told all turns so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from environments.client import EnvironmentClient, Session
+from tasks.agents.agent import Budgets, Conversation, Message, Policy
+from tasks.rollout.episode import FULL_SCORE
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+LEASE_SECONDS = 1800.0
+MOST_TURNS = 200
+BY_HAND = "by hand"
+
+
+class ReplayError(RuntimeError):
+    """A recorded trajectory goes otherwise in the world as it is served here; the message says from which turn on."""
+
+
+@dataclass(slots=True)
+class Told:
+    """How much of an episode an agent's conversation knows.
+
+    Attributes:
+        conversation: The agent's side.
+        turns: Turns that it has taken in, with their answers.
+        spoke: Whether it wrote the next one itself, and has not heard the answer yet.
+    """
+
+    conversation: Conversation
+    turns: int = 0
+    spoke: bool = False
+
+
+@dataclass(slots=True)
+class LiveEpisode:
+    """One episode in progress.
+
+    Attributes:
+        trajectory: What has happened so far.
+        by: Who wrote each turn, in order.
+        note: What went wrong last, for the page; empty otherwise.
+    """
+
+    trajectory: Trajectory
+    client: EnvironmentClient
+    session: Session
+    by: list[str] = field(default_factory=list)
+    note: str = ""
+    _told: dict[str, Told] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _playing: asyncio.Task[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the world has ended the episode, or it has grown too long."""
+        return self.trajectory.outcome in (Outcome.SUCCESS, Outcome.FINISHED) or len(self.trajectory.turns) >= MOST_TURNS
+
+    @property
+    def playing(self) -> bool:
+        """Whether an agent is playing on by itself."""
+        return self._playing is not None and not self._playing.done()
+
+    async def act(self, action: str) -> None:
+        """One turn by hand."""
+        async with self._turn:
+            await self._perform(Message(action, action), BY_HAND, 0.0)
+
+    async def advance(self, name: str, agent: Policy, budgets: Budgets) -> None:
+        """One turn by an agent. Its fault is a note, and the episode stays as it was."""
+        async with self._turn:
+            if self.over:
+                return
+            told = await self._tell(name, agent, budgets)
+            began = time.perf_counter()
+            message = await told.conversation.speak(len(self.trajectory.turns))
+            told.spoke = True
+            await self._perform(message, name, time.perf_counter() - began)
+
+    def play_on(self, name: str, agent: Policy, budgets: Budgets) -> None:
+        """Lets an agent play to the end, in the background; `pause` stops it between two turns."""
+
+        async def play() -> None:
+            try:
+                while not self.over:
+                    await self.advance(name, agent, budgets)
+            except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page
+                self.note = f"{type(problem).__name__}: {problem}"
+
+        if not self.playing:
+            self.note = ""
+            self._playing = asyncio.create_task(play())
+
+    def pause(self) -> None:
+        """Stops an agent that plays by itself."""
+        if self._playing is not None:
+            self._playing.cancel()
+
+    async def replay(self, first_observation: str, turns: Sequence[Turn]) -> None:
+        """Performs recorded turns again, in the name of whoever recorded them.
+
+        Raises:
+            ReplayError: The world answers otherwise than recorded.
+        """
+        if first_observation != self.trajectory.first_observation:
+            raise ReplayError("the task begins otherwise than recorded: the world's version here is another one")
+        for number, turn in enumerate(turns):
+            action = None if turn.malformed else turn.action
+            message = Message(
+                turn.message or turn.action, action, turn.observation, turn.tokens, turn.log_probabilities, turn.policy_version
+            )
+            await self._perform(message, "recorded", turn.generate_seconds)
+            if self.trajectory.turns[-1].observation != turn.observation:
+                raise ReplayError(f"turn {number + 1} is answered otherwise than recorded: the world's version here is another one")
+
+    async def close(self) -> None:
+        """Ends the episode's session and its conversations."""
+        self.pause()
+        for told in self._told.values():
+            await told.conversation.close()
+        await self.client.close(self.session)
+
+    async def _tell(self, name: str, agent: Policy, budgets: Budgets) -> Told:
+        """Tells an agent all turns that it does not know yet."""
+        trajectory = self.trajectory
+        if name not in self._told:
+            conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
+            self._told[name] = Told(conversation)
+        told = self._told[name]
+        for turn in trajectory.turns[told.turns :]:
+            if not told.spoke:
+                told.conversation.recall(_message(turn))
+            await told.conversation.hear(turn.observation)
+            told.turns, told.spoke = told.turns + 1, False
+        return told
+
+    async def _perform(self, message: Message, by: str, seconds: float) -> None:
+        turn = Turn(
+            tokens=message.tokens,
+            log_probabilities=message.log_probabilities,
+            action=message.action or "",
+            message=message.text,
+            policy_version=message.policy_version,
+            cut=message.cut,
+            generate_seconds=seconds,
+        )
+        done = False
+        if message.action is None:
+            turn.malformed, turn.observation = True, message.problem
+        else:
+            began = time.perf_counter()
+            step = await self.client.step(self.session, message.action)
+            turn.environment_seconds = time.perf_counter() - began
+            turn.observation, turn.reward, done = step.observation, step.reward, step.done
+        self.trajectory.turns.append(turn)
+        self.by.append(by)
+        if done:
+            self.trajectory.outcome = Outcome.SUCCESS if self.trajectory.reward >= FULL_SCORE else Outcome.FINISHED
+
+
+def _message(turn: Turn) -> Message:
+    return Message(turn.message or turn.action, None if turn.malformed else turn.action, "", turn.tokens, turn.log_probabilities)
+
+
+async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0) -> LiveEpisode:
+    """Opens an episode of a task.
+
+    Raises:
+        EnvironmentCallError: The server does not answer, or there is no such task.
+    """
+    session, observation = await client.start(task, lease_s=LEASE_SECONDS)
+    trajectory = Trajectory(environment, task, 0, 0, seed, MOST_TURNS, 0, "viewer", first_observation=observation)
+    trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "left while it was played"
+    return LiveEpisode(trajectory, client, session)

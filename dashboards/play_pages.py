@@ -1,0 +1,220 @@
+"""The pages on which an episode is played: begun from a task or branched from a trajectory, watched while it goes on, and kept."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from configs.collection import Source
+from configs.recipe import explain
+from dashboards.filters import FilterError
+from dashboards.live_episode import LiveEpisode, begin
+from dashboards.pages import TEMPLATES, NotThereError, drawing_of
+from dashboards.players import Players, budgets_of, checkpoint_source
+from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.trajectory import Address, as_shown, shown
+from environments.registry import WORLDS
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+
+MOST_EPISODES = 32
+"""Episodes that are open at once; the oldest goes when another begins."""
+DECODED = {"turns", "tokens"}
+
+
+async def choose(request: Request) -> Response:
+    """What can be played."""
+    return _html(request, "play_choose.html", worlds=sorted(WORLDS))
+
+
+async def start(request: Request) -> Response:
+    """Begins an episode of a task: by its number, or the first of a list."""
+    words = await request.form()
+    environment = str(words.get("environment", ""))
+    if environment not in WORLDS:
+        raise FilterError(f"environment must be one of {', '.join(sorted(WORLDS))}, it is {environment!r}")
+    client = await _players(request).client(environment)
+    task = _number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
+    return _opened(request, await begin(client, environment, task))
+
+
+async def branch(request: Request) -> Response:
+    """Begins where a recorded trajectory stood after some turns."""
+    words = request.path_params
+    address = Address(words["run"], words["kind"], words["name"], words["group"], words["member"])
+    index = request.app.state.index
+    found = shown(index, address)
+    if found is None:
+        raise NotThereError(f"there is no trajectory {address.path}")
+    turns = _number(str((await request.form()).get("turn", "0")), "turn")
+    recorded = read_trajectories(Path(found.path))[found.row["row"]]
+    client = await _players(request).client(found.row["environment"])
+    episode = await begin(client, recorded.environment, recorded.task, recorded.seed)
+    try:
+        await episode.replay(recorded.first_observation, recorded.turns[: max(0, min(turns, len(recorded.turns)))])
+    except BaseException:
+        await episode.close()
+        raise
+    return _opened(request, episode, address)
+
+
+async def watch(request: Request) -> Response:
+    """The page of an episode in progress."""
+    number, episode, origin = _episode(request)
+    run = run_folder(request.app.state.index.runs, origin.run) if origin else None
+    agents = [(f"{run.name}/{path.name}", path.name) for path in _checkpoints(run)] if run else []
+    others = [
+        (f"{each.name}/{path.name}", f"{each.path.name} {path.name}")
+        for each in run_folders(request.app.state.index.runs)
+        if (run is None or each.name != run.name) and each.field("environment.name", "textcraft") == episode.trajectory.environment
+        for path in _checkpoints(each)[-1:]
+    ]
+    return _html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
+
+
+async def state(request: Request) -> Response:
+    """The turns of an episode in progress as a piece of HTML, with whether it goes on."""
+    number, episode, _ = _episode(request)
+    known = _state(number, episode)
+    return JSONResponse(
+        {
+            "html": TEMPLATES.get_template("play_turns.html").render(request=request, **known),
+            "turns": len(episode.trajectory.turns),
+            "playing": episode.playing,
+            "over": episode.over,
+            "note": episode.note,
+        }
+    )
+
+
+async def act(request: Request) -> Response:
+    """A turn by hand, a turn or the rest by an agent, a pause, or the episode kept."""
+    number, episode, origin = _episode(request)
+    words = await request.form()
+    what = str(words.get("do", ""))
+    episode.note = ""
+    try:
+        if what == "act":
+            await episode.act(str(words.get("action", "")))
+        elif what == "pause":
+            episode.pause()
+        elif what == "keep":
+            episode.note = f"Kept as {keep(request.app.state.index.runs, number, episode)}"
+        elif what in ("turn", "rest"):
+            source, run = _source(request, words, origin)
+            name, agent = await _players(request).agent(episode.trajectory.environment, source)
+            budgets = budgets_of(run, _temperature(str(words.get("temperature", "1"))))
+            if what == "turn":
+                await episode.advance(name, agent, budgets)
+            else:
+                episode.play_on(name, agent, budgets)
+        else:
+            raise FilterError(f"do must be act, turn, rest, pause or keep, it is {what!r}")
+    except FilterError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page, and the episode stays
+        episode.note = f"{type(problem).__name__}: {problem}"
+    return await state(request)
+
+
+def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
+    """Writes an episode as trajectories, where `flows.collect` puts its own; returns the collection's name."""
+    folder = runs / "collected" / f"{episode.trajectory.environment}-played"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "settings.json"
+    if not settings.is_file():
+        settings.write_text(
+            json.dumps({"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}) + "\n", encoding="utf-8"
+        )
+    write_trajectories(folder / f"played-{number}.parquet", [episode.trajectory])
+    (folder / f"played-{number}.json").write_text(json.dumps({"by": episode.by}) + "\n", encoding="utf-8")
+    return f"{folder.relative_to(runs)}/played-{number}"
+
+
+def _opened(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
+    episodes = request.app.state.episodes
+    number = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    episodes[number] = (episode, origin)
+    while len(episodes) > MOST_EPISODES:
+        oldest = next(iter(episodes))
+        gone, _ = episodes.pop(oldest)
+        gone.pause()
+    return RedirectResponse(f"/play/{number}", 303)
+
+
+def _episode(request: Request) -> tuple[str, LiveEpisode, Address | None]:
+    number = request.path_params["number"]
+    if number not in request.app.state.episodes:
+        raise NotThereError("this episode is not open any more; begin it anew")
+    episode, origin = request.app.state.episodes[number]
+    return number, episode, origin
+
+
+def _state(number: str, episode: LiveEpisode) -> dict[str, Any]:
+    trajectory = as_shown(episode.trajectory)
+    return {"number": number, "episode": episode, "found": trajectory, "drawing": drawing_of(trajectory, len(trajectory.turns))}
+
+
+def _source(request: Request, words: Any, origin: Address | None) -> tuple[Source, RunFolder | None]:
+    chosen, runs = str(words.get("agent", "")), request.app.state.index.runs
+    own = run_folder(runs, origin.run) if origin else None
+    if chosen == "expert":
+        return Source(kind="oracle", action_format=own.field("policy.action_format", "bare") if own else "bare"), own
+    if chosen == "endpoint":
+        try:
+            return Source(kind="openai", urls=(str(words.get("url", "")),), model=str(words.get("model", "")) or None), own
+        except ValidationError as problem:
+            raise FilterError(explain(problem, "the endpoint")) from None
+    name, _, step = chosen.rpartition("/")
+    run = run_folder(runs, name)
+    for checkpoint in _checkpoints(run) if run else []:
+        if run and checkpoint.name == step:
+            return checkpoint_source(run, checkpoint), run
+    raise FilterError(f"there is no checkpoint {chosen!r}; choose the expert, a checkpoint of the list, or an endpoint")
+
+
+def _checkpoints(run: RunFolder) -> list[Path]:
+    return sorted(path.parent for path in run.path.glob("checkpoints/step-*/config.json"))
+
+
+def _players(request: Request) -> Players:
+    players: Players = request.app.state.players
+    return players
+
+
+def _number(word: str, name: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise FilterError(f"{name} must be a whole number, it is {word!r}") from None
+
+
+def _temperature(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10:
+        raise FilterError(f"temperature must be a number from 0 to 10, it is {word!r}")
+    return value
+
+
+def _html(request: Request, template: str, **values: Any) -> Response:
+    return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
+
+
+ROUTES: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+    ("GET", "/play", choose),
+    ("POST", "/play", start),
+    ("POST", "/branch/{run:path}/{kind}/{name}/{group:int}/{member:int}", branch),
+    ("GET", "/play/{number}", watch),
+    ("GET", "/play/{number}/state", state),
+    ("POST", "/play/{number}", act),
+]

@@ -1,0 +1,96 @@
+"""Who can play in the viewer: servers of the worlds and agents, started when they are first asked for and ended with the viewer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+from configs.collection import Collection, Source
+from dashboards.run_folders import RunFolder
+from environments.client import EnvironmentClient
+from tasks.agents.agent import Budgets, Policy
+from tasks.agents.agent_factory import open_agent
+from tasks.provision.environment_servers import environment_replicas
+
+EXPERT = "the expert"
+DEADLINE_SECONDS = 120.0
+
+
+class Players:
+    """Servers by world and agents by name. Its coroutines belong to one event loop."""
+
+    def __init__(self, urls: dict[str, tuple[str, ...]] | None = None) -> None:
+        """`urls` names servers that are up already, by world; others are started here."""
+        self._urls = dict(urls or {})
+        self._held = ExitStack()
+        self._clients = AsyncExitStack()
+        self._client_of: dict[str, EnvironmentClient] = {}
+        self._instruction_of: dict[str, str] = {}
+        self._agents: dict[tuple[str, str], Policy] = {}
+        self._one = asyncio.Lock()
+        self._closing = threading.Lock()
+
+    async def client(self, environment: str) -> EnvironmentClient:
+        """A client of the world's server."""
+        async with self._one:
+            if environment not in self._client_of:
+                if environment not in self._urls:
+                    self._urls[environment] = await asyncio.to_thread(self._serve, environment)
+                client = await self._clients.enter_async_context(EnvironmentClient(self._urls[environment], deadline_s=DEADLINE_SECONDS))
+                self._instruction_of[environment] = (await client.world()).instruction
+                self._client_of[environment] = client
+            return self._client_of[environment]
+
+    async def agent(self, environment: str, source: Source) -> tuple[str, Policy]:
+        """An agent of the world, and its name.
+
+        Raises:
+            EngineError: It could not be started.
+            OSError: A model or tokenizer is not to be had.
+        """
+        await self.client(environment)
+        name = EXPERT if source.kind == "oracle" else "/".join(Path(str(source.model)).parts[-3::2])
+        async with self._one:
+            key = (environment, source.model_dump_json())
+            if key not in self._agents:
+                self._agents[key] = await asyncio.to_thread(self._open, environment, source)
+            return name, self._agents[key]
+
+    async def close(self) -> None:
+        """Ends all of it."""
+        await self._clients.aclose()
+        await asyncio.to_thread(self._held.close)
+
+    def _serve(self, environment: str) -> tuple[str, ...]:
+        with self._closing:
+            return self._held.enter_context(environment_replicas(environment, backend="local")).urls
+
+    def _open(self, environment: str, source: Source) -> Policy:
+        collection = Collection.model_validate(
+            # One episode at a time needs no engine for many: plain transformers starts at once.
+            {"environment": environment, "source": source.model_dump(), "rollout": {"engine": "transformers"}}
+        )
+        with self._closing:
+            return self._held.enter_context(open_agent(collection, self._instruction_of[environment]))
+
+
+def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
+    """A run's checkpoint as an agent, with the format and number type of its recipe."""
+    policy: dict[str, Any] = run.field("policy", {})
+    return Source(
+        kind="model",
+        model=str(checkpoint),
+        **{name: policy[name] for name in ("action_format", "instruction", "dtype") if name in policy},
+    )
+
+
+def budgets_of(run: RunFolder | None, temperature: float) -> Budgets:
+    """The budgets of a run's recipe, or those of a collection by default."""
+    from configs.experiment import Rollout
+
+    rollout: dict[str, Any] = run.field("rollout", {}) if run is not None else {}
+    usual = Rollout()
+    return Budgets(temperature, rollout.get("turn_tokens", usual.turn_tokens), rollout.get("trajectory_tokens", usual.trajectory_tokens))

@@ -1,0 +1,147 @@
+"""The runs below a folder, as they lie on disk: recipes, metrics, evaluations and files of trajectories."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+STEP_FILE = re.compile(r"step-(\d+)\.parquet")
+LIVE_SECONDS = 120.0
+"""A run that is not finished and has written nothing for so long is taken for stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One parquet file of trajectories.
+
+    Attributes:
+        path: Where it lies.
+        stamp: Changes when the file does.
+        run: The folder it belongs to, relative to the runs' folder: its name in addresses.
+        kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect`, or played in the viewer).
+        name: The file's name without its ending, e.g. "step-000010" or "phase-1".
+        step: Training step of a rollout, from 1; -1 otherwise.
+        temperature: Sampling temperature, where the recipe tells it.
+    """
+
+    path: Path
+    stamp: str
+    run: str
+    kind: str
+    name: str
+    step: int
+    temperature: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run of training.
+
+    Attributes:
+        path: Its folder.
+        name: Relative to the runs' folder: its name in addresses.
+        recipe: The recipe, as written when it began.
+    """
+
+    path: Path
+    name: str
+    recipe: dict[str, Any]
+
+    def field(self, dotted: str, default: Any = None) -> Any:
+        """A field of the recipe by its dotted name."""
+        value: Any = self.recipe
+        for part in dotted.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Training step, from 1, to its metrics; of a step that was done twice the later counts, torn lines are passed over."""
+        found: dict[int, dict[str, float]] = {}
+        for line in _lines(self.path / "metrics.jsonl"):
+            try:
+                row = json.loads(line)
+                found[int(row.pop("step"))] = row
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return dict(sorted(found.items()))
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """Name to evaluation, in the order in which they were made."""
+        found = {}
+        for path in (self.path / "evaluations").glob("*.json"):
+            try:
+                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+        return dict(sorted(found.items(), key=lambda item: (item[1].get("step", 0), item[0] != "start", item[0])))
+
+    @property
+    def steps(self) -> int:
+        """Training steps that the recipe wants."""
+        return int(self.field("algorithm.steps", 0))
+
+    def is_live(self, now: float) -> bool:
+        """Whether it seems to be going on: not all its steps are done, and something was written lately."""
+        done = max(self.metrics(), default=0)
+        return done < self.steps and now - self.changed < LIVE_SECONDS
+
+    @property
+    def changed(self) -> float:
+        """When something was last written, in seconds since 1970."""
+        paths = (self.path / "metrics.jsonl", self.path / "recipe.yaml", self.path / "trainer.log", self.path / "evaluations")
+        return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def run_folders(runs: Path) -> list[RunFolder]:
+    """The runs of training below a folder, the newest first."""
+    found = [folder for path in sorted(runs.glob("*/recipe.yaml")) if (folder := run_folder(runs, path.parent.name)) is not None]
+    return sorted(found, key=lambda folder: folder.changed, reverse=True)
+
+
+def run_folder(runs: Path, name: str) -> RunFolder | None:
+    """One run by its name; None where there is none."""
+    path = (runs / name).resolve()
+    if not path.is_relative_to(runs.resolve()):
+        return None
+    try:
+        recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return None
+    return RunFolder(path, name, recipe) if isinstance(recipe, dict) else None
+
+
+def sources(runs: Path) -> Iterator[Source]:
+    """All files of trajectories below a folder."""
+    for folder, folders, files in os.walk(runs):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in ("checkpoints", "starter", "prefect"))
+        for file in sorted(files):
+            if file.endswith(".parquet") and not file.startswith("."):
+                yield _source(runs, Path(folder) / file)
+
+
+def _source(runs: Path, path: Path) -> Source:
+    relative = path.relative_to(runs)
+    status = path.stat()
+    kind = path.parent.name if path.parent.name in ("rollouts", "evaluations") else "collected"
+    owner = relative.parent.parent if kind != "collected" else relative.parent
+    step = STEP_FILE.fullmatch(path.name)
+    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(kind)
+    folder = run_folder(runs, str(owner)) if field else None
+    temperature = folder.field(field, 1.0) if folder is not None and field else None
+    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1, temperature)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,148 @@
+"""The viewer's web application: addresses to pages. Every view is an address; nothing is kept between two requests but the index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dashboards import pages, play_pages
+from dashboards.filters import FilterError
+from dashboards.index import Index
+from dashboards.links import Links
+from dashboards.live_episode import ReplayError
+from dashboards.players import Players
+from environments.errors import EnvironmentCallError
+from tasks.provision.process import ProvisionError
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 3.0
+HEADERS = {
+    # Texts of worlds and models are escaped by the templates; should one ever not be, the browser runs no script of it.
+    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    b"connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+"""Plotly sets styles on what it draws, hence 'unsafe-inline' for styles alone."""
+
+
+class OwnPagesOnly:
+    """Refuses what changes something unless a page of the viewer itself asked for it: no other page may play in the user's name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
+            headers = Headers(scope=scope)
+            if headers.get("origin") != f"{scope['scheme']}://{headers.get('host')}":
+                await PlainTextResponse("only the viewer's own pages may ask this", 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class SecurityHeaders:
+    """Adds HEADERS to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS.items()]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
+    """The application.
+
+    Args:
+        runs: Folder of the runs.
+        links: Where MLflow and Prefect are.
+        hosts: Host names under which it may be asked: a page elsewhere cannot reach it by a name of its own.
+    """
+    index, players = Index(runs), Players()
+
+    async def keep_up() -> None:
+        while True:
+            try:
+                await run_in_threadpool(index.refresh)
+            except Exception:
+                log.exception("the index could not be brought up to date; the next try is in %g s", REFRESH_SECONDS)
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        following = asyncio.create_task(keep_up())
+        try:
+            yield
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            await players.close()
+            index.close()
+
+    app = Starlette(
+        routes=[
+            *(Route(path, _awaited(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
+            *(Route(path, _page(answer)) for path, answer in pages.ROUTES),
+            Route("/static/plotly.min.js", _plotly),
+            Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
+        ],
+        middleware=[Middleware(SecurityHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=hosts), Middleware(OwnPagesOnly)],
+        lifespan=lifespan,
+    )
+    app.state.index, app.state.links, app.state.players, app.state.episodes = index, links, players, {}
+    return app
+
+
+def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """A page that reads files is made in a thread."""
+    return _awaited(lambda request: run_in_threadpool(answer, request))
+
+
+def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What is wrong with an address, or with what serves a world, is said on a page, too."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except FilterError as problem:
+            return pages.problem(request, str(problem), 400)
+        except pages.NotThereError as problem:
+            return pages.problem(request, str(problem), 404)
+        except (EnvironmentCallError, ProvisionError, ReplayError) as problem:
+            return pages.problem(request, f"{type(problem).__name__}: {problem}", 502)
+
+    return answered
+
+
+async def _plotly(_: Request) -> Response:
+    """Plotly's own bundle, as its Python package brings it."""
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        return PlainTextResponse("plotly is not installed; run make setup", 500)
+    script = (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+    return Response(script, media_type="text/javascript", headers={"cache-control": "max-age=86400"})

@@ -1,0 +1,79 @@
+"""How each kind of record is stored in MLflow. Every function here may be called again with the same record, and then changes nothing:
+a record whose acknowledgement was lost is sent twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.tracking.checkpoints import CheckpointEntry, register_checkpoint
+from tasks.tracking.outbox import Outbox, Record, Sent
+from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
+from tasks.tracking.store import Store
+from tasks.tracking.traces import log_traces
+
+
+def write(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    """Stores a record, and notes in `sent.runs` the runs that were made for it."""
+    _KINDS[record["kind"]](store, outbox, sent, record)
+
+
+def _state(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    """A run begins, goes on, or ends."""
+    name = record["run"]
+    if record["status"] != "RUNNING":
+        store.client.set_terminated(sent.runs[name], record["status"], record["time"])
+        return
+    parent = record["parent"]
+    if parent is None:
+        delete_runs(store, {EXPERIMENT_KEY: outbox.replaces})
+        identity = {EXPERIMENT_KEY: outbox.key}
+    else:
+        identity = {PHASE_KEY: f"{outbox.key}/{name}"}
+    opened = open_run(store, identity, record["name"], record["tags"], sent.runs[parent] if parent else None, record["time"])
+    log_parameters(store, opened, record["params"])
+    sent.runs[name] = opened.run_id
+
+
+def _metrics(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    from mlflow.entities import Metric
+
+    # A metric of the same time, step and value is the same metric to MLflow: sent again, it is not there twice.
+    metrics = [Metric(name, value, record["time"], record["step"]) for name, value in record["values"].items()]
+    for run in record["runs"]:
+        store.client.log_batch(sent.runs[run], metrics=metrics)
+
+
+def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    trajectories = read_trajectories(outbox.run_folder / record["file"])
+    log_traces(store, sent.runs[record["run"]], trajectories, record["tags"], record["time"])
+
+
+def _checkpoint(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    entry = CheckpointEntry(**record["entry"])
+    entry = replace(entry, folder=Path(os.path.normpath(outbox.run_folder / entry.folder)))
+    register_checkpoint(store, sent.runs[record["run"]], entry, [*outbox.replaces, outbox.key], record["time"])
+
+
+def _picture(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    path: Path = outbox.run_folder / record["file"]
+    if path.is_file():  # deleted by hand while MLflow was away
+        store.client.log_artifact(sent.runs[record["run"]], str(path))
+
+
+def _table(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    store.client.log_text(sent.runs[record["run"]], record["text"], record["name"])
+
+
+_KINDS: dict[str, Callable[[Store, Outbox, Sent, Record], None]] = {
+    "state": _state,
+    "metrics": _metrics,
+    "traces": _traces,
+    "checkpoint": _checkpoint,
+    "picture": _picture,
+    "table": _table,
+}

@@ -1,0 +1,181 @@
+"""A thread that sends a run's records to MLflow in the order in which they were given, so that training never waits for MLflow.
+
+While MLflow is away the records stay in the run's folder; they are sent when it is back, or by a later command.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tasks.tracking.mlflow_import import TrackingError, may_pass
+from tasks.tracking.mlflow_writes import write
+from tasks.tracking.outbox import Outbox, Record, Sent
+from tasks.tracking.store import Store
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+
+class RunLostError(Exception):
+    """The run was deleted in MLflow, or this is another MLflow: it has to be told everything again."""
+
+
+class Sender:
+    """Sends what an outbox holds, in a daemon thread that is started by the first `wake`.
+
+    A record that fails for a passing reason is tried again until it succeeds, and the ones behind it wait. One that MLflow refuses is
+    passed over and raised by the next `wait`. The thread never keeps the process from ending.
+    """
+
+    def __init__(self, outbox: Outbox, open_store: Callable[[], Store]) -> None:
+        self._outbox = outbox
+        self._open_store = open_store
+        self._changed = threading.Condition()
+        self._wanted = self._idle = 0
+        self._refused: TrackingError | None = None
+        self._obstacle: Exception | None = None
+        self._away_since = 0.0
+        self._thread: threading.Thread | None = None
+        self.sent = outbox.read_sent()
+
+    def wake(self) -> None:
+        """Tells the thread that there is something to send."""
+        with self._changed:
+            self._wanted += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="mlflow-sender", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, seconds: float, patience: float) -> bool:
+        """Waits until everything given so far is sent.
+
+        Args:
+            seconds: At most so long.
+            patience: And so long while MLflow does not answer.
+
+        Returns:
+            Whether MLflow has everything. What it lacks is on disk.
+
+        Raises:
+            TrackingError: A record was refused.
+        """
+        began = time.monotonic()
+        with self._changed:
+            target = self._wanted
+            self._changed.notify_all()
+
+            def over() -> bool:
+                waited = time.monotonic() - began
+                return self._idle >= target or waited >= seconds or (self._obstacle is not None and waited >= patience)
+
+            while not over():
+                self._changed.wait(0.1)
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                raise refused
+            return self._idle >= target
+
+    def send_all(self) -> None:
+        """Sends what MLflow lacks, here and now; raises whatever goes wrong."""
+        with self._outbox.sending():
+            sent, store = self._outbox.read_sent(), None
+            for record, offset in self._outbox.unsent(sent):
+                if store is None:
+                    store = self._open_store()
+                    if _is_lost(store, sent):
+                        self._outbox.write_sent(Sent(self._outbox.key))
+                        raise RunLostError(f"MLflow has no run {sent.runs['run']} any more")
+                self._store(store, sent, record)
+                sent = replace(sent, offset=offset)
+                self._outbox.write_sent(sent)
+                self.sent = sent
+                self._back()
+
+    def _store(self, store: Store, sent: Sent, record: Record) -> None:
+        try:
+            write(store, self._outbox, sent, record)
+        except Exception as error:  # whatever MLflow's client raises
+            if may_pass(error):
+                raise
+            _prove_healthy(store)  # what answers there may be no MLflow: then this raises, too
+            refused = TrackingError(f"the record {record['id']} was refused by MLflow: {error}")
+            refused.__cause__ = error
+            _log.warning("%s", refused)
+            with self._changed:
+                self._refused = self._refused or refused
+
+    def _work(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._idle < self._wanted)
+                target = self._wanted
+            try:
+                self.send_all()
+            except Exception as error:  # noqa: BLE001 - a thread has no caller: `wait` raises it there
+                if isinstance(error, RunLostError):
+                    _log.warning("%s; everything is sent again, as a new run.", error)
+                    continue
+                if isinstance(error, TrackingError):
+                    with self._changed:
+                        self._refused, self._idle = self._refused or error, target
+                        self._changed.notify_all()
+                    continue
+                self._away(error)
+                with self._changed:
+                    self._changed.wait(pause)  # a new record, or one who waits, has it tried at once
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            with self._changed:
+                self._idle = target
+                self._changed.notify_all()
+
+    def _away(self, error: Exception) -> None:
+        with self._changed:
+            first, self._obstacle = self._obstacle is None, error
+        if first:
+            self._away_since = time.monotonic()
+            _log.warning("MLflow does not answer (%s). Work goes on; its records are kept in %s.", _short(error), self._outbox.folder)
+
+    def _back(self) -> None:
+        with self._changed:
+            if self._obstacle is None:
+                return
+            self._obstacle = None
+        _log.warning("MLflow answers again after %.0f s, and is sent what it missed.", time.monotonic() - self._away_since)
+
+
+def _is_lost(store: Store, sent: Sent) -> bool:
+    """Whether one of the runs that MLflow is said to have is not there (any more)."""
+    from mlflow.exceptions import MlflowException
+
+    for run_id in sent.runs.values():
+        try:
+            if store.client.get_run(run_id).info.lifecycle_stage != "active":
+                return True
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return True
+    return False
+
+
+def _prove_healthy(store: Store) -> None:
+    """Raises `ConnectionError` if what answers at the store's address does not know the experiment that was just opened."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store.client.get_experiment(store.experiment_id)
+    except MlflowException as error:
+        raise ConnectionError(f"{store.uri} does not answer as MLflow does: {error}") from error
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."

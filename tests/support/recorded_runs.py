@@ -1,0 +1,79 @@
+"""Runs as training leaves them behind, of episodes that really were played: by the expert, or by whoever picks a line of the prompt."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import yaml
+
+from configs.recipe import load_recipe
+from environments.environment import Environment
+from environments.registry import load_world
+from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.rollout.trajectory_parquet import write_trajectories
+from tasks.tracking.run_folder import RunFolder
+
+
+def played(world_name: str, task: int, *, skill: float, horizon: int, group: int = 0, member: int = 0, seed: int = 0) -> Trajectory:
+    """One episode: each turn is the expert's with the chance `skill`, else an action of little sense."""
+    world = load_world(world_name)
+    session: Environment = world.create()
+    chance = random.Random(f"{world_name} {task} {seed} {member}")
+    trajectory = Trajectory(world_name, task, group, member, seed, horizon, 0, "test")
+    trajectory.first_observation = session.reset(task)
+    try:
+        while len(trajectory.turns) < horizon:
+            action = (
+                session.oracle_action() if chance.random() < skill else chance.choice(["inventory", "look around", "turn left", "wait"])
+            )
+            step = session.step(action)
+            turn = Turn(
+                [], [], action, step.observation, reward=step.reward, message=action, generate_seconds=0.01, environment_seconds=0.001
+            )
+            trajectory.turns.append(turn)
+            if step.done:
+                trajectory.outcome = Outcome.SUCCESS if trajectory.reward > 0.999 else Outcome.FINISHED
+                return trajectory
+        trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
+        return trajectory
+    finally:
+        session.close()
+
+
+def recorded_run(
+    runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6
+) -> RunFolder:
+    """A run of three phases in TextCraft: one training step and one evaluation each, by a player that gets better."""
+    experiment = load_recipe("quickstart", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
+    folder = RunFolder(runs, experiment)
+    numbers = load_world("textcraft").tasks("wood-test")[:tasks]
+    (folder.path / "recipe.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")), encoding="utf-8")
+    for step, skill in enumerate((skills[0], *skills)):
+        name = "start" if step == 0 else f"phase-{step}"
+        evaluation = [
+            played("textcraft", task, skill=skill, horizon=8, group=group, member=member, seed=seed)
+            for group, task in enumerate(numbers)
+            for member in range(2)
+        ]
+        for each in evaluation:
+            each.policy_version = step
+        write_trajectories(folder.evaluation(name).with_suffix(".parquet"), evaluation)
+        write_evaluation(folder.evaluation(name), evaluate(evaluation, label=name, step=step, horizon=8))
+        if step:
+            batch = [
+                played("textcraft", task, skill=skill, horizon=8, group=group, member=member, seed=seed + 100)
+                for group, task in enumerate(numbers[:3])
+                for member in range(4)
+            ]
+            write_trajectories(folder.path / "rollouts" / f"step-{step:06d}.parquet", batch)
+            success = sum(each.succeeded for each in batch) / len(batch)
+            metrics = {
+                "rollout/success": success,
+                "rollout/horizon": 2.0 + 2 * step,
+                "rollout/truncated_share": 1 - success,
+                "rollout/seconds": 2.0,
+            }
+            folder.add_metrics(step, metrics | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step})
+    return folder

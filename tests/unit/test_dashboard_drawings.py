@@ -1,0 +1,105 @@
+"""Worlds drawn beside their turns: what is drawn is what the world's own state says, and no text becomes markup."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.drawings import drawn
+from dashboards.drawings.sciworld import House
+from dashboards.drawings.textcraft import crafting
+from dashboards.trajectory import as_shown, pieces
+from environments.registry import load_world
+from environments.textcraft.world import TextCraftEnvironment
+from tasks.rollout.trajectory import Trajectory, Turn
+from tests.support.recorded_runs import played
+
+
+@pytest.mark.parametrize("place", range(0, 40, 3))
+def test_textcrafts_drawn_inventory_is_the_worlds_after_every_turn(place: int) -> None:
+    task = load_world("textcraft").tasks("test")[place]
+    trajectory = played("textcraft", task, skill=0.7, horizon=12, seed=place)
+    world = TextCraftEnvironment()
+    world.reset(task)
+    for number, turn in enumerate(trajectory.turns, 1):
+        world.step(turn.action)
+        told = [(each.action, each.observation) for each in trajectory.turns[:number]]
+        state = crafting(trajectory.first_observation, told)
+        if not (number == len(trajectory.turns) and trajectory.succeeded):  # the end clears the world's own
+            assert {name: count for name, count in state.held.items() if count} == {n: c for n, c in world.inventory.items() if c}
+
+
+def test_the_goals_tree_marks_what_is_there_and_what_is_missing() -> None:
+    task = load_world("textcraft").tasks("test")[0]
+    trajectory = as_shown(played("textcraft", task, skill=1.0, horizon=30))
+    before, after = drawn(trajectory, 0), drawn(trajectory, len(trajectory.turns))
+    assert before is not None
+    assert after is not None
+    assert 'class="missing"' in before
+    assert 'class="there"' not in before
+    assert after.index('class="there"') < len(after)
+
+
+def test_babyais_grid_is_drawn_at_every_turn() -> None:
+    task = load_world("babyai").tasks("test")[1]
+    trajectory = as_shown(played("babyai", task, skill=0.5, horizon=4))
+    pictures = {drawn(trajectory, turns) for turns in range(len(trajectory.turns) + 1)}
+    assert all("data:image/png;base64," in str(picture) for picture in pictures)
+
+
+def test_sciworlds_places_doors_and_things_are_read_from_what_was_said() -> None:
+    house = House()
+    house.hear(
+        "look around",
+        "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta chair. On the chair is: nothing.\n\ta thermometer, currently "
+        "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom (that is closed)\n"
+        "\tA door to the outside (that is open)",
+    )
+    house.hear("pick up thermometer", "You move the thermometer to the inventory.")
+    house.hear("open door to bathroom", "The door is now open.")
+    house.hear("go to bathroom", "You move to the bathroom.")
+    assert house.here == "bathroom"
+    assert house.carried == ["thermometer"]
+    assert house.doors == {frozenset(("kitchen", "bathroom")): True, frozenset(("kitchen", "outside")): True}
+    assert house.things["kitchen"][0].startswith("a chair")
+
+
+def test_searchqas_passages_are_drawn_with_the_answers_words_marked() -> None:
+    trajectory = Trajectory("searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?")
+    found = "<information>Doc 1(Title: A book) It was written by Ada Byron in 1843.\nDoc 2(Title: Ada) A town.</information>"
+    trajectory.turns = [
+        Turn([], [], "<search>the book</search>", found, message="<search>the book</search>"),
+        Turn([], [], "<answer>Ada Byron</answer>", "The answer is right.", reward=1.0),
+    ]
+    html = str(drawn(as_shown(trajectory), 2))
+    assert "<mark>Ada Byron</mark> in 1843" in html
+    assert html.count("<details") == 2
+    assert "the book" in html
+
+
+@pytest.mark.parametrize("environment", ["textcraft", "searchqa", "sciworld"])
+def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
+    attack = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    trajectory = Trajectory(environment, 0, 0, 0, 0, 5, 0, "t")
+    trajectory.first_observation = (
+        f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\nGoal: craft {attack}.\nYour task is to {attack}\n"
+    )
+    told = [
+        f"Got 1 {attack}",
+        f"<information>Doc 1(Title: {attack}) {attack}</information>",
+        f"This room is called the {attack}. In it, you see: \n\t{attack}\nYou also see:\n\tA door to the {attack} (that is open)",
+        f"You move the {attack} to the inventory.",
+    ]
+    trajectory.turns = [Turn([], [], f"<search>{attack}</search>", text) for text in told]
+    trajectory.turns.append(Turn([], [], f"<answer>{attack}</answer>", attack))
+    for turns in range(len(trajectory.turns) + 1):
+        html = str(drawn(as_shown(trajectory), turns))
+        assert "<script" not in html
+        assert "<img" not in html
+
+
+def test_a_character_of_several_tokens_is_shown_with_its_last_one() -> None:
+    class Bytes:
+        def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+            return bytes(ids).decode("utf-8", "replace")
+
+    assert pieces(Bytes(), list("aé€b".encode())) == ["a", "", "é", "", "", "€", "b"]

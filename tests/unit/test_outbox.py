@@ -1,0 +1,169 @@
+"""Records on disk: what a kill leaves behind, and what a store that is away for a while makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import cast
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from tasks.tracking import sender as sender_module
+from tasks.tracking.mlflow_import import TrackingError
+from tasks.tracking.outbox import Outbox, Record, Sent, is_unsent
+from tasks.tracking.owner import is_gone, this_process
+from tasks.tracking.sender import Sender
+from tasks.tracking.step_metrics_file import append_step, read_steps, write_steps
+from tasks.tracking.store import Store
+
+
+def table(number: int, text: str = "") -> Record:
+    return {"id": f"table {number}", "kind": "table", "run": "run", "name": "x.md", "text": text}
+
+
+def names(outbox: Outbox) -> list[str]:
+    return [record["id"] for record, _ in outbox.unsent(outbox.read_sent())]
+
+
+def test_a_record_is_kept_once_and_an_update_only_where_it_changes_something(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    assert [outbox.add(table(1)), outbox.add(table(1)), Outbox(tmp_path).add(table(1))] == [True, False, False]
+    assert [outbox.add(table(1, text), update=True) for text in ("a", "a", "b", "a")] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_torn_record_loses_only_itself(tmp_path: Path, cut: int) -> None:
+    outbox = Outbox(tmp_path)
+    for number in (1, 2):
+        outbox.add(table(number))
+    text = (tmp_path / "outbox.jsonl").read_bytes()
+    (tmp_path / "outbox.jsonl").write_bytes(text[:-cut])
+    again = Outbox(tmp_path)
+    for number in (2, 3):
+        again.add(table(number))
+    assert names(Outbox(tmp_path)) == ["table 1", "table 2", "table 3"]
+    assert Outbox(tmp_path).key == outbox.key
+
+
+@pytest.mark.parametrize("cut", [1, 9, 20])
+def test_a_torn_line_of_metrics_loses_only_itself(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for step in (1, 2):
+        append_step(path, step, {"rollout/success": step / 10})
+    path.write_bytes(path.read_bytes()[:-cut])
+    append_step(path, 3, {"rollout/success": 0.3})
+    found = read_steps(path)
+    assert {1, 3} <= set(found)
+    assert (found[1], found[3]) == ({"rollout/success": 0.1}, {"rollout/success": 0.3})
+
+
+@pytest.mark.parametrize("line", [b"[1, 2]", b'{"no step": 1}', b'"text"', b"\xff\xfe", b"{}", b"null"])
+def test_what_is_no_step_is_passed_over(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line + b'\n{"step": 2, "a": 1.0}\n')
+    assert read_steps(path) == {2: {"a": 1.0}}
+    write_steps(path, {2: {"a": 2.0}, 1: {"a": 1.0}})
+    assert list(read_steps(path)) == [1, 2]
+
+
+class Away:
+    """A store that does not answer the first `times` times it is written to."""
+
+    def __init__(self, times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times, self.error, self.taken = times, error, list[str]()
+        self.client = self
+        self.uri, self.experiment_id = "test", "0"
+        monkeypatch.setattr(sender_module, "write", self.write)
+        monkeypatch.setattr(sender_module, "_FIRST_PAUSE", 0.01)
+
+    def write(self, store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+        if self.times:
+            self.times -= 1
+            raise self.error
+        self.taken.append(record["id"])
+
+    def get_experiment(self, number: str) -> str:
+        return number
+
+    def sender(self, outbox: Outbox) -> Sender:
+        return Sender(outbox, lambda: cast(Store, self))
+
+
+def test_records_are_sent_in_order_however_often_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox, store = Outbox(tmp_path), Away(3, ConnectionError("connection refused"), monkeypatch)
+    sender = store.sender(outbox)
+    for number in range(5):
+        outbox.add(table(number))
+        sender.wake()
+    assert sender.wait(seconds=60, patience=60)
+    assert store.taken == [f"table {number}" for number in range(5)]
+    assert not is_unsent(tmp_path)
+
+
+def test_who_waits_for_a_store_that_is_away_loses_neither_patience_nor_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox, store = Outbox(tmp_path), Away(10**9, ConnectionError("connection refused"), monkeypatch)
+    sender = store.sender(outbox)
+    outbox.add(table(1))
+    sender.wake()
+    assert not sender.wait(seconds=60, patience=0)
+    assert is_unsent(tmp_path)
+    later = Outbox(tmp_path)  # another command
+    store.times = 0
+    store.sender(later).send_all()
+    assert "table 1" in store.taken
+    assert not is_unsent(tmp_path)
+
+
+def test_a_refused_record_is_raised_once_and_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
+    outbox, store = Outbox(tmp_path), Away(1, refusal, monkeypatch)
+    sender = store.sender(outbox)
+    outbox.add(table(1))
+    outbox.add(table(2))
+    sender.wake()
+    with pytest.raises(TrackingError, match="the record table 1 was refused by MLflow: no such thing"):
+        sender.wait(seconds=60, patience=60)
+    assert sender.wait(seconds=60, patience=60)
+    assert store.taken == ["table 2"]
+
+
+def test_what_answers_and_is_no_mlflow_is_given_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port of an MLflow that ended may belong to another program by now, which refuses everything."""
+    refusal = MlflowException("not found", error_code=1000)
+    outbox, store = Outbox(tmp_path), Away(2, refusal, monkeypatch)
+
+    def unknown(number: str) -> str:
+        raise refusal
+
+    monkeypatch.setattr(store, "get_experiment", unknown)
+    sender = store.sender(outbox)
+    outbox.add(table(1))
+    sender.wake()
+    assert sender.wait(seconds=60, patience=60)
+    assert store.taken == ["table 1"]
+
+
+def test_an_owner_is_gone_only_where_that_is_certain() -> None:
+    host, boot, space, pid, started = this_process().split()
+    assert not is_gone(this_process())
+    assert is_gone(" ".join([host, boot, space, pid, str(int(started) + 1)]))  # the pid belongs to a later process
+    assert is_gone(" ".join([host, "earlier-boot", space, pid, started]))
+    assert not is_gone(" ".join(["other-host", boot, space, pid, "1"]))
+    assert not is_gone(" ".join([host, boot, "pid:[1]", pid, "1"]))  # a container
+    assert not is_gone("")
+    assert not is_gone("a b c")
+
+
+def test_the_sent_file_of_another_key_counts_for_nothing(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    outbox.add(table(1) | {"step": 3})
+    outbox.write_sent(Sent(outbox.key, outbox.size(), {"run": "abc"}))
+    assert names(outbox) == []
+    assert outbox.drop(lambda record: record["step"] > 5) is False
+    outbox.add(table(2) | {"step": 7})
+    assert outbox.drop(lambda record: record["step"] > 5)
+    assert names(outbox) == ["table 1"]
+    assert json.loads((tmp_path / "outbox.jsonl").read_text().splitlines()[0])["replaces"] == [
+        Sent(**json.loads((tmp_path / "sent.json").read_text())).key
+    ]

@@ -1,0 +1,100 @@
+"""What a killed collection leaves on disk, and who may write there."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.rollout.resumable_writer import PART_EPISODES, CollectionBusyError, ResumableTrajectoryWriter
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
+
+ROOT = Path(__file__).parents[2]
+
+
+def episode(group: int, member: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
+    return Trajectory("textcraft", group, group, member, 0, 4, 0, "oracle", outcome=outcome)
+
+
+def stored(folder: Path) -> list[tuple[int, int]]:
+    return sorted((t.group, t.member) for part in folder.glob("part-*.parquet") for t in read_trajectories(part))
+
+
+KILLED = """
+import os, pathlib, sys
+from tests.unit.test_resumable_writer import *
+writer = ResumableTrajectoryWriter(pathlib.Path(sys.argv[1]), {}, 3)
+for group in range(40):
+    for member in (0, 1):
+        writer.add(episode(group, member))
+for group in range(10):
+    writer.add(episode(group, 2))
+writer.save(0)
+writer.add(episode(10, 2))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_kill_loses_what_came_since_the_last_save_and_no_more(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
+    there = {(group, member) for group in range(40) for member in range(3) if writer.has(group, member)}
+    assert there == {(group, member) for group in range(40) for member in (0, 1)} | {(group, 2) for group in range(10)}
+    for group in range(10, 40):
+        writer.add(episode(group, 2))
+    writer.close()
+    assert stored(tmp_path) == [(group, member) for group in range(40) for member in range(3)]
+    assert not (tmp_path / "pending").exists()
+
+
+def test_a_kill_between_a_part_and_the_end_of_what_was_pending_doubles_nothing(tmp_path: Path) -> None:
+    writer = ResumableTrajectoryWriter(tmp_path / "a", {}, 2)
+    for group in range(3):
+        writer.add(episode(group, 0))
+        writer.save(0)
+    shutil.copytree(tmp_path / "a" / "pending", tmp_path / "kept")
+    for group in range(2):
+        writer.add(episode(group, 1))
+    writer.close()
+    shutil.copytree(tmp_path / "kept", tmp_path / "a" / "pending", dirs_exist_ok=True)
+    again = ResumableTrajectoryWriter(tmp_path / "a", {}, 2)
+    again.add(episode(2, 1))
+    again.close()
+    assert stored(tmp_path / "a") == [(group, member) for group in range(3) for member in (0, 1)]
+
+
+def test_parts_are_written_whole_while_groups_are_open(tmp_path: Path) -> None:
+    writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
+    for group in range(PART_EPISODES + 5):
+        writer.add(episode(group, 0))
+        if group % 100 == 0:
+            writer.save(0)
+    writer.close()
+    assert len(stored(tmp_path)) == PART_EPISODES + 5
+    assert len(writer.parts()) == 2
+
+
+def test_a_failed_member_is_played_again_and_the_rest_of_its_group_is_kept(tmp_path: Path) -> None:
+    writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    writer.add(episode(0, 0))
+    writer.add(episode(0, 1, Outcome.FAILED))
+    writer.close()
+    again = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    assert (again.has(0, 0), again.has(0, 1)) == (True, False)
+    again.add(episode(0, 1))
+    again.close()
+    assert stored(tmp_path) == [(0, 0), (0, 1)]
+
+
+def test_a_second_writer_is_refused_while_the_first_is_at_work_and_not_after(tmp_path: Path) -> None:
+    first = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    with pytest.raises(CollectionBusyError, match=r"process \d+ is already collecting into .*; wait for it, or choose another folder"):
+        ResumableTrajectoryWriter(tmp_path, {}, 2)
+    first.close()
+    ResumableTrajectoryWriter(tmp_path, {}, 2).close()
