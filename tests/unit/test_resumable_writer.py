@@ -45,9 +45,11 @@ def test_a_kill_loses_what_came_since_the_last_save_and_no_more(tmp_path: Path) 
     assert killed.returncode == -signal.SIGKILL
     writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
     there = {(group, member) for group in range(40) for member in range(3) if writer.has(group, member)}
-    assert there == {(group, member) for group in range(40) for member in (0, 1)} | {(group, 2) for group in range(10)}
+    saved = {(group, member) for group in range(40) for member in (0, 1)} | {(group, 2) for group in range(10)}
+    assert there in (saved, saved | {(10, 2)})  # a slow machine takes long enough for the last one to be saved, too
     for group in range(10, 40):
-        writer.add(episode(group, 2))
+        if not writer.has(group, 2):
+            writer.add(episode(group, 2))
     writer.close()
     assert stored(tmp_path) == [(group, member) for group in range(40) for member in range(3)]
     assert not (tmp_path / "pending").exists()
