@@ -21,6 +21,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from configs.infrastructure import infra_settings
 from environments.client import EnvironmentClient
 from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
+from flows.run_names import named_by
 from flows.signals import sigterm_interrupts_event_loop
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
@@ -43,7 +45,14 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment} by {collection.source.kind}")
+def described(parameters: Mapping[str, Any]) -> str:
+    """The name of the flow run of a collection, e.g. "textcraft wood-test by step-000040"."""
+    collection: Collection = parameters["collection"]
+    source = collection.source
+    return f"{collection.environment} {collection.tasks} by {Path(source.model).name if source.model else source.kind}"
+
+
+@flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 
