@@ -61,6 +61,7 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         tags: Tags of all of them, besides environment, task, step, horizon and outcome, which each gets.
         time: When they were given, in ms; their spans end then.
     """
+    from mlflow.entities.trace_state import TraceState
     from mlflow.tracing.client import TracingClient
 
     tracing, ended = TracingClient(store.uri), time * 1_000_000
@@ -70,6 +71,11 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         stored = {trace.info.trace_id for trace in tracing.batch_get_traces(ids)}
         new = [(number, each) for number, each in part.items() if _trace_id(number) not in stored]
         tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
+        undecided = {_trace_id(number) for number, each in new if each.outcome in (Outcome.FINISHED, Outcome.TRUNCATED)}
+        for trace in tracing.batch_get_traces(sorted(undecided)) if undecided else []:
+            # MLflow reads a root span that is no error as a success; what is said of the trace itself wins.
+            trace.info.state = TraceState.STATE_UNSPECIFIED
+            tracing.start_trace(trace.info)
         store.client.link_traces_to_run(ids, run_id)
 
 
