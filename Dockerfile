@@ -53,5 +53,5 @@ USER agentgym
 ENV AGENTGYM_RUNS=/runs
 VOLUME /runs
 # Registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
-CMD ["sh", "-euc", "prefect work-pool create agentgym --type process --overwrite && prefect --no-prompt deploy --all \
+CMD ["sh", "-euc", "prefect work-pool create agentgym --type process --base-job-template tasks/provision/work_pool.json --overwrite && prefect --no-prompt deploy --all \
     && exec prefect worker start --pool agentgym --type process --limit 1 --with-healthcheck"]

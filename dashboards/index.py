@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 
-from dashboards.run_folders import Source, sources
+from dashboards.run_folders import Source, sources, temperature_of
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Index:
         cursor.begin()
         for source in batch:
             number += 1
-            about = [source.run, source.kind, source.name, source.step, source.temperature]
+            about = [source.run, source.kind, source.name, source.step, temperature_of(self.runs, source)]
             problem = unreadable(source.path)
             if not problem:
                 cursor.execute(READ, [number, *about, str(source.path)])

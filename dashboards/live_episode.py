@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
-from tasks.agents.agent import Budgets, Conversation, Message, Policy
+from tasks.agents.agent import Agent, Budgets, Conversation, Message
 from tasks.rollout.episode import FULL_SCORE
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
@@ -74,18 +74,18 @@ class LiveEpisode:
         async with self._turn:
             await self._perform(Message(action, action), BY_HAND, 0.0)
 
-    async def advance(self, name: str, agent: Policy, budgets: Budgets) -> None:
+    async def advance(self, name: str, agent: Agent, budgets: Budgets) -> None:
         """One turn by an agent. Its fault is a note, and the episode stays as it was."""
         async with self._turn:
             if self.over:
                 return
             told = await self._tell(name, agent, budgets)
             began = time.perf_counter()
-            message = await told.conversation.speak(len(self.trajectory.turns))
+            message = await told.conversation.act(len(self.trajectory.turns))
             told.spoke = True
             await self._perform(message, name, time.perf_counter() - began)
 
-    def play_on(self, name: str, agent: Policy, budgets: Budgets) -> None:
+    def play_on(self, name: str, agent: Agent, budgets: Budgets) -> None:
         """Lets an agent play to the end, in the background; `pause` stops it between two turns."""
 
         async def play() -> None:
@@ -128,7 +128,7 @@ class LiveEpisode:
             await told.conversation.close()
         await self.client.close(self.session)
 
-    async def _tell(self, name: str, agent: Policy, budgets: Budgets) -> Told:
+    async def _tell(self, name: str, agent: Agent, budgets: Budgets) -> Told:
         """Tells an agent all turns that it does not know yet."""
         trajectory = self.trajectory
         if name not in self._told:
@@ -138,7 +138,7 @@ class LiveEpisode:
         for turn in trajectory.turns[told.turns :]:
             if not told.spoke:
                 told.conversation.recall(_message(turn))
-            await told.conversation.hear(turn.observation)
+            await told.conversation.observe(turn.observation)
             told.turns, told.spoke = told.turns + 1, False
         return told
 

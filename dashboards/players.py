@@ -11,7 +11,7 @@ from typing import Any
 from configs.collection import Collection, Source
 from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
-from tasks.agents.agent import Budgets, Policy
+from tasks.agents.agent import Agent, Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
 
@@ -29,7 +29,7 @@ class Players:
         self._clients = AsyncExitStack()
         self._client_of: dict[str, EnvironmentClient] = {}
         self._instruction_of: dict[str, str] = {}
-        self._agents: dict[tuple[str, str], Policy] = {}
+        self._agents: dict[tuple[str, str], Agent] = {}
         self._one = asyncio.Lock()
         self._closing = threading.Lock()
 
@@ -44,7 +44,7 @@ class Players:
                 self._client_of[environment] = client
             return self._client_of[environment]
 
-    async def agent(self, environment: str, source: Source) -> tuple[str, Policy]:
+    async def agent(self, environment: str, source: Source) -> tuple[str, Agent]:
         """An agent of the world, and its name.
 
         Raises:
@@ -68,7 +68,7 @@ class Players:
         with self._closing:
             return self._held.enter_context(environment_replicas(environment, backend="local")).urls
 
-    def _open(self, environment: str, source: Source) -> Policy:
+    def _open(self, environment: str, source: Source) -> Agent:
         collection = Collection.model_validate(
             # One episode at a time needs no engine for many: plain transformers starts at once.
             {"environment": environment, "source": source.model_dump(), "rollout": {"engine": "transformers"}}

@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
+
 STEP_FILE = re.compile(r"step-(\d+)\.parquet")
 LIVE_SECONDS = 120.0
 """A run that is not finished and has written nothing for so long is taken for stopped."""
@@ -28,7 +30,6 @@ class Source:
         kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect`, or played in the viewer).
         name: The file's name without its ending, e.g. "step-000010" or "phase-1".
         step: Training step of a rollout, from 1; -1 otherwise.
-        temperature: Sampling temperature, where the recipe tells it.
     """
 
     path: Path
@@ -37,7 +38,6 @@ class Source:
     kind: str
     name: str
     step: int
-    temperature: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,9 @@ class RunFolder:
             value = value[part]
         return value
 
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """Training step, from 1, to its metrics; of a step that was done twice the later counts, torn lines are passed over."""
-        found: dict[int, dict[str, float]] = {}
-        for line in _lines(self.path / "metrics.jsonl"):
-            try:
-                row = json.loads(line)
-                found[int(row.pop("step"))] = row
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-        return dict(sorted(found.items()))
+    def metrics(self) -> Steps:
+        """Training step, from 1, to its metrics."""
+        return dict(sorted(read_steps(self.path / METRICS).items()))
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Name to evaluation, in the order in which they were made."""
@@ -97,7 +90,7 @@ class RunFolder:
     @property
     def changed(self) -> float:
         """When something was last written, in seconds since 1970."""
-        paths = (self.path / "metrics.jsonl", self.path / "recipe.yaml", self.path / "trainer.log", self.path / "evaluations")
+        paths = (self.path / METRICS, self.path / "recipe.yaml", self.path / "trainer.log", self.path / "evaluations")
         return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
@@ -134,14 +127,11 @@ def _source(runs: Path, path: Path) -> Source:
     kind = path.parent.name if path.parent.name in ("rollouts", "evaluations") else "collected"
     owner = relative.parent.parent if kind != "collected" else relative.parent
     step = STEP_FILE.fullmatch(path.name)
-    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(kind)
-    folder = run_folder(runs, str(owner)) if field else None
-    temperature = folder.field(field, 1.0) if folder is not None and field else None
-    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1, temperature)
+    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1)
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+def temperature_of(runs: Path, source: Source) -> float | None:
+    """The sampling temperature of a file's trajectories, where a recipe tells it."""
+    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(source.kind)
+    folder = run_folder(runs, source.run) if field else None
+    return float(folder.field(field, 1.0)) if folder is not None and field else None

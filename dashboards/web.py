@@ -27,7 +27,7 @@ from dashboards.links import Links
 from dashboards.live_episode import ReplayError
 from dashboards.players import Players
 from environments.errors import EnvironmentCallError
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 
 log = logging.getLogger(__name__)
 

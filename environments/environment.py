@@ -87,6 +87,7 @@ class World(Protocol):
 
     What a world may have besides, which the server heeds: `blocking = True` (its steps take long, each is given a thread), `awaited = True`
     (its environments are `AwaitedEnvironment`s, and their `close` does not wait),
+    `stand_in` (says that its tasks stand in for a benchmark's own, and where those are described),
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
     `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down),
     `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`

@@ -17,7 +17,9 @@ def print_task_lists(name: str) -> int:
     rows = [(each, str(len(world.tasks(each))), what) for each, what in described.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{each:<{widths[0]}}  {size:>{widths[1]}}  {what}".rstrip() for each, size, what in rows]
-    sys.stdout.write("\n".join([f"Task lists of {world.name} ({world.version}):", *lines]) + "\n")
+    stand_in = getattr(world, "stand_in", "")
+    header = f"Task lists of {world.name} ({world.version})" + (f"; its tasks are {stand_in}:" if stand_in else ":")
+    sys.stdout.write("\n".join([header, *lines]) + "\n")
     return 0
 
 

@@ -35,7 +35,6 @@ from environments.client import EnvironmentClient
 from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
 from flows.run_names import named_by
-from flows.signals import sigterm_interrupts_event_loop
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -81,11 +80,11 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             )
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
         instruction, tasks = asyncio.run(ask(urls, collection.tasks))
-        plans = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
-        missing = sum(not writer.has(plan.group, plan.member) for plan in plans)
-        tally = Tally(len(plans), len(plans) - missing)
+        requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+        missing = sum(not writer.has(request.group, request.member) for request in requests)
+        tally = Tally(len(requests), len(requests) - missing)
         if missing:
-            policy = stack.enter_context(
+            agent = stack.enter_context(
                 open_agent(
                     collection,
                     instruction,
@@ -99,20 +98,10 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                 if servers:
                     servers.check()
 
-            with tally, sigterm_interrupts_event_loop():
-                asyncio.run(
-                    collect_to_disk(
-                        collection,
-                        plans,
-                        policy,
-                        urls,
-                        writer,
-                        finished=tally.add,
-                        check=check,
-                    )
-                )
-            if isinstance(policy, TokenAgent):
-                tally.cached = policy.engine.cached_tokens / max(1, policy.engine.prompt_tokens)
+            with tally:
+                collect_to_disk(collection, requests, agent, urls, writer, finished=tally.add, check=check)
+            if isinstance(agent, TokenAgent):
+                tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
     get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{folder}: {tally.summary()}")

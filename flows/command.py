@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -53,24 +54,30 @@ class LocalRecords:
     """Where the records of a run that is started by hand go: the services of `make up` if they are up, else files under runs/.
 
     Must be made before Prefect is imported, which reads its settings then. What the user has set stays. Without services a Prefect
-    server of the run's own is started meanwhile; unlike Prefect's temporary one it ends with the run even if the run is killed.
+    server of the run's own is started meanwhile, with a login that only this process and its children know; unlike Prefect's temporary
+    one it ends with the run even if the run is killed.
     """
 
     def __init__(self) -> None:
+        from tasks.provision.errors import ProvisionError
         from tasks.provision.local import LocalServer, free_port
-        from tasks.provision.services import addresses
+        from tasks.provision.prefect_api import guarded
+        from tasks.provision.services import addresses, login, mlflow_login
 
         exit_on_sigterm()
         try:
-            runs = infra_settings().runs.absolute()
-        except SettingsError as problem:
+            settings = infra_settings()
+            runs = settings.runs.absolute()
+            services = addresses(runs)
+            opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
+        except (ProvisionError, SettingsError) as problem:
             raise SystemExit(str(problem)) from None
         (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
-        services = addresses(runs)
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
+            "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
             # What a flow says of itself goes to its page; the terminal has the bar.
@@ -78,19 +85,22 @@ class LocalRecords:
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
             "DO_NOT_TRACK": "1",
         }
-        if services is not None:
-            defaults |= {"PREFECT_API_URL": services.prefect_api_url, "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri}
-        elif "PREFECT_API_URL" not in os.environ:
+        if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
+            defaults |= {"AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri, **mlflow_login(runs)}
+        theirs = os.environ.get("PREFECT_API_URL")
+        if services is not None and theirs in (None, services.prefect_api_url):
+            os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}
+        elif theirs is None:
             port = free_port()
-            defaults["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            # The command of Prefect's own temporary server.
-            command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", "{port}"]
+            url = f"http://127.0.0.1:{port}"
+            os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
+            command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
             self._server = LocalServer(
                 "prefect-server",
                 [*command, "--log-level", "error", "--lifespan", "on"],
                 health_path="/api/health",
                 port=port,
-                environment={"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"},
+                environment={"PREFECT_UI_ENABLED": "0"},
                 start_deadline_s=120.0,
             )
         for name, value in defaults.items():
@@ -154,7 +164,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     """
     from environments.client import EnvironmentCallError
     from tasks.inference.engine import EngineError
-    from tasks.provision.process import ProvisionError
+    from tasks.provision.errors import ProvisionError
     from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.run_folder import RunBusyError

@@ -44,7 +44,7 @@ def end_killed_flow_runs() -> list[str]:
     Returns:
         The ids of the flow runs that were noted and had been killed.
     """
-    gone = [path for path in sorted(_folder().glob("*.json")) if _is_gone(path)]
+    gone = [path for path in sorted(_folder().glob("*.json")) if _is_gone(path)]  # most often none: then Prefect's client is not loaded
     if not gone:
         return []
     from prefect import get_client

@@ -133,11 +133,14 @@ def learn(run: Run, schedule: list[Phase]) -> None:
 
 
 def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], what: Measurement) -> None:
-    """Makes an evaluation that was deleted or damaged once more, with the weights that it was of.
+    """Makes an evaluation that was deleted or damaged once more: from its episodes, or with the weights that it was of.
 
     Raises:
-        CheckpointError: They are not there (any more).
+        CheckpointError: Neither is there (any more).
     """
+    if has_episodes(run, tasks, what):
+        measure(run, None, tasks, what)
+        return
     try:
         of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
     except CheckpointError as problem:
@@ -197,16 +200,16 @@ def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> N
 
 
 @task(cache_policy=NO_CACHE, task_run_name="measure {what.label}")
-def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, what: Measurement) -> EvaluationResult:
+def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
     """Measures the policy on the held-out tasks, unless that was done before."""
     path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
     if is_readable(path):
         result = read_evaluation(path)
     else:
-        if not holds_evaluation(trajectories, what.step, len(tasks.evaluation) * evaluation.samples):
-            if trainer.step != what.step:
-                raise CheckpointError(f"the evaluation {path} is of step {what.step}, and the trainer has the weights of {trainer.step}")
+        if not has_episodes(run, tasks, what):
+            if trainer is None or trainer.step != what.step:
+                raise CheckpointError(f"the evaluation {path} is of the weights of step {what.step}, which the trainer does not have")
             run.bar.doing(f"measuring ({what.label})")
             command = Evaluate(
                 tuple(tasks.evaluation),
@@ -226,6 +229,12 @@ def measure(run: Run, trainer: TrainerProcess, tasks: TaskLists, what: Measureme
         run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
     run.tracker.log_metrics(run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
     return result
+
+
+def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
+    """Whether all episodes of an evaluation lie beside it."""
+    episodes = len(tasks.evaluation) * run.experiment.evaluation.samples
+    return holds_evaluation(run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="record phase {phase.number}")

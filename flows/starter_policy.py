@@ -12,7 +12,8 @@ from prefect import flow
 
 import tasks
 from configs.experiment import StarterPolicy
-from tasks.provision.process import ChildProcess, ProvisionError
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess
 from tasks.starter.starter_policy import find_starter_policy
 
 

@@ -1,4 +1,7 @@
-"""SearchQA: answer a question by searching a collection of passages, over several turns."""
+"""SearchQA: answer a question by searching a collection of passages, over several turns.
+
+By default questions and passages are stand-ins made of installed packages' facts; SEARCHQA_DATA names the published ones.
+"""
 
 TASK_LISTS = {
     "train": "questions to learn from",
@@ -10,7 +13,7 @@ TASK_LISTS = {
     "hops-3": "all questions whose answer takes 3 passages",
     "searchqa-ours-400": "400 questions of test, its kinds in turn",
 }
-"""The task lists of the embedded tasks, and what each holds."""
+"""The task lists of the embedded questions, which are stand-ins for the published ones, and what each holds."""
 
 TASK_LISTS_REPLACED_BY = "SEARCHQA_DATA"
 """With this variable set the tasks, and with them the lists, are others."""

@@ -58,11 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.output is not None and parsed.output.exists():
             parser.error(f"--output {parsed.output} exists already; name another folder or remove it")
         if parsed.source == "facts":
-            from environments.searchqa.facts.cache import facts_folder, facts_library
+            from environments.searchqa.facts.cache import facts_corpus, facts_folder
             from environments.searchqa.settings import Settings
 
             if parsed.output is None:
-                folder = facts_library(Settings.read().cache)
+                folder = facts_corpus(Settings.read().cache)
             else:
                 from environments.searchqa.facts.build import build_facts
 

@@ -1,4 +1,4 @@
-"""Building a library from a Wikipedia dump and published question sets."""
+"""Building a corpus from a Wikipedia dump and published question sets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
-from environments.searchqa.library import PASSAGES, About, Question, SearchDataError, finish, passage_of, write_questions
-from environments.searchqa.lines import save_offsets
-from environments.searchqa.lists import EVALUATION, EVALUATION_SIZE, in_turn, order, share
+from environments.searchqa.atomic_folder import atomic_folder
+from environments.searchqa.corpus import PASSAGES, About, Question, SearchDataError, finish, passage_of, write_questions
+from environments.searchqa.memory_mapped_lines import save_offsets
 from environments.searchqa.question_sets import MERGED, RANGES, TEST_SETS, read_sets
 from environments.searchqa.retrieval.bm25 import build_bm25, ranked_by
 from environments.searchqa.retrieval.dense import FAISS, FaissVectors, build_vectors
 from environments.searchqa.retrieval.e5 import E5
-from environments.searchqa.retrieval.retriever import Encoder
+from environments.searchqa.retrieval.encoder import Encoder
+from environments.searchqa.sampling import EVALUATION, EVALUATION_SIZE, hashed_fraction, round_robin, shuffle_key
 from environments.searchqa.scoring import normalise
-from environments.searchqa.whole import whole
 
 VALIDATION_SHARE = 0.01
 """Share of the training questions that become the validation split, which the sets lack."""
@@ -63,7 +63,7 @@ def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
 
 
 def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vectors: VectorSource | None = None) -> About:
-    """Builds the library in the folder `output`, which appears only when it is complete.
+    """Builds the corpus in the folder `output`, which appears only when it is complete.
 
     Args:
         output: A folder that does not exist yet.
@@ -77,7 +77,7 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
     """
     sets = tqdm(read_sets(files), "questions", disable=None)  # first, because vectors may take hours
     questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
-    with whole(output) as folder:
+    with atomic_folder(output) as folder:
         _bring(corpus, folder / PASSAGES)
         count = _find_lines(folder / PASSAGES, corpus)
         if vectors is None:
@@ -161,12 +161,12 @@ def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
             names = ["test", question.group]
         elif said[index] in tested:
             names = []
-        elif share("validation", said[index]) < VALIDATION_SHARE:
+        elif hashed_fraction("validation", said[index]) < VALIDATION_SHARE:
             names = ["validation"]
         else:
             names = ["train", question.group]
         for name in names:
             lists.setdefault(name, []).append(index)
-    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: order("evaluation", said[index])) for name in TEST_SETS]
-    lists[EVALUATION] = in_turn(groups)[:EVALUATION_SIZE]
+    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: shuffle_key("evaluation", said[index])) for name in TEST_SETS]
+    lists[EVALUATION] = round_robin(groups)[:EVALUATION_SIZE]
     return lists

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from environments.searchqa.library import SearchDataError
+from environments.searchqa.corpus import SearchDataError
 
 TEST_SETS = {
     "nq": range(3610),

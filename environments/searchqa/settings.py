@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environments.environment import WorldError
+from environments.searchqa.corpus import BUILD_HELP
 
 
 class SettingsError(WorldError):
@@ -55,4 +56,11 @@ class Settings:
         if not 0 <= share <= 1:
             raise SettingsError(f"SEARCHQA_FORMAT_REWARD is a number from 0 to 1, not {form!r}")
         folder = Path(cache) if cache else Path(home) / "agentgym-pipeline" / "searchqa" if home else cls.cache
-        return cls(Path(data).expanduser() if data else None, folder.expanduser(), wrong == "end", share)
+        if data and not os.path.isdir(os.path.expanduser(data)):
+            raise SettingsError(f"SEARCHQA_DATA is {data!r}, which is no folder; to build one: {BUILD_HELP}")
+        return cls(_path(data) if data else None, _path(folder), wrong == "end", share)
+
+
+def _path(text: str | Path) -> Path:
+    """With the home folder in place of "~"; that of somebody unknown is left as it is."""
+    return Path(os.path.expanduser(text))

@@ -9,9 +9,10 @@ from configs.rules import Rules
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
 from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.actions import MAX_CHARACTERS, parse_action
-from environments.searchqa.facts.cache import facts_library
-from environments.searchqa.library import Library, Question
-from environments.searchqa.retrieval.retriever import Encoder, Retriever, open_retriever
+from environments.searchqa.corpus import Corpus, Question
+from environments.searchqa.facts.cache import facts_corpus
+from environments.searchqa.retrieval.encoder import Encoder
+from environments.searchqa.retrieval.retriever import Retriever, open_retriever
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
 from environments.task_lists import named
@@ -28,6 +29,7 @@ INSTRUCTION = (
 )
 ONE_ATTEMPT = "There is one attempt: search until you are sure."
 MORE_ATTEMPTS = "After a wrong answer you may go on."
+STAND_IN = "stand-ins made of facts from installed packages; docs/searchqa-wikipedia.md sets up the published questions over Wikipedia"
 MANY_PASSAGES = 1_000_000
 """From so many on a search takes long enough to keep other requests waiting."""
 
@@ -40,10 +42,10 @@ class SearchQAEnvironment:
         found: Numbers of the passages that the episode's searches have shown.
     """
 
-    __slots__ = ("_library", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
+    __slots__ = ("_corpus", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
 
-    def __init__(self, library: Library, retriever: Retriever, settings: Settings) -> None:
-        self._library = library
+    def __init__(self, corpus: Corpus, retriever: Retriever, settings: Settings) -> None:
+        self._corpus = corpus
         self._retriever = retriever
         self._settings = settings
         self.task: Question | None = None
@@ -53,7 +55,7 @@ class SearchQAEnvironment:
 
     def reset(self, index: int) -> str:
         """Begins task `index`; see `Environment.reset`."""
-        self.task = self._library.question(index)
+        self.task = self._corpus.question(index)
         self.found = set()
         self._searched = False
         self._well_formed = True
@@ -97,7 +99,7 @@ class SearchQAEnvironment:
         lines = []
         for place, number in enumerate(self._retriever.search(query, SHOWN), 1):
             self.found.add(number)
-            title, _, text = self._library.passage(number).partition("\n")
+            title, _, text = self._corpus.passage(number).partition("\n")
             lines.append(f"Doc {place}(Title: {title}) {text}")
         found = "\n".join(lines) or "No passage was found."
         return f"<information>{found}</information>"
@@ -111,7 +113,11 @@ class SearchQAEnvironment:
 class SearchQA:
     """The world; see `World`. Which task lists `tasks` knows depends on the source of the questions.
 
+    Without settings the questions and passages are stand-ins, made of facts that installed packages hold. A score on them cannot be
+    compared with one on the published questions over Wikipedia, which docs/searchqa-wikipedia.md sets up.
+
     Attributes:
+        stand_in: What stands in for the published questions, "" where they are asked themselves.
         blocking: Whether a search takes long enough that the server should run it in a thread.
     """
 
@@ -122,7 +128,7 @@ class SearchQA:
 
         Args:
             settings: Default: what the environment variables say.
-            encoder: What turns queries into vectors, for a library of vectors; default: the model that the library names.
+            encoder: What turns queries into vectors, for a corpus of vectors; default: the model that the corpus names.
             rules: Under "agentgym" a wrong answer never ends the episode, and of several answers in a message the last one counts.
 
         Raises:
@@ -132,9 +138,10 @@ class SearchQA:
         settings = settings or Settings.read()
         self.rules = rules
         self._settings = settings if rules == "ours" else replace(settings, wrong_ends=False, last_answer=True)
-        self._library = Library(self._settings.data or facts_library(self._settings.cache))
-        about = self._library.about
-        self._retriever = open_retriever(self._library.folder, encoder or about.encoder)
+        self._corpus = Corpus(self._settings.data or facts_corpus(self._settings.cache))
+        about = self._corpus.about
+        self.stand_in = STAND_IN if about.source == "facts" else ""
+        self._retriever = open_retriever(self._corpus.folder, encoder or about.encoder)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
         changes = (
             (rules == "ours" and not self._settings.wrong_ends, "-guessing"),
@@ -145,7 +152,7 @@ class SearchQA:
 
     def create(self) -> SearchQAEnvironment:
         """A new session, before its first reset."""
-        return SearchQAEnvironment(self._library, self._retriever, self._settings)
+        return SearchQAEnvironment(self._corpus, self._retriever, self._settings)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.
@@ -153,14 +160,14 @@ class SearchQA:
         Raises:
             KeyError: No list has this name; the message names those that exist.
         """
-        return named(self._library.lists, name, self.name, RENAMED_TASK_LISTS)
+        return named(self._corpus.lists, name, self.name, RENAMED_TASK_LISTS)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
         """Every task list; of published questions their own."""
-        return self._library.lists
+        return self._corpus.lists
 
     def tag(self, index: int) -> str:
         """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""
-        question = self._library.question(index)
+        question = self._corpus.question(index)
         return f"hops {len(question.hops)}" if question.hops else question.group

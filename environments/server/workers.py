@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
 from configs.rules import Rules
+from environments.environment import WorldError
 from environments.registry import load_world
 from environments.server.app import Options, Place, open_socket, serve_world
 
@@ -25,6 +26,8 @@ END_S = 2.0
 SOON_S = 5.0
 """A worker that ends this soon after its start counts as failing."""
 FAILURES = 5
+CANNOT_LOAD = 3
+"""Exit status of a worker whose world cannot be loaded."""
 
 
 def serve(name: str, options: Options, rules: Rules = "ours") -> int:
@@ -86,10 +89,17 @@ class _Workers:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit(1)
-        serve_world(load_world(self._name, self._rules), self._options, self._listener, place)
+        try:
+            world = load_world(self._name, self._rules)
+        except (WorldError, ImportError):
+            sys.exit(CANNOT_LOAD)
+        serve_world(world, self._options, self._listener, place)
 
     def _replace(self, worker: int, process: ForkProcess) -> bool:
         """Starts a worker in the place of one that ended; False when they fail again and again."""
+        if process.exitcode == CANNOT_LOAD:  # nor could its successor
+            self._stop_all()
+            load_world(self._name, self._rules)  # to raise here what it raised there: nothing is forked any more
         failing = time.monotonic() - self._started[worker] < SOON_S
         self._failures = self._failures + 1 if failing else 0
         log.error("a worker ended", extra={"worker": worker, "exit_status": process.exitcode, "failures": self._failures})

@@ -1,4 +1,7 @@
-"""WebArena: an agent uses web sites in a real browser, seen through their accessibility tree."""
+"""WebArena: an agent uses web sites in a real browser, seen through their accessibility tree.
+
+By default both sites and tasks are stand-ins of this package's own; WebArena's are used where WEBARENA_TASKS names them.
+"""
 
 TASK_LISTS = {
     "train": "63 % of the intent templates of each site and kind",
@@ -13,7 +16,7 @@ TASK_LISTS = {
     "gitlab": "all tasks of the code host alone",
     "webarena-ours-50": "50 tasks of test, its templates in turn",
 }
-"""The task lists of the embedded tasks, and what each holds."""
+"""The task lists of the embedded tasks, which are stand-ins for WebArena's, and what each holds."""
 
 TASK_LISTS_REPLACED_BY = "WEBARENA_TASKS"
 """With this variable set the tasks, and with them the lists, are others."""

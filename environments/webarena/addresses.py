@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from environments.environment import WorldError
 
 NAMES = ("shopping_admin", "shopping", "reddit", "gitlab", "map", "wikipedia", "homepage")
 """WebArena's sites. Their placeholders in task files are these in capitals, e.g. __SHOPPING__; so are the environment's variables."""
@@ -28,8 +31,15 @@ _PUBLISHED = {
 }
 
 
-class SiteMissingError(ValueError):
-    """A site's URL is not configured, or is no URL."""
+CONNECT_S = 10.0
+
+
+class SiteMissingError(WorldError):
+    """A site's URL is not configured, is no URL or does not answer."""
+
+
+class OutsideSitesError(Exception):
+    """An address that is not part of the task's sites; the text is for the agent."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,30 @@ class Addresses:
         pairs = [(address, self.urls[name]) for name, address in self.shown.items() if name in self.urls]
         return _exchange(url, pairs + [(address.replace("http:", "https:"), real) for address, real in pairs])
 
+    def resolve(self, written: str, hosts: Collection[str]) -> str:
+        """The real URL of an address that an agent wrote.
+
+        Args:
+            written: With or without its scheme, under the shown or the real name.
+            hosts: Where the task may go, see `hosts`.
+
+        Raises:
+            OutsideSitesError: It is no address, or on another host.
+        """
+        url = self.to_real(written if "://" in written or written.startswith("about:") else f"http://{written}")
+        try:
+            parts = urlsplit(url)
+            host = host_of(url)
+        except ValueError:
+            raise OutsideSitesError(f"'{written[:200]}' is not an address.") from None
+        if url == "about:blank":
+            return url
+        if parts.scheme not in ("http", "https") or host not in hosts or parts.username is not None:
+            schemes = {host_of(real): urlsplit(real).scheme for real in self.urls.values()}
+            sites = sorted(self.to_shown(f"{schemes.get(name, 'http')}://{name}") for name in hosts)
+            raise OutsideSitesError(f"'{written[:200]}' is not part of this task's sites: {', '.join(sites)}.")
+        return url
+
 
 def _exchange(url: str, pairs: list[tuple[str, str]]) -> str:
     for before, after in pairs:
@@ -107,11 +141,29 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Addresses:
         SiteMissingError: None is set, or a value is not an http or https URL.
     """
     environment = os.environ if environment is None else environment
-    urls = {name: environment[name.upper()].rstrip("/") for name in NAMES if environment.get(name.upper())}
+    urls = {name: environment[name.upper()].strip().rstrip("/") for name in NAMES if environment.get(name.upper())}
     if not urls:
         raise SiteMissingError(f"no site has a URL: set one or more of {', '.join(name.upper() for name in NAMES)}")
     for name, url in urls.items():
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SiteMissingError(f"{name.upper()} is {url!r}, which is not an http or https URL")
+        check_url(name.upper(), url)
     return Addresses(urls, {name: _PUBLISHED[name] for name in NAMES})
+
+
+def check_url(variable: str, url: str) -> None:
+    """Raises SiteMissingError if what the variable holds is not an http or https URL."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise SiteMissingError(f"{variable} is {url!r}, which is not an http or https URL")
+
+
+def check_answers(variable: str, url: str) -> None:
+    """Raises SiteMissingError if nothing listens at the URL that the variable holds."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), CONNECT_S).close()
+    except (OSError, UnicodeError) as fault:
+        raise SiteMissingError(f"{variable} is {url!r}, where nothing answers: {fault}") from fault

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -83,19 +82,3 @@ class Judge:
                         return meaning
                 trouble = f"it replied {reply[:200]!r}"
         raise JudgeError(f"the judge at {self.url} gave no verdict: {trouble}")
-
-
-def judge_from_environment(environment: Mapping[str, str] | None = None) -> Judge | None:
-    """The judge that WEBARENA_JUDGE_URL, WEBARENA_JUDGE_MODEL and WEBARENA_JUDGE_KEY name; None if no URL is set.
-
-    Raises:
-        ValueError: There is a URL but no model.
-    """
-    environment = os.environ if environment is None else environment
-    url = environment.get("WEBARENA_JUDGE_URL")
-    if not url:
-        return None
-    model = environment.get("WEBARENA_JUDGE_MODEL")
-    if not model:
-        raise ValueError("WEBARENA_JUDGE_URL is set; set WEBARENA_JUDGE_MODEL to the name of a model there too")
-    return Judge(url, model, environment.get("WEBARENA_JUDGE_KEY", ""))

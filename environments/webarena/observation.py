@@ -23,21 +23,24 @@ from environments.webarena.actions import (
 from environments.webarena.addresses import Addresses
 
 _SHOWN = 100
+MAX_TITLE, MAX_URL = 200, 1_000
 
 
-def observation(view: View, titles: Sequence[str], front: int, url: str, objective: str, previous: str) -> str:
+def observation(page: str, titles: Sequence[str], front: int, url: str, objective: str, previous: str) -> str:
     """What the agent reads.
 
     Args:
-        view: What is in view.
-        titles: The titles of the tabs.
+        page: What is in view of the page, or the part of it that is read.
+        titles: The titles of the tabs; long ones are cut.
         front: The number of the tab that is in front.
-        url: The page's address as it is shown.
+        url: The page's address as it is shown; one that is very long is cut.
         objective: What the agent is asked to do.
         previous: The action before, in words; "None" at the start.
     """
-    tabs = " | ".join(f"Tab {number}{' (current)' if number == front else ''}: {title}" for number, title in enumerate(titles))
-    text = f"OBSERVATION:\n{tabs}\n\n{view.text}\nURL: {url}\nOBJECTIVE: {objective}\nPREVIOUS ACTION: {previous}"
+    tabs = " | ".join(
+        f"Tab {number}{' (current)' if number == front else ''}: {_short(title, MAX_TITLE)}" for number, title in enumerate(titles)
+    )
+    text = f"OBSERVATION:\n{tabs}\n\n{page}\nURL: {_short(url, MAX_URL)}\nOBJECTIVE: {objective}\nPREVIOUS ACTION: {previous}"
     # Pages may hold halves of characters, which cannot travel as UTF-8.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -75,6 +78,6 @@ def _where(element: int, view: View) -> str:
     return f" where [{element}] is {found.role} {_short(found.name)!r}" if found else ""
 
 
-def _short(text: str) -> str:
+def _short(text: str, characters: int = _SHOWN) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
+    return line if len(line) <= characters else line[:characters] + "..."

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-SCROLL = "direction => window.scrollBy({top: direction * window.innerHeight, behavior: 'instant'})"
+SCROLL = """direction => {
+    const before = scrollY;
+    window.scrollBy({top: direction * window.innerHeight, behavior: 'instant'});
+    return scrollY !== before;
+}"""
+"""Scrolls by one window's height; false where the page has no more in that direction."""
 
 SELECTION = """() => {
     const field = document.activeElement;

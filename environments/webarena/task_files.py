@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from environments.environment import WorldError
 from environments.webarena.addresses import NAMES, Addresses
 
 EvaluatorName = Literal["string_match", "url_match", "program_html"]
@@ -15,7 +16,7 @@ _EVALUATORS = ("string_match", "url_match", "program_html")
 _ANSWERS = ("exact_match", "must_include", "fuzzy_match")
 
 
-class TaskFileError(ValueError):
+class TaskFileError(WorldError):
     """A task file is not in WebArena's format; the message names file, field and what would be right."""
 
 
@@ -91,22 +92,29 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
     Raises:
         TaskFileError: A file is missing, is no JSON or not in the format.
     """
-    if not path.exists():
-        raise TaskFileError(f"{path} does not exist: name a folder of WebArena's task files or a file with a list of them")
+    if not path.is_dir() and not path.is_file():
+        raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist: name a folder of WebArena's task files or a file with a list of them")
     files = sorted(file for file in path.glob("*.json") if file.stem.isdecimal()) if path.is_dir() else [path]
     if not files:
         raise TaskFileError(f"{path} holds no task file: they are called 0.json, 1.json and so on")
     tasks: list[TaskFile] = []
+    elsewhere: set[str] = set()
     for file in files:
         try:
             content = json.loads(file.read_text("utf-8"))
-        except ValueError as malformed:
+        except (ValueError, RecursionError) as malformed:
             raise TaskFileError(f"{file} is not JSON: {malformed}") from malformed
+        except OSError as fault:
+            raise TaskFileError(f"{file} cannot be read: {fault.strerror}") from fault
         for entry in content if isinstance(content, list) else [content]:
             sites = entry.get("sites") if isinstance(entry, dict) else None
             if isinstance(sites, list) and any(name in NAMES and name not in addresses.urls for name in sites):
+                elsewhere |= {name for name in sites if name not in addresses.urls}
                 continue
             tasks.append(parse_task(entry, addresses, str(file)))
+    if not tasks:
+        wanted = ", ".join(sorted(name.upper() for name in elsewhere))
+        raise TaskFileError(f"{path} holds no task on the sites that have a URL; set {wanted}" if wanted else f"{path} holds no task")
     tasks.sort(key=lambda task: task.index)
     for before, task in pairwise(tasks):
         if before.index == task.index:
@@ -137,24 +145,40 @@ def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
     if ("string_match" in evaluators and not answers) or any(name not in _ANSWERS for name in answers):
         raise TaskFileError(f"{where}: reference_answers {sorted(answers)} must be some of {', '.join(_ANSWERS)}")
     note = judged.optional("url_note", str) or "GOLD in PRED"
+    for name, wanted in answers.items():
+        texts = wanted if name == "must_include" or (name == "fuzzy_match" and isinstance(wanted, list)) else [wanted]
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise TaskFileError(f"{where}: {name} must hold {'a list of texts' if name == 'must_include' else 'a text'}, not {wanted!r}")
     if "url_match" in evaluators and note != "GOLD in PRED":
         raise TaskFileError(f"{where}: url_note is {note!r}; only 'GOLD in PRED' is known")
     programs = judged.optional("program_html", list) or [] if "program_html" in evaluators else []
-    place = read.optional("geolocation", dict)
+    sites = tuple(read.required("sites", list))
+    if not sites or any(site not in NAMES for site in sites):
+        raise TaskFileError(f"{where}: sites {list(sites)} must name some of {', '.join(NAMES)}")
     return TaskFile(
         index=read.required("task_id", int),
         intent=read.required("intent", str),
         template=read.optional("intent_template_id", int) or 0,
-        sites=tuple(read.required("sites", list)),
+        sites=sites,
         start_urls=tuple(addresses.fill(url.strip()) for url in read.required("start_url", str).split(" |AND| ")),
         storage_state=read.optional("storage_state", str),
-        geolocation=(float(place["latitude"]), float(place["longitude"])) if place else None,
+        geolocation=_place(read),
         evaluators=evaluators,
         answers=tuple(answers.items()),
         reason=judged.optional("string_note", str) or "",
         reference_url=addresses.fill(judged.optional("reference_url", str) or ""),
         checks=tuple(_check(_Reader(program, f"{where}, program_html"), addresses) for program in programs),
     )
+
+
+def _place(read: _Reader) -> tuple[float, float] | None:
+    place = read.optional("geolocation", dict)
+    if not place:
+        return None
+    try:
+        return float(place["latitude"]), float(place["longitude"])
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise TaskFileError(f"{read.source}: geolocation must hold numbers for latitude and longitude, not {place}") from wrong
 
 
 def _check(read: _Reader, addresses: Addresses) -> Check:

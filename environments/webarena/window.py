@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
-from urllib.parse import urlsplit
 
 from playwright.async_api import BrowserContext, Error, Page
 
@@ -29,8 +28,10 @@ from environments.webarena.actions import (
     TabFocus,
     Type,
 )
-from environments.webarena.addresses import Addresses, host_of
+from environments.webarena.addresses import Addresses, OutsideSitesError, host_of
 from environments.webarena.browser import SiteUnreachableError
+from environments.webarena.keyboard import Keyboard
+from environments.webarena.page_parts import PAGE_CHARACTERS, PageParts
 from environments.webarena.tab import Tab
 
 MAX_TABS = 8
@@ -57,17 +58,26 @@ class Window:
     Attributes:
         tabs: In the order in which they were opened.
         seen: The last view of the tab in front.
+        parts: Which part of it the agent reads.
     """
 
-    def __init__(self, context: BrowserContext, close: Callable[[], Awaitable[None]], addresses: Addresses, hosts: Collection[str]) -> None:
+    def __init__(
+        self,
+        context: BrowserContext,
+        close: Callable[[], Awaitable[None]],
+        addresses: Addresses,
+        hosts: Collection[str],
+        page_characters: int = PAGE_CHARACTERS,
+    ) -> None:
         self.context = context
+        self.parts = PageParts(page_characters)
         self.tabs: list[Tab] = []
         self.seen: View | None = None
         self._close = close
         self._addresses = addresses
         self._hosts = hosts
         self._front = 0
-        self._clipboard = ""
+        self._keyboard = Keyboard()
         self._arrived = asyncio.Condition()
 
     @property
@@ -142,15 +152,24 @@ class Window:
         if isinstance(action, Click | Type | Hover):
             await self._use(action)
         elif isinstance(action, Press):
-            await self._press(action)
+            await self._keyboard.press(self.page, action)
         elif isinstance(action, Scroll):
-            await self.page.evaluate(page_scripts.SCROLL, 1 if action.direction == "down" else -1)
+            if not self.parts.turn(action.direction):
+                moved = await self.page.evaluate(page_scripts.SCROLL, 1 if action.direction == "down" else -1)
+                if moved:
+                    self.parts.restart()
         elif isinstance(action, Goto):
-            await self._visit(self.tab, self._allowed(action.url))
+            try:
+                url = self._addresses.resolve(action.url, self._hosts)
+            except OutsideSitesError as outside:
+                raise ImpossibleError(str(outside)) from outside
+            await self._visit(self.tab, url)
         elif isinstance(action, GoBack | GoForward):
             await self._travel(-1 if isinstance(action, GoBack) else 1)
         else:
             await self._change_tabs(action)
+        if not isinstance(action, Scroll | Hover) and not (isinstance(action, Type) and not action.enter):
+            self.parts.restart()
         await self._rest()
 
     async def _use(self, action: Click | Type | Hover) -> None:
@@ -188,39 +207,6 @@ class Window:
         if element.centre is None:
             raise ImpossibleError(f"The {element.role} '{element.name[:60]}' has no place on the page.")
         await use(*element.centre)
-
-    async def _press(self, action: Press) -> None:
-        keyboard = self.page.keyboard
-        letter = action.key.lower()
-        if action.modifiers in (("Control",), ("Meta",)) and letter in ("c", "x", "v"):
-            # Chromium has one clipboard for all its windows; each agent has its own.
-            if letter == "v":
-                await keyboard.insert_text(self._clipboard)
-                return
-            self._clipboard = str(await self.page.evaluate(page_scripts.SELECTION))
-            if letter == "x" and self._clipboard:
-                await keyboard.press("Delete")
-            return
-        await keyboard.press("+".join((*action.modifiers, action.key)))
-
-    def _allowed(self, written: str) -> str:
-        url = written if "://" in written or written.startswith("about:") else f"http://{written}"
-        url = self._addresses.to_real(url)
-        try:
-            parts = urlsplit(url)
-            host = host_of(url)
-        except ValueError:
-            raise ImpossibleError(f"'{written[:200]}' is not an address.") from None
-        if url == "about:blank":
-            return url
-        if parts.scheme not in ("http", "https") or host not in self._hosts or parts.username is not None:
-            sites = sorted(self._addresses.to_shown(f"{parts_of}://{name}") for parts_of, name in self._schemes())
-            raise ImpossibleError(f"'{written[:200]}' is not part of this task's sites: {', '.join(sites)}.")
-        return url
-
-    def _schemes(self) -> set[tuple[str, str]]:
-        known = {host_of(url): urlsplit(url).scheme for url in self._addresses.urls.values()}
-        return {(known.get(host, "http"), host) for host in self._hosts}
 
     async def _visit(self, tab: Tab, url: str) -> None:
         try:

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
 from environments.task_lists import named
 from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
-from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
-from environments.webarena.browser import BrowserError, Browsers, SiteUnreachableError
+from environments.webarena.browser import Browsers, SiteUnreachableError
 from environments.webarena.evaluators import evaluate
-from environments.webarena.judge import Judge, judge_from_environment
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
+from environments.webarena.page_parts import PAGE_CHARACTERS
 from environments.webarena.reserve import Reserve
-from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
-from environments.webarena.sites.pages import LOGIN_COOKIE
+from environments.webarena.settings import Settings
+from environments.webarena.sign_in import Logins, embedded_cookies
+from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
 from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
 """Deadlines for the embedded sites and for real ones; a page that needs longer is cut off and its session ends with a fault."""
-
-_ACCOUNTS = {
-    "shopping": shop_data.CUSTOMER,
-    "reddit": forum_data.MEMBER,
-    "gitlab": repositories_data.USER,
-    "shopping_admin": content_data.EDITOR,
-}
-
-
-class LoginMissingError(BrowserError):
-    """The file with the cookies of a signed-in account is missing or unreadable."""
+STAND_IN = "stand-ins on small sites of this package; docs/webarena-sites.md sets up WebArena's own sites and tasks"
 
 
 class WebArenaEnvironment:
@@ -124,6 +112,18 @@ class WebArenaEnvironment:
             raise OracleError("no episode of an embedded task is in progress")
         return self._oracle.action(self._last)
 
+    def picture(self) -> bytes:
+        """What the window shows now, as a PNG.
+
+        Raises:
+            EpisodeOverError: There is no window to draw.
+            BrowserError: The browser or the page failed.
+        """
+        window = self._window
+        if window is None:
+            raise EpisodeOverError("no WebArena episode is in progress; reset first")
+        return self._world.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._world.step_s)
+
     def close(self) -> None:
         """Ends the episode and gives back its window and its part of the sites."""
         window, self._window = self._window, None
@@ -153,9 +153,9 @@ class WebArenaEnvironment:
         browsers, hosts = world.browsers, world.addresses.hosts(task.sites)
         if world.addresses.embedded:
             opened = await world.reserve.take()
-            window = self._window = Window(opened.context, opened.close, world.addresses, hosts)
+            window = self._window = Window(opened.context, opened.close, world.addresses, hosts, world.page_characters)
             self._episode = browsers.gate.open(hosts)
-            await window.context.add_cookies(_cookies(self._episode, task))  # type: ignore[arg-type]
+            await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
             await window.open(task.start_urls, opened.tab)
             first = await self._observe(window, "None")
             world.reserve.refill()
@@ -165,9 +165,9 @@ class WebArenaEnvironment:
             latitude, longitude = task.geolocation
             options |= {"geolocation": {"latitude": latitude, "longitude": longitude}, "permissions": ["geolocation"]}
         options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-        options["storage_state"] = world.login(task)
+        options["storage_state"] = world.logins.of(task)
         context, close = await browsers.open_context(**options)
-        window = self._window = Window(context, close, world.addresses, hosts)
+        window = self._window = Window(context, close, world.addresses, hosts, world.page_characters)
         await context.add_init_script(page_scripts.STILL)
         await window.open(task.start_urls)
         return await self._observe(window, "None")
@@ -176,15 +176,19 @@ class WebArenaEnvironment:
         seen = await window.look()
         if self._episode is not None and self._episode.fault is not None:
             raise SiteUnreachableError(f"a site failed: {self._episode.fault!r}"[:300]) from self._episode.fault
-        return observation(seen, await window.titles(), window.front, self._world.addresses.to_shown(seen.url), self.objective, previous)
+        url = self._world.addresses.to_shown(seen.url)
+        return observation(window.parts.shown(seen.text), await window.titles(), window.front, url, self.objective, previous)
 
 
 class WebArena:
-    """The world; see `World`. `tasks` also knows the lists of `environments.webarena.tasks.task_lists`.
+    """The world; see `World` and `Settings`. `tasks` also knows the lists of `environments.webarena.tasks.task_lists`.
 
-    Without settings it hosts the embedded sites and their tasks. With WEBARENA_TASKS, a folder or file of WebArena's task files, it
-    plays those on the real sites that SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE name; files with login
-    cookies are looked for where the tasks name them, below WEBARENA_LOGINS (by default the folder that holds the tasks).
+    Without settings it plays stand-ins: small sites that it hosts itself, with tasks of its own in WebArena's format. A score there
+    cannot be compared with a score on WebArena's sites. With WEBARENA_TASKS it plays WebArena's task files on the real sites; see
+    docs/webarena-sites.md.
+
+    Attributes:
+        stand_in: What stands in for WebArena's sites, "" where those are used themselves.
     """
 
     name = "webarena"
@@ -213,24 +217,27 @@ class WebArena:
             step_s: Deadline of a step.
 
         Raises:
-            TaskFileError, SiteMissingError, ValueError: The configuration is wrong; the message says where.
+            WorldError: The configuration is wrong; the message says where.
         """
-        environment = os.environ if environment is None else environment
-        path = environment.get("WEBARENA_TASKS")
+        settings = Settings.read(os.environ if environment is None else environment)
         self.browsers = Browsers()
         self.reserve = Reserve(self.browsers)
-        self.judge: Judge | None = judge_from_environment(environment)
+        self.judge = settings.judge
+        self.addresses = settings.addresses
+        self.page_characters = settings.page_characters
         self.step_s = step_s
-        if path:
-            self.addresses = from_environment(environment)
-            tasks = read_tasks(Path(path), self.addresses)
+        if settings.tasks:
+            tasks = read_tasks(settings.tasks, self.addresses)
             self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
-            self._logins = Path(environment.get("WEBARENA_LOGINS") or Path(path).parent)
+            self.logins = Logins(settings.logins, tasks)
+            self.stand_in = ""
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
-            self.addresses = Addresses(EMBEDDED)
             self._all = embedded_tasks()
+            self.stand_in = STAND_IN
             self.version = VERSION
+        if self.page_characters != PAGE_CHARACTERS:
+            self.version += f"-page{self.page_characters}"
         self._lists = task_lists(task for task in self._all.values() if self.judge or not task.needs_judge)
 
     def create(self) -> WebArenaEnvironment:
@@ -273,33 +280,3 @@ class WebArena:
     def oracle(self, task: TaskFile) -> Oracle | None:
         """What solves the task; None for tasks on sites that are not ours."""
         return Oracle(plan(task.index), task.start_urls[0]) if self.addresses.embedded else None
-
-    def login(self, task: TaskFile) -> dict[str, Any] | None:
-        """The cookies of the account that the task is signed in with, None if it is not.
-
-        Raises:
-            LoginMissingError: The file is missing or unreadable.
-        """
-        if task.storage_state is None:
-            return None
-        path = self._logins / task.storage_state
-        try:
-            state: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as fault:
-            message = f"task {task.index} needs the login cookies in {path} (Playwright's storage state): {fault}"
-            raise LoginMissingError(f"{message}; write them there or set WEBARENA_LOGINS to the folder that holds .auth") from fault
-        return state
-
-
-def _cookies(episode: gate.Episode, task: TaskFile) -> list[dict[str, str]]:
-    """What marks the episode on all its hosts, and the sign-in of the sites that the name of the login file lists."""
-    cookies = [{"name": gate.EPISODE_COOKIE, "value": episode.token, "url": f"http://{host}/"} for host in sorted(episode.hosts)]
-    if task.storage_state is not None:
-        names: Collection[str] = Path(task.storage_state).stem.removesuffix("_state").split(".")
-        addresses = Addresses(EMBEDDED)
-        cookies += [
-            {"name": LOGIN_COOKIE, "value": _ACCOUNTS[name], "url": f"http://{addresses.hosts((name,))[0]}/"}
-            for name in names
-            if name in _ACCOUNTS
-        ]
-    return cookies

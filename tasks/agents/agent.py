@@ -1,7 +1,7 @@
-"""The contract of who plays: anything that reads an observation and answers with a message.
+"""The contract of an agent: it reads observations and answers each with a message.
 
-A language model behind an engine (`token_policy`), a chat endpoint that shows text alone (`chat_policy`), a world's expert
-(`oracle_policy`): an episode does not know which of them it has.
+A language model behind an engine (`token_agent`), a chat endpoint that shows text alone (`chat_agent`), a world's expert
+(`oracle_agent`): an episode does not know which of them it has.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a policy says in one turn.
+    """What an agent says in one turn.
 
     Attributes:
         text: Its text, without special tokens.
         action: What the text tells the environment to do; None when no action can be read from it.
-        problem: Why not: what the policy is answered in the environment's place.
-        tokens: Its token ids; empty when the policy has none.
-        log_probabilities: As sampled, one per token; NaN where the policy does not tell.
+        problem: Why not: the observation that the agent gets in the environment's place.
+        tokens: Its token ids; empty when the agent has none.
+        log_probabilities: As sampled, one per token; NaN where the agent does not tell.
         policy_version: Training step of the weights that wrote it.
-        cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
+        cut: The budget that ended the message before the agent did, e.g. "rollout.turn_tokens"; empty otherwise.
     """
 
     text: str
@@ -53,16 +53,16 @@ class TokenBudgetError(Exception):
 
 
 class Conversation(Protocol):
-    """One episode of a policy.
+    """One episode of an agent.
 
     Attributes:
-        prompt: Token ids before the first message; empty when the policy has none.
+        prompt: Token ids before the first message; empty when the agent has none.
     """
 
     prompt: list[int]
 
-    async def speak(self, turn: int) -> Message:
-        """The policy's message of this turn, counted from 0.
+    async def act(self, turn: int) -> Message:
+        """The agent's message of this turn, counted from 0.
 
         Raises:
             EngineError: No answer could be had.
@@ -71,14 +71,14 @@ class Conversation(Protocol):
         ...
 
     def recall(self, message: Message) -> None:
-        """Takes a message that was written before for its own, in place of `speak`: so an episode can go on where another one stood."""
+        """Takes a message that was written before for its own, in place of `act`: so an episode can go on where another one stood."""
         ...
 
-    async def hear(self, observation: str) -> list[int]:
-        """Takes in what answers the last message; returns the token ids that carry it, shape (R,), empty when the policy has none.
+    async def observe(self, observation: str) -> list[int]:
+        """Takes in the answer to the last message; returns the token ids that carry it, shape (R,), empty when the agent has none.
 
         Raises:
-            EngineError: The policy cannot go on.
+            EngineError: The agent cannot go on.
             TokenBudgetError: It leaves no room for another message.
         """
         ...
@@ -88,22 +88,34 @@ class Conversation(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """Who plays."""
+class Agent(Protocol):
+    """Who plays.
+
+    Attributes:
+        name: For the records, e.g. "vllm".
+        version: Training step of its present weights.
+        kv_cache_tokens: Tokens of conversations that it holds at once at no cost; None where that bounds nothing.
+        out_of_process: Whether it generates outside this process, and so may go on while the trainer updates.
+    """
 
     @property
     def name(self) -> str:
-        """For the records, e.g. "vllm"."""
+        """See above."""
         ...
 
     @property
     def version(self) -> int:
-        """Training step of its present weights."""
+        """See above."""
         ...
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """Tokens of conversations that it holds at once at no cost; None where that bounds nothing."""
+        """See above."""
+        ...
+
+    @property
+    def out_of_process(self) -> bool:
+        """See above."""
         ...
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Conversation:

@@ -1,4 +1,4 @@
-"""Makes the policy that a collection names."""
+"""The agent that a collection names, ready to play."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from configs.collection import Collection, Source
-from tasks.agents.agent import Policy
+from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
+from tasks.inference.event_loop import in_event_loop
 
 
 @contextmanager
-def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Policy]:
-    """The policy of a collection, ready to play while the block lasts.
+def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Agent]:
+    """The agent of a collection, ready to play while the block lasts.
 
     Args:
         collection: What is collected.
@@ -30,19 +31,23 @@ def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction:
         from environments.registry import load_world
         from tasks.agents.oracle_agent import OracleAgent
 
-        yield OracleAgent(load_world(collection.environment), source.action_format, _dialogue(source, source.tokenizer, told))
+        yield OracleAgent(load_world(collection.environment), source.action_format, _chat_format(source, source.tokenizer, told))
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent
 
         assert source.model is not None
-        yield ChatAgent(
+        agent = ChatAgent(
             source.urls[0],
             source.model,
             action_format=source.action_format,
             instruction=told,
-            dialogue=_dialogue(source, source.tokenizer, told),
+            chat_format=_chat_format(source, source.tokenizer, told),
         )
+        try:
+            yield agent
+        finally:
+            in_event_loop(agent.close())
         return
     from tasks.agents.token_agent import TokenAgent
     from tasks.inference.engine_factory import local_engine
@@ -58,14 +63,14 @@ def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction:
         model = source.model
         engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
     try:
-        dialogue = _dialogue(source, source.tokenizer or model, told)
-        assert dialogue is not None
-        yield TokenAgent(engine, dialogue)
+        chat_format = _chat_format(source, source.tokenizer or model, told)
+        assert chat_format is not None
+        yield TokenAgent(engine, chat_format)
     finally:
         engine.close()
 
 
-def _dialogue(source: Source, tokenizer: str | None, instruction: str | None) -> ChatFormat | None:
+def _chat_format(source: Source, tokenizer: str | None, instruction: str | None) -> ChatFormat | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer

@@ -1,5 +1,5 @@
-"""An endpoint that speaks OpenAI's chat protocol, as a policy: text in, text out. For demonstrations and for measuring; what such a
-policy says can be imitated, but without log-probabilities of its tokens it cannot be reinforced.
+"""An endpoint that speaks OpenAI's chat protocol, as an agent: text in, text out. For demonstrations and for measuring; what such an
+agent says can be imitated, but without log-probabilities of its tokens it cannot be reinforced.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CONNECT_S = 10.0
 
 
 class ChatAgent:
-    """A `Policy` behind POST URL/chat/completions."""
+    """An `Agent` behind POST URL/chat/completions."""
 
     version = 0
 
     def __init__(
-        self, url: str, model: str, *, action_format: ActionFormat, instruction: str | None, dialogue: ChatFormat | None = None
+        self, url: str, model: str, *, action_format: ActionFormat, instruction: str | None, chat_format: ChatFormat | None = None
     ) -> None:
         """
         Args:
@@ -37,15 +37,16 @@ class ChatAgent:
             model: The endpoint's name of the model.
             action_format: ActionFormat of a message.
             instruction: What the agent is told first, in a system message.
-            dialogue: Adds token ids to the trajectories, for a policy that is to learn from them.
+            chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
         self.name = f"{model} at {url}"
         self.url = f"{url.rstrip('/')}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
         self.instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
-        self.dialogue = dialogue
+        self.chat_format = chat_format
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
+        self.out_of_process = True
         self._tokens_field = "max_tokens"
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
@@ -55,8 +56,12 @@ class ChatAgent:
         )
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ChatConversation:
-        """Begins an episode; see `Policy.begin`."""
-        return ChatConversation(self, seed, observation, budgets, Retokenisation(self.dialogue, self.action_format, observation))
+        """Begins an episode; see `Agent.begin`."""
+        return ChatConversation(self, seed, observation, budgets, Retokenisation(self.chat_format, self.action_format, observation))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._session.close()
 
     async def answer(self, messages: list[dict[str, str]], budgets: Budgets, seed: int) -> tuple[str, bool]:
         """The next message, and whether `budgets.turn_tokens` cut it.
@@ -98,31 +103,31 @@ class ChatAgent:
 class ChatConversation:
     """One episode of a `ChatAgent`."""
 
-    def __init__(self, policy: ChatAgent, seed: int, observation: str, budgets: Budgets, wording: Retokenisation) -> None:
+    def __init__(self, agent: ChatAgent, seed: int, observation: str, budgets: Budgets, retokenisation: Retokenisation) -> None:
         """`observation` is the environment's first."""
-        self.prompt = wording.prompt
-        self._policy = policy
+        self.prompt = retokenisation.prompt
+        self._agent = agent
         self._seed = seed
         self._budgets = budgets
-        self._wording = wording
-        instruction = [{"role": "system", "content": policy.instruction}] if policy.instruction else []
+        self._retokenisation = retokenisation
+        instruction = [{"role": "system", "content": agent.instruction}] if agent.instruction else []
         self._messages = [*instruction, {"role": "user", "content": observation}]
 
-    async def speak(self, turn: int) -> Message:
-        """The endpoint's next message; see `Conversation.speak`."""
-        text, cut = await self._policy.answer(self._messages, self._budgets, self._seed + turn)
+    async def act(self, turn: int) -> Message:
+        """The endpoint's next message; see `Conversation.act`."""
+        text, cut = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
         self._messages.append({"role": "assistant", "content": text})
-        return self._wording.message(text, "rollout.turn_tokens" if cut else "")
+        return self._retokenisation.message(text, "rollout.turn_tokens" if cut else "")
 
     def recall(self, message: Message) -> None:
         """See `Conversation.recall`."""
         self._messages.append({"role": "assistant", "content": message.text})
-        self._wording.message(message.text)
+        self._retokenisation.message(message.text)
 
-    async def hear(self, observation: str) -> list[int]:
-        """Appends the observation; see `Conversation.hear`."""
+    async def observe(self, observation: str) -> list[int]:
+        """Appends the observation; see `Conversation.observe`."""
         self._messages.append({"role": "user", "content": observation})
-        return self._wording.reply(observation)
+        return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
         """Nothing is held."""

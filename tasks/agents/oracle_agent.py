@@ -1,4 +1,4 @@
-"""A world's expert as a policy.
+"""A world's expert as an agent.
 
 The expert knows the state of a world, and the server does not tell it. So each episode is played a second time beside the server's,
 in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
@@ -22,24 +22,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OracleAgent:
-    """A `Policy` that does what the world's expert would.
+    """An `Agent` that does what the world's expert would.
 
     Attributes:
         world: The world, of the same version as the servers'.
         action_format: ActionFormat of a message; "react" gets an empty thought.
-        dialogue: Adds token ids to the trajectories, for a policy that is to learn from them.
+        chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
     """
 
     world: World
     action_format: ActionFormat
-    dialogue: ChatFormat | None = None
+    chat_format: ChatFormat | None = None
     name: str = "oracle"
     version: int = 0
     kv_cache_tokens: int | None = None
+    out_of_process: bool = False
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> OracleConversation:
-        """Begins an episode; see `Policy.begin`."""
-        conversation = OracleConversation(self, task, self.world.create(), Retokenisation(self.dialogue, self.action_format, observation))
+        """Begins an episode; see `Agent.begin`."""
+        conversation = OracleConversation(
+            self, task, self.world.create(), Retokenisation(self.chat_format, self.action_format, observation)
+        )
         try:
             await conversation.start(observation)
         except BaseException:
@@ -51,40 +54,40 @@ class OracleAgent:
 class OracleConversation:
     """One episode of an `OracleAgent`."""
 
-    def __init__(self, policy: OracleAgent, task: int, environment: Environment, wording: Retokenisation) -> None:
+    def __init__(self, agent: OracleAgent, task: int, environment: Environment, retokenisation: Retokenisation) -> None:
         """`environment` is the episode's double in this process."""
-        self.prompt = wording.prompt
-        self._blocking = bool(getattr(policy.world, "blocking", False))
-        self._action_format = policy.action_format
+        self.prompt = retokenisation.prompt
+        self._blocking = bool(getattr(agent.world, "blocking", False))
+        self._action_format = agent.action_format
         self._task = task
         self._environment = environment
-        self._wording = wording
+        self._retokenisation = retokenisation
         self._action: str | None = None
 
     async def start(self, observation: str) -> None:
         """Begins the double's episode."""
         self._same(observation, await self._do(lambda: self._environment.reset(self._task)))
 
-    async def speak(self, turn: int) -> Message:
-        """The expert's action; see `Conversation.speak`."""
+    async def act(self, turn: int) -> Message:
+        """The expert's action; see `Conversation.act`."""
         try:
             action = await self._do(self._environment.oracle_action)
         except OracleError as helpless:
             raise EngineError(f"the oracle has no solution of task {self._task} at turn {turn}: {helpless}") from helpless
         self._action = action
-        return self._wording.message(action if self._action_format == "bare" else f"Thought:\n\nAction:\n{action}")
+        return self._retokenisation.message(action if self._action_format == "bare" else f"Thought:\n\nAction:\n{action}")
 
     def recall(self, message: Message) -> None:
         """See `Conversation.recall`."""
         self._action = message.action
-        self._wording.message(message.text)
+        self._retokenisation.message(message.text)
 
-    async def hear(self, observation: str) -> list[int]:
-        """Does the last action in the double too; see `Conversation.hear`."""
+    async def observe(self, observation: str) -> list[int]:
+        """Does the last action in the double too; see `Conversation.observe`."""
         action, self._action = self._action, None
         if action is not None:  # a recalled message without an action was answered without asking the world
             self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
-        return self._wording.reply(observation)
+        return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
         """Ends the double."""

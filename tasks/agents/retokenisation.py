@@ -1,4 +1,4 @@
-"""Token ids for policies that have only text: what they said, as the policy that will learn from it would have written it."""
+"""Token ids for agents that have only text: what they said, in the tokens of the policy that will learn from it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ ActionFormat = Literal["react", "bare"]
 
 
 class Retokenisation:
-    """The tokens of one episode's texts, in order; none without a dialogue."""
+    """The tokens of one episode's texts, in order; none without a chat format."""
 
-    def __init__(self, dialogue: ChatFormat | None, action_format: ActionFormat, observation: str) -> None:
+    def __init__(self, chat_format: ChatFormat | None, action_format: ActionFormat, observation: str) -> None:
         """
         Args:
-            dialogue: Chat template and tokenizer of the policy that is to learn from the episode.
+            chat_format: Chat template and tokenizer of the policy that is to learn from the episode.
             action_format: ActionFormat of a message.
             observation: The first observation.
         """
-        self._dialogue = dialogue
+        self._chat_format = chat_format
         self._action_format: ActionFormat = action_format
         self._last: list[int] = []
-        self.prompt = dialogue.prompt(observation) if dialogue else []
+        self.prompt = chat_format.prompt(observation) if chat_format else []
 
     def message(self, text: str, cut: str = "") -> Message:
         """A message that says `text`; `cut` is the budget that ended it, if one did."""
-        tokens = self._dialogue.message(text) if self._dialogue else []
+        tokens = self._chat_format.message(text) if self._chat_format else []
         if cut:
             tokens = tokens[:-1]  # it was not the policy that ended the turn
         self._last = tokens
@@ -40,4 +40,4 @@ class Retokenisation:
 
     def reply(self, observation: str) -> list[int]:
         """The tokens that carry an observation to the next message."""
-        return self._dialogue.reply(observation, self._last) if self._dialogue else []
+        return self._chat_format.reply(observation, self._last) if self._chat_format else []

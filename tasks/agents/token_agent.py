@@ -12,10 +12,10 @@ from tasks.inference.engine import Engine, Sampling
 
 @dataclass(frozen=True, slots=True)
 class TokenAgent:
-    """A `Policy` that an engine samples and a dialogue puts into words."""
+    """An `Agent` whose messages an engine samples, in the words of a chat format."""
 
     engine: Engine
-    dialogue: ChatFormat
+    chat_format: ChatFormat
 
     @property
     def name(self) -> str:
@@ -32,26 +32,31 @@ class TokenAgent:
         """What the engine's KV cache holds."""
         return self.engine.kv_cache_tokens
 
+    @property
+    def out_of_process(self) -> bool:
+        """Whether the engine is."""
+        return self.engine.out_of_process
+
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
-        """Begins an episode; see `Policy.begin`."""
-        return TokenConversation(self, seed, self.dialogue.prompt(observation), budgets)
+        """Begins an episode; see `Agent.begin`."""
+        return TokenConversation(self, seed, self.chat_format.prompt(observation), budgets)
 
 
 class TokenConversation:
     """One episode of a `TokenAgent`; its context only grows, so that the engine's prefix cache serves every later turn."""
 
-    def __init__(self, policy: TokenAgent, seed: int, prompt: list[int], budgets: Budgets) -> None:
+    def __init__(self, agent: TokenAgent, seed: int, prompt: list[int], budgets: Budgets) -> None:
         """`prompt` holds the token ids before the first message."""
         self.prompt = prompt
-        self._policy = policy
+        self._agent = agent
         self._seed = seed
         self._budgets = budgets
         self._context = list(prompt)
         self._last: list[int] = []
 
-    async def speak(self, turn: int) -> Message:
-        """Samples a message with a seed of its own; see `Conversation.speak`."""
-        engine, dialogue, budgets = self._policy.engine, self._policy.dialogue, self._budgets
+    async def act(self, turn: int) -> Message:
+        """Samples a message with a seed of its own; see `Conversation.act`."""
+        engine, chat_format, budgets = self._agent.engine, self._agent.chat_format, self._budgets
         length, limit = self._limit()
         room = length - len(self._context)
         if room < 1:
@@ -59,28 +64,28 @@ class TokenConversation:
         sampling = Sampling(
             temperature=budgets.temperature,
             max_tokens=min(budgets.turn_tokens, room),
-            stop_tokens=dialogue.stop_tokens,
+            stop_tokens=chat_format.stop_tokens,
             seed=stable_seed(self._seed, turn),
         )
         generation = await engine.generate(self._context, sampling, self)
         self._last = generation.tokens
         cut = ""
-        if generation.tokens[-1] not in dialogue.stop_tokens:
+        if generation.tokens[-1] not in chat_format.stop_tokens:
             cut = "rollout.turn_tokens" if budgets.turn_tokens <= room else limit
-        text = dialogue.text(generation.tokens)
+        text = chat_format.text(generation.tokens)
         try:
-            action, problem = dialogue.action_in(text), ""
+            action, problem = chat_format.action_in(text), ""
         except MalformedActionError as malformed:
             action, problem = None, str(malformed)
         return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut)
 
     def recall(self, message: Message) -> None:
         """See `Conversation.recall`. A message without tokens, by another agent, gets those that this one would have written."""
-        self._last = message.tokens or self._policy.dialogue.message(message.text)
+        self._last = message.tokens or self._agent.chat_format.message(message.text)
 
-    async def hear(self, observation: str) -> list[int]:
-        """Appends the last message and the observation to the context; see `Conversation.hear`."""
-        reply = self._policy.dialogue.reply(observation, self._last)
+    async def observe(self, observation: str) -> list[int]:
+        """Appends the last message and the observation to the context; see `Conversation.observe`."""
+        reply = self._agent.chat_format.reply(observation, self._last)
         self._context += self._last
         self._context += reply
         length, limit = self._limit()
@@ -93,7 +98,7 @@ class TokenConversation:
 
     def _limit(self) -> tuple[int, str]:
         """Most tokens of the context, and what sets it."""
-        engine = self._policy.engine
+        engine = self._agent.engine
         if self._budgets.trajectory_tokens <= engine.context_length:
             return self._budgets.trajectory_tokens, "rollout.trajectory_tokens"
         return engine.context_length, f"context length of the engine ({engine.context_length})"

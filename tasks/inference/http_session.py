@@ -1,4 +1,4 @@
-"""HTTP connections that belong to an event loop and end with it."""
+"""HTTP connections, which belong to an event loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import aiohttp
 
 
 class PerLoopSession:
-    """One `aiohttp.ClientSession` for each event loop that asks; it is closed when `asyncio.run` ends its loop.
+    """One `aiohttp.ClientSession` for each event loop that asks: that of the process, and e.g. a web server's.
 
-    Engines outlive the loops that use them (one for each batch, one for each probe), connections cannot.
+    `close` closes the session of its loop; a loop that is shut down closes what is left.
     """
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
@@ -31,6 +31,12 @@ class PerLoopSession:
             self._keepers[loop] = keeper = self._keep()
             session = self._sessions[loop] = await anext(keeper)
         return session
+
+    async def close(self) -> None:
+        """Closes the session of the running loop; the next `get` opens another."""
+        keeper = self._keepers.pop(asyncio.get_running_loop(), None)
+        if keeper is not None:
+            await keeper.aclose()
 
     async def _keep(self) -> AsyncGenerator[aiohttp.ClientSession, None]:
         async with self._make() as session:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.vllm_client import Model, ServerUnavailableError, VllmClient
+from tasks.provision.private_files import OwnedFolder
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +112,8 @@ class VllmPoolEngine:
             raise EngineError("no URL of a vLLM server is given")
         self.members = [Member(VllmClient(url, request_seconds)) for url in urls]
         memory = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="weights-", dir=weights_folder or (memory if memory.is_dir() else None)))
+        temporary = memory if memory.is_dir() else Path(tempfile.gettempdir())
+        self._folder = OwnedFolder("weights-", weights_folder or temporary)  # swept by the next engine if this process is killed
         self.loaded: Loaded | None = None
         self._loads = 0
         self._transfer = transfer
@@ -118,7 +121,7 @@ class VllmPoolEngine:
         self._lookers: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
-        models = asyncio.run(self._models())
+        models = in_event_loop(self._models())
         self._model, self.model = models[0].id, models[0].root or models[0].id
         self.context_length = min(model.max_model_len or 2**31 for model in models)
 
@@ -171,7 +174,7 @@ class VllmPoolEngine:
         if self._in_flight:
             raise EngineError(f"weights cannot change while {self._in_flight} requests are in flight")
         self._loads += 1
-        version = f"{self._folder.name}/{self._loads}"
+        version = f"{self._folder.path.name}/{self._loads}"
         if self._transfer is not None:
             self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
         else:
@@ -182,21 +185,27 @@ class VllmPoolEngine:
     def follow(self, loaded: Loaded) -> None:
         """Goes on with the weights that another process has loaded into the same servers; one that has others is down until it has them."""
         self.loaded = loaded
-        asyncio.run(self._put_down_unless(self._check_weights))
+        in_event_loop(self._put_down_unless(self._check_weights))
 
     def close(self) -> None:
-        """Removes the folder of the weights; the servers stay as they are."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Closes the connections and removes the folder of the weights; the servers stay as they are."""
+        in_event_loop(self._disconnect())
+        self._folder.remove()
+
+    async def _disconnect(self) -> None:
+        for looker in self._lookers:
+            looker.cancel()
+        await asyncio.gather(*(member.server.close() for member in self.members))
 
     def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
         """Into a folder that each server reads."""
         from safetensors.torch import save_file
 
-        folder = self._folder / str(self._loads)
+        folder = self._folder.path / str(self._loads)
         folder.mkdir()
         save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
         former, self.loaded = self.loaded, Loaded(folder, version)
-        asyncio.run(self._put_down_unless(lambda member: member.server.read_weights(folder, version)))
+        in_event_loop(self._put_down_unless(lambda member: member.server.read_weights(folder, version)))
         if former is not None and former.folder is not None:
             shutil.rmtree(former.folder, ignore_errors=True)
 
@@ -218,18 +227,18 @@ class VllmPoolEngine:
             await member.server.renew(version)
             await member.server.resume()
 
-        asyncio.run(self._put_down_unless(prepare))
+        in_event_loop(self._put_down_unless(prepare))
         if not workers:
             return
         try:
             transfer.send(weights, {member.server.url: number for member, number in workers.items()}, anew=not all(stayed))
         except RuntimeError as fault:
-            asyncio.run(self._put_down_unless(lambda member: member.server.resume_if_paused()))
+            in_event_loop(self._put_down_unless(lambda member: member.server.resume_if_paused()))
             raise EngineError(
                 f"{fault}; servers that weights are sent to were started with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1"
             ) from fault
         self.loaded = Loaded(None, version)
-        asyncio.run(self._put_down_unless(accept))
+        in_event_loop(self._put_down_unless(accept))
 
     def _seat(self, session: object | None) -> Member | None:
         """The server of a session: the one it had, else the up one with the fewest sessions and requests; None when all are down."""

@@ -32,7 +32,7 @@ class TransformersEngine:
 
     def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str) -> None:
         """Loads `model` (Hugging Face name or folder); batches hold `max_num_seqs` requests at most."""
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self._model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
         self.context_length = context_length
         self.kv_cache_tokens: int | None = None  # it keeps none between two requests
@@ -74,6 +74,8 @@ class TransformersEngine:
     @torch.inference_mode()
     def _continue(self, batch: Sequence[_Request]) -> list[Generation]:
         """Samples all requests of a batch token by token until each has met its stop token or its budget."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # the present device is a thread's own
         widest = max(len(request.tokens) for request in batch)
         ids = torch.tensor([[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device)
         mask = torch.tensor([[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch], device=self._device)

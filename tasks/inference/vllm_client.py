@@ -200,6 +200,10 @@ class VllmClient:
             raise
         await self.resume()
 
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._session.close()
+
     async def _get(self, path: str, seconds: float | None = None) -> bytes:
         return await self._ask("GET", path, b"", seconds or self._request_seconds)
 

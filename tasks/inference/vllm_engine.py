@@ -115,6 +115,7 @@ class VllmEngine:
         finally:
             torch.set_num_threads = set_threads  # on a CPU vLLM puts a function there that does nothing
         self._torch = torch
+        self._device = None if self._on_cpu else torch.cuda.current_device()
         self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
         cache = self._engine.vllm_config.cache_config
@@ -153,6 +154,8 @@ class VllmEngine:
         On a CPU with one thread: vLLM's attention shares a batch out to the threads, so with more its sums would depend on the batch.
         """
         threads = self._torch.get_num_threads()
+        if self._device is not None:
+            self._torch.cuda.set_device(self._device)  # the present device is a thread's own
         if self._on_cpu:
             self._torch.set_num_threads(1)
         try:

@@ -15,8 +15,9 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import HOST, answers
-from tasks.provision.process import ProvisionError, started_at
+from tasks.provision.process import started_at
 
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tasks.provision.process import ChildProcess, ProvisionError
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess
 
 HOST = "127.0.0.1"
 FIRST_PORT, LAST_PORT = 20_000, 32_000
@@ -83,7 +84,7 @@ class LocalServer:
                 self._start_on(port)
             except ProvisionError:
                 # Another process may have taken the port between our look and the server's.
-                if self._port is None and not self._ended and not _is_free(port) and attempt < ATTEMPTS - 1:
+                if self._port is None and not self._ended and not is_free(port) and attempt < ATTEMPTS - 1:
                     continue
                 raise
             self._port = port
@@ -136,12 +137,13 @@ def free_port() -> int:
     """
     for _ in range(100):
         port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
-        if _is_free(port):
+        if is_free(port):
             return port
     raise ProvisionError(f"no free port found from {FIRST_PORT} to {LAST_PORT}")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nothing listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,25 +13,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tasks.provision.errors import ProvisionError
+from tasks.provision.private_files import private_folder, read_own, state_folder
+
 SUBREAPER = Path(__file__).with_name("subreaper.py")
 MARK = "PROVISIONED_AS"
 LOG_AGE_S = 7 * 86_400.0
 POLL_S = 0.02
-
-
-class ProvisionError(RuntimeError):
-    """A process or server could not be started or kept running; the message holds the end of its log."""
-
-
-def default_state_dir() -> Path:
-    """Where state files and logs are kept unless the caller says otherwise: one directory per user."""
-    return Path(tempfile.gettempdir()) / f"provision-{os.getuid()}"
 
 
 class ChildProcess:
@@ -59,7 +52,7 @@ class ChildProcess:
         self.name = name
         self.command = list(command)
         self._mark = f"{name}-{uuid.uuid4().hex[:12]}"
-        self._state_dir = state_dir or default_state_dir()
+        self._state_dir = state_dir or state_folder()
         self._state_file = self._state_dir / f"{self._mark}.json"
         self.log_path = (log_path or self._state_dir / f"{self._mark}.log").absolute()
         self._environment = dict(environment or {})
@@ -83,10 +76,11 @@ class ChildProcess:
 
         Raises:
             ProvisionError: It was started before.
+            PrivacyError: The folder for state files is another user's.
         """
         if self._process is not None:
             raise ProvisionError(f"{self.name} was started before: make another ChildProcess for another life")
-        self._state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(self._state_dir)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         me = os.getpid()
         # The state file comes first, so that there is no moment at which a sweep could miss the process.
@@ -174,16 +168,20 @@ class ChildProcess:
 def sweep(state_dir: Path | None = None) -> list[str]:
     """Kills what is left of processes whose owner is gone; returns their names. Old logs are removed.
 
-    Call it before starting processes. It touches nothing whose owner lives, so several runs can share a directory.
+    Call it before starting processes. It touches nothing whose owner lives, so several runs can share a directory. Files that another
+    user has put there say nothing.
+
+    Raises:
+        PrivacyError: The folder is another user's.
     """
-    directory = state_dir or default_state_dir()
+    directory = private_folder(state_dir or state_folder())
     swept: list[str] = []
     for file in directory.glob("*.json"):
         try:
-            state = json.loads(file.read_text())
+            state = json.loads(read_own(file) or "")
             owner_pid, owner_started = state["owner"]
             name, mark, log = state["name"], state["mark"], state["log"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             continue  # gone by now, or not a state file of ours
         if started_at(owner_pid) != owner_started:
             if _kill_marked(mark, log):

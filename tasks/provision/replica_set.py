@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import tasks
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer
-from tasks.provision.process import ProvisionError, sweep
+from tasks.provision.process import sweep
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.infrastructure import SettingsError, infra_settings
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.process import ProvisionError, started_at
+from tasks.provision.private_files import kept_secret, private_folder
+from tasks.provision.process import started_at
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.1
@@ -67,6 +70,23 @@ def read(runs: Path) -> Record | None:
     return Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
 
 
+def login(runs: Path) -> str:
+    """What opens the pages and APIs of Prefect and MLflow, as "user:password"; made at the first call.
+
+    Who has it can run code as this user.
+
+    Raises:
+        PrivacyError: Others could read it.
+    """
+    return kept_secret(runs / "services" / "login", lambda: f"agentgym:{secrets.token_urlsafe(24)}")
+
+
+def mlflow_login(runs: Path) -> dict[str, str]:
+    """The login as MLflow's clients, and its server here, take it from the environment."""
+    user, _, password = login(runs).partition(":")
+    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
+
+
 def addresses(runs: Path) -> Addresses | None:
     """The services that were started for this runs folder, or None if they are not up."""
     state = read(runs)
@@ -80,7 +100,7 @@ def up(runs: Path) -> Addresses:
         ProvisionError: A piece did not start; the message holds the end of its log.
     """
     log = runs / "services" / "supervisor.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(log.parent)
     with (runs / "services" / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two at once, the second finds the services up
         if (found := _answering(runs)) is not None:
@@ -153,7 +173,7 @@ def main() -> int:
     if found is None:
         print("The services are not up: make up")
         return 1
-    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nEnd them with: make down")
+    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nLog in   {login(runs)}\nEnd them with: make down")
     return 0
 
 

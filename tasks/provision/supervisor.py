@@ -10,26 +10,32 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
-import urllib.request
+import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from configs.infrastructure import SettingsError, infra_settings
-from tasks.provision.local import HOST, LocalServer
-from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
-from tasks.provision.services import ROOT, Addresses, Record, record_path, write
+from tasks.provision.errors import PortTakenError, ProvisionError
+from tasks.provision.local import HOST, LocalServer, is_free
+from tasks.provision.prefect_api import PrefectApi, guarded
+from tasks.provision.process import ChildProcess, started_at, sweep
+from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
+from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
 POOL, WORKER = "agentgym", "this-machine"
+POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
+"""The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
+PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
+CONFLICT = 409
+PORT_ATTEMPTS = 3
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
@@ -49,21 +55,33 @@ def supervise(runs: Path) -> None:
     assert started is not None, "this process runs"
     starting = Record(os.getpid(), started, None)
     write(runs, starting)
+    follow_moved_folder(runs / "mlflow.db")
     pieces = _Pieces(runs)
     try:
-        pieces.start()
+        for _ in range(PORT_ATTEMPTS):
+            try:
+                pieces.start()
+                break
+            except PortTakenError as taken:
+                print(taken, flush=True)
+                pieces = _Pieces(runs)
+        else:
+            raise ProvisionError(f"ports were taken by others {PORT_ATTEMPTS} times while the servers started")
         while True:
             write(runs, replace(starting, addresses=pieces.addresses))
             while pieces.alive():
                 time.sleep(WATCH_S)
+                if not record_path(runs).exists():
+                    raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
             write(runs, starting)
             pieces.start_again()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        write(runs, starting)
+        with suppress(FileNotFoundError):  # moved: whatever reads the record there finds that this process has ended
+            write(runs, starting)
         pieces.end()
-        record_path(runs).unlink()
+        record_path(runs).unlink(missing_ok=True)
 
 
 class _Pieces:
@@ -74,9 +92,13 @@ class _Pieces:
         prefect_url = f"http://{HOST}:{_free_port(PREFECT_PORT)}"
         mlflow_url = f"http://{HOST}:{_free_port(MLFLOW_PORT)}"
         self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url)
+        self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
+            **guarded(prefect_url, login(runs)),
+            **mlflow_login(runs),
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_API_URL": self.addresses.prefect_api_url,
+            "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_UI_API_URL": "/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -88,7 +110,8 @@ class _Pieces:
             "AGENTGYM_RUNS": str(runs),
             "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
         }
-        self._prefect = self._server("prefect", prefect_url, "/api/health", ["server", "start"])
+        # `prefect server start` runs the same application by the same program.
+        self._prefect = self._server("prefect", prefect_url, "/api/health", PREFECT_SERVER)
         # Artifacts are files in a plain folder: a run that writes without the server puts them in the same place.
         store = [
             "--backend-store-uri",
@@ -97,19 +120,36 @@ class _Pieces:
             "--default-artifact-root",
             f"{runs}/artifacts",
         ]
-        self._mlflow = self._server("mlflow", mlflow_url, "/health", ["server", "--workers", "1", *store])
+        # Its own protection: other hosts' names (DNS rebinding), and changes from pages of other machines. The app adds the login.
+        port = _port(mlflow_url)
+        own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
+        self._mlflow = self._server(
+            "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
+        )
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:
-        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it."""
+        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it.
+
+        Raises:
+            PortTakenError: Another server took a port in the half minute that ours need to listen. Others must be tried.
+            ProvisionError: A piece did not start.
+        """
         sweep(self._logs)
         with ThreadPoolExecutor(2) as pool:
             try:
                 for started in [pool.submit(_timed_start, self._prefect), pool.submit(_timed_start, self._mlflow)]:
                     started.result()
+            except ProvisionError as problem:
+                self.end()
+                for url in (self.addresses.prefect_ui_url, self.addresses.mlflow_tracking_uri):
+                    if not is_free(_port(url)):  # ours have ended
+                        raise PortTakenError(f"{url} was taken by another process; taking others") from problem
+                raise
             except BaseException:
                 self.end()
                 raise
+        self._make_pool()
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "--no-prompt", "deploy", "--all")
@@ -144,6 +184,16 @@ class _Pieces:
         for server in (self._prefect, self._mlflow):
             server.end()
 
+    def _make_pool(self) -> None:
+        """Makes the work pool, or gives one that is there its template again."""
+        pool = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
+        try:
+            self._api.ask("work_pools/", {"name": POOL, "type": "process", **pool})
+        except urllib.error.HTTPError as refused:
+            if refused.code != CONFLICT:
+                raise ProvisionError(f"the work pool {POOL} could not be made: {refused}") from None
+            self._api.ask(f"work_pools/{POOL}", pool, "PATCH")
+
     def _start_worker(self) -> None:
         self._report_crashed()
         begun, since = time.monotonic(), datetime.now(UTC)
@@ -155,35 +205,28 @@ class _Pieces:
     def _reported(self, since: datetime) -> bool:
         """Whether the worker has sent the server a heartbeat since then."""
         try:
-            workers = self._ask(f"work_pools/{POOL}/workers/filter", {})
+            workers = self._api.ask(f"work_pools/{POOL}/workers/filter", {})
         except OSError:
-            return False  # for one, 404 until the worker has made its pool
+            return False
         return any(worker["name"] == WORKER and datetime.fromisoformat(worker["last_heartbeat_time"]) > since for worker in workers)
 
     def _report_crashed(self) -> None:
         """Tells the server that no flow run of the worker is left, nor any that one of them called: by itself it never learns."""
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-        found = self._ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
+        found = self._api.ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
         while found:
             for run in found:
                 state = {"type": "CRASHED", "message": "The worker that ran it has ended."}
-                self._ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
+                self._api.ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
             called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
-            found = self._ask("flow_runs/filter", {"flow_runs": unfinished | called})
+            found = self._api.ask("flow_runs/filter", {"flow_runs": unfinished | called})
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        request = urllib.request.Request(
-            f"{self.addresses.prefect_api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
-            return json.load(response)
-
-    def _server(self, module: str, url: str, health_path: str, arguments: list[str]) -> LocalServer:
+    def _server(self, name: str, url: str, health_path: str, module: list[str]) -> LocalServer:
         return LocalServer(
-            f"{module}-server",
-            [sys.executable, "-m", module, *arguments, "--host", HOST, "--port", "{port}"],
+            f"{name}-server",
+            [sys.executable, "-m", *module, "--host", HOST, "--port", "{port}"],
             health_path=health_path,
-            port=int(url.rpartition(":")[2]),
+            port=_port(url),
             state_dir=self._logs,
             environment=self._environment,
             cwd=ROOT,
@@ -216,12 +259,14 @@ def _terminate(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, END_GRACE_S)
 
 
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
 def _free_port(first: int) -> int:
     """The first port from there on that nothing listens on, below those that outgoing connections use."""
     for port in range(first, PORTS_END):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
+        if is_free(port):
             return port
     raise ProvisionError(f"no port is free from {first} to {PORTS_END}")
 

@@ -1,135 +1,259 @@
-"""The collector: many episodes in flight, each at its own pace.
+"""The collector: plays batches of episodes, as many at once as the engine can hold, each at its own pace.
 
-There is no round and no barrier: an episode asks the engine for its next turn as soon as its environment has answered. What is in
-flight is bounded, faults are retried with fresh sessions, and what comes back is in the order of the plan.
+There is no round and no barrier: an episode asks the engine for its next turn as soon as its environment has answered. Episodes live
+in the event loop's thread (`inference.event_loop`), so the next batches may already be played while the trainer updates (off-policy by at
+most `rollout.max_off_policy_steps`; 0 is the synchronous case, in which the caller hands over one batch at a time). Every turn records the
+version of the weights that sampled it, and the importance correction of the loss weighs it accordingly.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
-from tasks.agents.agent import Policy
+from tasks.agents.agent import Agent
+from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
-from tasks.rollout.episode import RolloutRequest, RolloutSettings, play
+from tasks.rollout.episode import RolloutRequest, RolloutSettings, not_played, play_with_retries
 from tasks.rollout.generation_pause import GenerationPause
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Trajectory
+
+CHECK_S = 0.5
 
 Progress = Callable[[int, int], None]
 Finished = Callable[[Trajectory], None]
 
 
-@dataclass(slots=True)
-class Collector:
-    """Plays batches of episodes of one policy against the servers of one environment.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Episodes that are collected together.
 
     Attributes:
-        environment: Name of the world, for the records.
-        urls: Addresses of its servers.
-        policy: Who plays.
-        rollout: Budgets, deadlines, bounds.
-        concurrency: How many episodes may be under way.
+        name: Names the batch among those under way, e.g. "step 12".
+        requests: Its episodes; no two have the same group and member.
+        settings: What they share.
     """
 
-    environment: str
-    urls: tuple[str, ...]
-    policy: Policy
-    rollout: Rollout
-    concurrency: ConcurrencyLimit = field(init=False)
+    name: str
+    requests: Sequence[RolloutRequest]
+    settings: RolloutSettings
 
-    def __post_init__(self) -> None:
-        self.concurrency = ConcurrencyLimit(
-            self.rollout.max_concurrent_episodes, self.rollout.trajectory_tokens, lambda: self.policy.kv_cache_tokens
-        )
 
-    async def collect(
-        self, plans: Sequence[RolloutRequest], conditions: RolloutSettings, progress: Progress | None = None
-    ) -> list[Trajectory]:
-        """Plays all episodes of a batch and returns their trajectories in the order of `plans`.
+class Collector:
+    """Plays episodes of one agent against the servers of one environment. A context manager; its methods are for one other thread.
+
+    Attributes:
+        concurrency: How many episodes may run at once.
+    """
+
+    def __init__(self, environment: str, urls: Sequence[str], agent: Agent, rollout: Rollout) -> None:
+        """
+        Args:
+            environment: Name of the world, for the records.
+            urls: Addresses of its servers.
+            agent: Who plays. One that is not out of process generates nothing between two calls of `collect`.
+            rollout: Budgets, deadlines, bounds.
+        """
+        self._environment, self._urls, self._agent, self._rollout = environment, tuple(urls), agent, rollout
+        self.concurrency = ConcurrencyLimit(rollout.max_concurrent_episodes, rollout.trajectory_tokens, lambda: agent.kv_cache_tokens)
+        self._pause = GenerationPause()
+        self._under_way: dict[str, _BatchUnderWay] = {}
+        self._dispatcher: asyncio.Task[None] | None = None
+        self._client: EnvironmentClient | None = None
+
+    def __enter__(self) -> Collector:
+        self._client = in_event_loop(self.client().__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Cancels all episodes under way and closes their sessions."""
+        in_event_loop(self._end())
+
+    def client(self) -> EnvironmentClient:
+        """A client of the environment's servers, with a connection for each concurrent episode."""
+        rollout = self._rollout
+        return EnvironmentClient(self._urls, deadline_s=rollout.turn_seconds, connections=rollout.max_concurrent_episodes)
+
+    def collect(self, batches: Sequence[Batch], progress: Progress | None = None) -> list[Trajectory]:
+        """Plays the first batch to its end and returns its trajectories in the order of its requests.
 
         An episode that fails is played again with a fresh session and the same seed, up to `rollout.retries` times; if it
         fails still, its trajectory has the outcome `failed`. So have those that are not finished after `rollout.batch_seconds`.
 
         Args:
-            plans: The episodes; no two have the same group and member.
-            conditions: What they share.
-            progress: Called with (finished, all) after each episode.
+            batches: The batch to return, and batches that may be prefetched when it leaves slots free, in order of urgency. One that was
+                handed over before under the same name goes on as it was.
+            progress: Called with (finished, all) of the first batch, in the event loop's thread.
         """
+        return in_event_loop(self._collect(batches, progress))
+
+    def stream(self, batch: Batch, check: Callable[[], None] = lambda: None) -> Iterator[Trajectory]:
+        """Plays any number of episodes and yields each trajectory when it is finished; none is kept. There is no deadline for all.
+
+        Args:
+            batch: What is played.
+            check: Called about twice a second; may raise to end the collection.
+        """
+        ready: SimpleQueue[Trajectory | None] = SimpleQueue()
+        playing = asyncio.run_coroutine_threadsafe(self._stream(batch, ready.put), event_loop())
+        playing.add_done_callback(lambda _: ready.put(None))
+        checked = time.monotonic()
+        try:
+            while True:
+                try:
+                    trajectory = ready.get(timeout=CHECK_S)
+                    if trajectory is None:
+                        break
+                    yield trajectory
+                except Empty:
+                    pass
+                if time.monotonic() - checked >= CHECK_S:
+                    check()
+                    checked = time.monotonic()
+            playing.result()
+        finally:
+            playing.cancel()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is generated while the block lasts: for new weights. Messages that are being generated are finished before."""
+        in_event_loop(self._pause.pause())
+        try:
+            yield
+        finally:
+            if self._agent.out_of_process:
+                event_loop().call_soon_threadsafe(self._pause.resume)
+
+    async def _collect(self, batches: Sequence[Batch], progress: Progress | None) -> list[Trajectory]:
+        for batch in batches:
+            if batch.name not in self._under_way:
+                self._under_way[batch.name] = _BatchUnderWay(batch)
+        batch, under_way = batches[0], self._under_way[batches[0].name]
         done: dict[tuple[int, int], Trajectory] = {}
 
-        def finished(trajectory: Trajectory) -> None:
+        def keep(trajectory: Trajectory) -> None:
             done[trajectory.group, trajectory.member] = trajectory
             if progress is not None:
-                progress(len(done), len(plans))
+                progress(len(done), len(batch.requests))
 
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.rollout.batch_seconds):
-                await self.play_all(plans, conditions, finished)
-        return [done.get((plan.group, plan.member)) or self.given_up(plan, conditions) for plan in plans]
+        await self._play(under_way, keep, self._rollout.batch_seconds)
+        if not self._agent.out_of_process:
+            await self._pause.pause()
+        late = f"deadline: the batch took more than {self._rollout.batch_seconds:g} s (rollout.batch_seconds)"
+        return [
+            done.get((request.group, request.member)) or not_played(request, batch.settings, self._environment, self._agent, late)
+            for request in batch.requests
+        ]
 
-    async def play_all(self, plans: Sequence[RolloutRequest], conditions: RolloutSettings, finished: Finished) -> None:
-        """Plays any number of episodes and calls `finished` with each trajectory when it is there; nothing else is kept of them."""
-        waiting = iter(plans)
+    async def _stream(self, batch: Batch, finished: Finished) -> None:
+        under_way = self._under_way[batch.name] = _BatchUnderWay(batch)
+        await self._play(under_way, finished, None)
 
-        async with self.client() as client:
+    async def _play(self, under_way: _BatchUnderWay, finished: Finished, seconds: float | None) -> None:
+        """Plays a batch before all others, until its end or deadline; what is not finished then is cancelled."""
+        name = under_way.batch.name
+        self._under_way = {name: under_way, **self._under_way}
+        try:
+            under_way.hand_over_to(finished)
+            self._pause.resume()
+            if self._dispatcher is None or self._dispatcher.done():
+                self._dispatcher = asyncio.create_task(self._dispatch())
+            await asyncio.wait((under_way.over,), timeout=seconds)
+            if under_way.over.done():
+                under_way.over.result()
+        finally:
+            await under_way.cancel()
+            self._under_way.pop(name, None)
 
-            async def play_in_turn() -> None:
-                for plan in waiting:
-                    async with self.concurrency.slot():
-                        trajectory = await self.play_with_retries(plan, conditions, client)
-                    finished(trajectory)
+    async def _dispatch(self) -> None:
+        """Starts episodes as the concurrency limit allows, those of the most urgent batch first."""
+        while any(under_way.waiting for under_way in self._under_way.values()):
+            await self.concurrency.acquire()
+            under_way = next((each for each in self._under_way.values() if each.waiting), None)
+            if under_way is None:
+                self.concurrency.release()
+            else:
+                under_way.start(self._episode(under_way, under_way.waiting.popleft()))
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.rollout.max_concurrent_episodes, len(plans))):
-                    group.create_task(play_in_turn())
-
-    def client(self) -> EnvironmentClient:
-        """A client of the environment's servers, with room for a request of every episode in flight."""
-        return EnvironmentClient(self.urls, deadline_s=self.rollout.turn_seconds, connections=self.rollout.max_concurrent_episodes)
-
-    async def play_with_retries(
-        self, plan: RolloutRequest, conditions: RolloutSettings, client: EnvironmentClient, pause: GenerationPause | None = None
-    ) -> Trajectory:
-        """Plays an episode, and again while it fails, up to `rollout.retries` times."""
-        for attempt in range(1, self.rollout.retries + 2):
-            trajectory = await play(plan, conditions, self.rollout, self.environment, client, self.policy, pause)
-            trajectory.attempts = attempt
-            if trajectory.outcome is not Outcome.FAILED:
-                break
+    async def _episode(self, under_way: _BatchUnderWay, request: RolloutRequest) -> None:
+        assert self._client is not None, "a collector is used in a with block"
+        settings = under_way.batch.settings
+        try:
+            trajectory = await play_with_retries(
+                request, settings, self._rollout, self._environment, self._client, self._agent, self._pause
+            )
+        finally:
+            self.concurrency.release()
         self.concurrency.observe(trajectory)
-        return trajectory
+        under_way.finish(trajectory)
 
-    def given_up(self, plan: RolloutRequest, conditions: RolloutSettings) -> Trajectory:
-        """The record of an episode that the batch's deadline has ended."""
-        return Trajectory(
-            environment=self.environment,
-            task=plan.task,
-            group=plan.group,
-            member=plan.member,
-            seed=plan.seed,
-            horizon=conditions.horizon,
-            policy_version=self.policy.version,
-            engine=self.policy.name,
-            reason=f"deadline: the batch took more than {self.rollout.batch_seconds:g} s (rollout.batch_seconds)",
-        )
+    async def _end(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.cancel()
+        await asyncio.gather(*(under_way.cancel() for under_way in self._under_way.values()))
+        assert self._client is not None
+        await self._client.__aexit__(None, None, None)
 
 
-def complete_groups(trajectories: Sequence[Trajectory]) -> tuple[list[list[Trajectory]], int]:
-    """Sorts trajectories into groups and leaves out each group that has a failed member.
+class _BatchUnderWay:
+    """A batch of which episodes run or wait. All of it belongs to the event loop.
 
-    Returns:
-        The whole groups, members in order, and the number of groups left out.
+    Attributes:
+        batch: What is played.
+        waiting: Its episodes that have not begun.
+        over: Done when all are finished, or with the exception of one: a bug, as faults are outcomes.
     """
-    groups: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group, []).append(trajectory)
-    whole = [
-        sorted(members, key=lambda t: t.member)
-        for _, members in sorted(groups.items())
-        if all(t.outcome is not Outcome.FAILED for t in members)
-    ]
-    return whole, len(groups) - len(whole)
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.waiting = deque(batch.requests)
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = len(batch.requests)
+        self._running: set[asyncio.Task[None]] = set()
+        self._cancelled = False
+        self._prefetched: list[Trajectory] = []
+        self._take: Finished = self._prefetched.append
+        if not batch.requests:
+            self.over.set_result(None)
+
+    def hand_over_to(self, take: Finished) -> None:
+        """Calls `take` with each trajectory, those that were finished before included."""
+        self._take = take
+        for trajectory in self._prefetched:
+            take(trajectory)
+
+    def start(self, episode: Coroutine[Any, Any, None]) -> None:
+        """Runs an episode as a task."""
+        task = asyncio.create_task(episode)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def finish(self, trajectory: Trajectory) -> None:
+        """An episode is finished."""
+        self._take(trajectory)
+        self._left -= 1
+        if self._left == 0 and not self.over.done():
+            self.over.set_result(None)
+
+    async def cancel(self) -> None:
+        """Ends what runs and waits; returns when the sessions are closed."""
+        self.waiting.clear()
+        if not self._cancelled:  # a second time would cut off the closing of the sessions
+            self._cancelled = True
+            for task in self._running:
+                task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None and not self.over.done():
+            self.over.set_exception(bug)

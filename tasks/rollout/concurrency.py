@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from tasks.rollout.trajectory import Outcome, Trajectory
 
@@ -47,22 +47,25 @@ class ConcurrencyLimit:
             self._weight = DECAY * self._weight + 1
             self._wake()
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Waits until one more episode may run; it counts while the block lasts."""
+    async def acquire(self) -> None:
+        """Waits until one more episode may run."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._wake()
         try:
             await turn
-            yield
-        finally:
-            if turn.done() and not turn.cancelled():
-                self._running -= 1
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # granted in the same moment
+                self.release()
             else:
                 with suppress(ValueError):  # passed over already
                     self._waiting.remove(turn)
-            self._wake()
+            raise
+
+    def release(self) -> None:
+        """One episode less runs."""
+        self._running -= 1
+        self._wake()
 
     def _wake(self) -> None:
         while self._waiting and self._running < self.limit:

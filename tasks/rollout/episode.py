@@ -1,4 +1,4 @@
-"""One episode: the policy and the world take turns."""
+"""One episode: agent and environment take turns, from the first observation to the outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 from configs.experiment import Rollout
 from environments.client import EnvironmentCallError, EnvironmentClient, Session
-from tasks.agents.agent import Budgets, Conversation, Message, Policy, TokenBudgetError
-from tasks.agents.sampling_seeds import stable_seed
+from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-
-__all__ = ["RolloutRequest", "RolloutSettings", "play", "stable_seed"]
 
 # Rewards are sums of floats; a score this close to 1 is the full score.
 FULL_SCORE = 1.0 - 1e-6
@@ -23,7 +20,7 @@ FULL_SCORE = 1.0 - 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """What is to be played.
+    """One episode to play.
 
     Attributes:
         task: Task index.
@@ -40,7 +37,7 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """What is the same for all episodes of a batch.
+    """What all episodes of a batch share.
 
     Attributes:
         horizon: Most turns.
@@ -51,43 +48,52 @@ class RolloutSettings:
     temperature: float
 
 
-async def play(
-    plan: RolloutRequest,
-    conditions: RolloutSettings,
+async def play_with_retries(
+    request: RolloutRequest,
+    settings: RolloutSettings,
     rollout: Rollout,
     environment: str,
     client: EnvironmentClient,
-    policy: Policy,
-    pause: GenerationPause | None = None,
+    agent: Agent,
+    pause: GenerationPause,
+) -> Trajectory:
+    """Plays an episode, and again with a fresh session and the same seed while it fails, up to `rollout.retries` times; see `play`."""
+    for attempt in range(1, rollout.retries + 2):
+        trajectory = await play(request, settings, rollout, environment, client, agent, pause)
+        trajectory.attempts = attempt
+        if trajectory.outcome is not Outcome.FAILED:
+            break
+    return trajectory
+
+
+async def play(
+    request: RolloutRequest,
+    settings: RolloutSettings,
+    rollout: Rollout,
+    environment: str,
+    client: EnvironmentClient,
+    agent: Agent,
+    pause: GenerationPause,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
-    A fault of the policy's engine or of the environment, or an exceeded deadline, gives the outcome `failed` with the fault as the
+    A fault of the engine or of the environment, or an exceeded deadline, gives the outcome `failed` with the fault as the
     reason; the turns played so far stay for diagnosis. Cancellation is passed on. The session is closed in every case.
 
     Args:
-        plan: What is played.
-        conditions: What the batch shares.
-        rollout: Budgets and deadlines. Time before a closed pause does not count.
+        request: What is played.
+        settings: What the batch shares.
+        rollout: Budgets and deadlines. Time in a pause of the generation does not count.
         environment: Name of the world.
         client: Where its servers are.
-        policy: Who plays.
-        pause: Before each message the policy passes it.
+        agent: Who plays.
+        pause: Holds up each message while generation is paused.
     """
-    trajectory = Trajectory(
-        environment=environment,
-        task=plan.task,
-        group=plan.group,
-        member=plan.member,
-        seed=plan.seed,
-        horizon=conditions.horizon,
-        policy_version=policy.version,
-        engine=policy.name,
-    )
+    trajectory = not_played(request, settings, environment, agent, "")
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(trajectory, conditions, rollout, client, policy, pause, deadline)
+            await _play(trajectory, settings, rollout, client, agent, pause, deadline)
     except (EnvironmentCallError, EngineError) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
@@ -97,31 +103,43 @@ async def play(
     return trajectory
 
 
+def not_played(request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str) -> Trajectory:
+    """The trajectory of an episode of which nothing was played: no turns, outcome `failed`."""
+    return Trajectory(
+        environment=environment,
+        task=request.task,
+        group=request.group,
+        member=request.member,
+        seed=request.seed,
+        horizon=settings.horizon,
+        policy_version=agent.version,
+        engine=agent.name,
+        reason=reason,
+    )
+
+
 async def _play(
     trajectory: Trajectory,
-    conditions: RolloutSettings,
+    settings: RolloutSettings,
     rollout: Rollout,
     client: EnvironmentClient,
-    policy: Policy,
-    pause: GenerationPause | None,
+    agent: Agent,
+    pause: GenerationPause,
     deadline: asyncio.Timeout,
 ) -> None:
     session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
     conversation: Conversation | None = None
     try:
         trajectory.first_observation = observation
-        budgets = Budgets(conditions.temperature, rollout.turn_tokens, rollout.trajectory_tokens)
-        conversation = await policy.begin(trajectory.task, trajectory.seed, observation, budgets)
+        budgets = Budgets(settings.temperature, rollout.turn_tokens, rollout.trajectory_tokens)
+        conversation = await agent.begin(trajectory.task, trajectory.seed, observation, budgets)
         trajectory.prompt = conversation.prompt
-        for number in range(conditions.horizon):
-            if pause is None:
-                message, seconds = await _speak(number, rollout, conversation)
-            else:
-                await _enter(pause, deadline)
-                try:
-                    message, seconds = await _speak(number, rollout, conversation)
-                finally:
-                    pause.leave()
+        for number in range(settings.horizon):
+            await _enter(pause, deadline)
+            try:
+                message, seconds = await _generate(number, rollout, conversation)
+            finally:
+                pause.leave()
             state_key = session.state_key
             turn, done = await _answer(message, client, session)
             turn.state_key = state_key
@@ -130,8 +148,8 @@ async def _play(
             if done:
                 trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= FULL_SCORE else Outcome.FINISHED
                 return
-            if number + 1 < conditions.horizon:
-                turn.observation_tokens = await conversation.hear(turn.observation)
+            if number + 1 < settings.horizon:
+                turn.observation_tokens = await conversation.observe(turn.observation)
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
     except TokenBudgetError as budget:
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(budget)
@@ -144,7 +162,10 @@ async def _play(
 
 
 async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
-    """Passes the pause; the episode's clock stands still meanwhile."""
+    """Waits while generation is paused; the episode's deadline is moved by that time."""
+    if not pause.paused:
+        await pause.enter()
+        return
     loop, when = asyncio.get_running_loop(), deadline.when()
     assert when is not None
     left = when - loop.time()
@@ -153,12 +174,12 @@ async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
     deadline.reschedule(loop.time() + left)
 
 
-async def _speak(number: int, rollout: Rollout, conversation: Conversation) -> tuple[Message, float]:
-    """The policy's message, and the seconds that it took."""
+async def _generate(number: int, rollout: Rollout, conversation: Conversation) -> tuple[Message, float]:
+    """The agent's next message, and the seconds that it took."""
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.turn_seconds):
-            message = await conversation.speak(number)
+            message = await conversation.act(number)
     except TimeoutError:
         raise EngineError(f"no answer within {rollout.turn_seconds:g} s (rollout.turn_seconds)") from None
     return message, time.perf_counter() - began

@@ -18,9 +18,14 @@ class GenerationPause:
         self._idle.set()
         self._generating = 0
 
+    @property
+    def paused(self) -> bool:
+        """Whether no further message may begin."""
+        return not self._running.is_set()
+
     async def enter(self) -> None:
         """Waits until generation is not paused, and counts one more message as being generated."""
-        while not self._running.is_set():
+        while self.paused:
             await self._running.wait()
         self._generating += 1
         self._idle.clear()

@@ -1,7 +1,8 @@
-"""What a rollout leaves behind: trajectories, token by token."""
+"""Trajectories: what an episode leaves behind, token by token."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -126,3 +127,8 @@ class Trajectory:
             ends.append(position + len(turn.tokens) - 1)
             position += len(turn.tokens) + len(turn.observation_tokens)
         return ends
+
+
+def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:
+    """How many training steps older than `step` the weights of each policy token are, in order. Shape (policy tokens,)."""
+    return [step - turn.policy_version for t in trajectories for turn in t.turns for _ in turn.tokens]

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.tracking.mlflow_import import load_mlflow
 from tasks.tracking.outbox import OUTBOX, Outbox, is_unsent
 from tasks.tracking.owner import OWNER_TAG, is_gone
 from tasks.tracking.sender import RunLostError, Sender
-from tasks.tracking.store import open_store
+from tasks.tracking.store import connect, open_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -63,7 +62,7 @@ def end_killed_runs(tracking_uri: str) -> list[str]:
     Returns:
         MLflow's ids of them.
     """
-    client = load_mlflow().MlflowClient(tracking_uri)
+    client = connect(tracking_uri)
     experiments = [each.experiment_id for each in client.search_experiments()]
     running = client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=1000)
     return [run.info.run_id for run in running if _end_if_gone(client, run)]

@@ -162,6 +162,10 @@ class Outbox:
         """Held by the process that sends: of two at once, both might make the run."""
         with (self.folder / "send.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            with self._lock, self._path.open("rb") as stream:
+                replaced = json.loads(stream.readline())["key"] != self.key  # by the run's owner, who was taken back to an earlier step
+            if replaced:
+                self._read()
             yield
 
     def _replace(self, header: Mapping[str, Any], records: list[Record]) -> None:

@@ -50,6 +50,19 @@ def absolute_uri(tracking_uri: str) -> str:
     return tracking_uri if database is None else f"{_SQLITE}{database}"
 
 
+def connect(tracking_uri: str) -> MlflowClient:
+    """MLflow's client of a store; the tables of an sqlite file are made where they are absent.
+
+    Raises:
+        TrackingError: The file is no database.
+    """
+    mlflow = load_mlflow()
+    with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
+        client: MlflowClient = mlflow.MlflowClient(tracking_uri)
+        client.search_experiments(max_results=1)
+        return client
+
+
 def open_store(tracking_uri: str, experiment_name: str) -> Store:
     """Opens a store, and makes the experiment (MLflow's group of runs) and, of an sqlite file, the tables where they are absent.
 
@@ -61,12 +74,8 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
     """
     mlflow = load_mlflow()
     database = _database(tracking_uri)
-    artifacts = None
-    alone: AbstractContextManager[None] = nullcontext()
-    if database is not None:
-        artifacts = (database.parent / "artifacts" / experiment_name).as_uri()
-        alone = _opened_alone(database)
-    with alone, as_tracking_error(f"the store {tracking_uri}"):
+    artifacts = None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
+    with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
         client = mlflow.MlflowClient(tracking_uri)
         experiment_id = open_experiment(client, experiment_name, artifacts)
         present_experiment(client, experiment_id)
@@ -75,6 +84,11 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
 
 def _database(tracking_uri: str) -> Path | None:
     return Path(tracking_uri.removeprefix(_SQLITE)).absolute() if tracking_uri.startswith(_SQLITE) else None
+
+
+def _alone(tracking_uri: str) -> AbstractContextManager[None]:
+    database = _database(tracking_uri)
+    return nullcontext() if database is None else _opened_alone(database)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from transformers import Trainer
 
 from configs.experiment import Experiment
 from configs.model_folder import write_recipe
-from tasks.rollout.episode import stable_seed
+from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.training import checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.rollout.episode import stable_seed
+from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.rollout.ahead import staleness
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 
 
@@ -31,7 +30,7 @@ def rollout_metrics(
     groups = learnable_groups(trajectories, whole_groups)
     metrics = {
         "rollout/groups_left_out": float(groups.left_out),
-        "rollout/groups_without_spread": _mean([float(zero_variance(group)) for group in groups.kept]),
+        "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
         "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(sound)),

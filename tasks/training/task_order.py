@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tasks.rollout.episode import RolloutRequest, stable_seed
+from tasks.agents.sampling_seeds import stable_seed
+from tasks.rollout.episode import RolloutRequest
 
 
 def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> list[int]:

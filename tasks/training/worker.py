@@ -6,13 +6,11 @@ torchrun --nproc_per_node 1 -m tasks.training.worker JOB.json
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from configs.experiment import Algorithm
     from tasks.inference.weight_sync_check import Gap
-    from tasks.rollout.ahead import Batch
+    from tasks.rollout.collector import Batch
     from tasks.rollout.episode import RolloutRequest, RolloutSettings
     from tasks.rollout.trajectory import Trajectory
     from tasks.training.imitation import CloningTrainer, PreferenceTrainer
@@ -53,7 +51,6 @@ class Worker:
         from tasks.agents.chat_format import ChatFormat
         from tasks.agents.token_agent import TokenAgent
         from tasks.inference.engine_factory import start_engine
-        from tasks.rollout.ahead import AheadCollector
         from tasks.rollout.collector import Collector
         from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
@@ -81,14 +78,9 @@ class Worker:
         self.dialogue = ChatFormat(tokenizer, policy.action_format, job.instruction if policy.instruction else None)
         self.collector = Collector(
             self.experiment.environment.name,
-            tuple(job.environment_urls),
+            job.environment_urls,
             TokenAgent(self.engine, self.dialogue),
             self.experiment.rollout,
-        )
-        self.ahead = (
-            AheadCollector(self.collector, out_of_process=self.engine.out_of_process)
-            if self.experiment.rollout.max_off_policy_steps
-            else None
         )
         imitates = self.experiment.algorithm.imitates
         self.imitation = ImitationBatches(self.experiment, job.train_tasks, job.folder, self._explore) if imitates else None
@@ -130,7 +122,7 @@ class Worker:
             )
         )
         try:
-            with self.ahead or nullcontext():
+            with self.collector:
                 self.trainer.train(resume_from_checkpoint=str(self.resume.folder) if self.resume else None)
         except Closed:
             return
@@ -176,14 +168,10 @@ class Worker:
         from tasks.training.batches import refill_cost, refilled
 
         self.load_engine(step)
-        if self.ahead is None:
-            batch = self.batch_of(step)
-            played = self._play(batch.plans, batch.conditions)
-            trajectories, discarded = refilled(played, self.experiment, self.job.train_tasks, step, batch.conditions, self._play)
-        else:
-            last = min(step + self.experiment.rollout.max_off_policy_steps, self.experiment.algorithm.steps - 1)
-            discarded = []
-            trajectories = self.ahead.collect([self.batch_of(each) for each in range(step, last + 1)], self._progress())
+        last = min(step + self.experiment.rollout.max_off_policy_steps, self.experiment.algorithm.steps - 1)
+        batches = [self.batch_of(each) for each in range(step, last + 1)]
+        played = self.collector.collect(batches, self._progress())
+        trajectories, discarded = refilled(played, self.experiment, self.job.train_tasks, step, batches[0].settings, self._play)
         everybodys, thrown_away = self._gathered(trajectories), self._gathered(discarded)
         if self.line is not None:
             everybodys = sorted([*everybodys, *thrown_away], key=lambda t: (t.group, t.member))
@@ -214,14 +202,14 @@ class Worker:
     def batch_of(self, step: int) -> Batch:
         """The episodes of a training step that are this process's."""
         from tasks.curriculum.horizon import horizon_at
-        from tasks.rollout.ahead import Batch
+        from tasks.rollout.collector import Batch
         from tasks.rollout.episode import RolloutSettings
         from tasks.training.task_order import plans_of_step
 
         rollout = self.experiment.rollout
         plans = plans_of_step(self.job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self.experiment.seeds.training)
         mine = [plan for plan in plans if plan.group % self.processes.num_processes == self.processes.process_index]
-        return Batch(step, mine, RolloutSettings(horizon_at(self.experiment.curriculum, step), rollout.temperature))
+        return Batch(f"step {step}", mine, RolloutSettings(horizon_at(self.experiment.curriculum, step), rollout.temperature))
 
     def load_engine(self, step: int) -> None:
         """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived."""
@@ -235,7 +223,7 @@ class Worker:
         began = time.perf_counter()
         prompts = [self.dialogue.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self.experiment.rollout.temperature, PROBE_TOKENS, self.dialogue.stop_tokens, seed=step)
-        with self.ahead.paused() if self.ahead else nullcontext():
+        with self.collector.paused():
             self._load(full_weights(self.trainer.accelerator.unwrap_model(self.trainer.model)))
             self.gap = check_weight_sync(self.engine, prompts, self.trainer.score_continuations, sampling, self.experiment.policy.dtype)
             self.loaded_step = self.engine.policy_version = step
@@ -272,16 +260,10 @@ class Worker:
             self.line.send(event)
 
     def _play(self, plans: Sequence[RolloutRequest], conditions: RolloutSettings) -> list[Trajectory]:
-        """Plays episodes on this process; on a CPU with one thread, which small matrices like best."""
-        import torch
+        """Plays episodes on this process with the weights that the engine has."""
+        from tasks.rollout.collector import Batch
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                return asyncio.run(self.collector.collect(plans, conditions, self._progress()))
-        finally:
-            torch.set_num_threads(threads)
+        return self.collector.collect([Batch("extra", plans, conditions)], self._progress())
 
     def _progress(self) -> Callable[[int, int], None]:
         """Tells the flow how far a batch is, now and then."""

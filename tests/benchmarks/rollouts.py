@@ -20,7 +20,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,8 +34,9 @@ from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.token_agent import TokenAgent, TokenConversation
 from tasks.inference.engine import Generation, Sampling
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.vllm_engine import VllmEngine, vllm_parameters
-from tasks.rollout.collector import Collector
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tests.benchmarks.load import row, served
 from tests.support.tiny_policy import build_tiny_policy
@@ -82,7 +83,7 @@ class GuidedPolicy(TokenAgent):
     solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> GuidedConversation:
-        return GuidedConversation(self, task, seed, self.dialogue.prompt(observation), budgets)
+        return GuidedConversation(self, task, seed, self.chat_format.prompt(observation), budgets)
 
 
 class GuidedConversation(TokenConversation):
@@ -92,8 +93,8 @@ class GuidedConversation(TokenConversation):
         super().__init__(policy, seed, prompt, budgets)
         self._solution = policy.solutions[task]
 
-    async def speak(self, turn: int) -> Message:
-        said = await super().speak(turn)
+    async def act(self, turn: int) -> Message:
+        said = await super().act(turn)
         return Message(said.text, self._solution[turn], "", said.tokens, said.log_probabilities, said.policy_version, said.cut)
 
 
@@ -128,7 +129,7 @@ class Sides:
         client.latency = latency
         return client
 
-    async def ours(self, latency: Latency) -> int:
+    def ours(self, latency: Latency) -> int:
         """Our collector; returns the number of tokens sampled."""
         sides = self
 
@@ -136,13 +137,16 @@ class Sides:
             def client(self) -> EnvironmentClient:
                 return sides.client(latency)
 
-        collector = LateCollector("textcraft", (self.url,), self.policy, self.rollout)
-        trajectories = await collector.collect(self.plans, RolloutSettings(HORIZON, 1.0))
+        with LateCollector("textcraft", (self.url,), self.policy, self.rollout) as collector:
+            trajectories = collector.collect([Batch("all", self.plans, RolloutSettings(HORIZON, 1.0))])
         assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
 
-    async def lock_step(self, latency: Latency) -> int:
+    def lock_step(self, latency: Latency) -> int:
         """Rounds: everybody speaks, everybody acts, and again; returns the number of tokens sampled."""
+        return in_event_loop(self._lock_step(latency))
+
+    async def _lock_step(self, latency: Latency) -> int:
         tokens = 0
         async with self.client(latency) as client:
             for begin in range(0, len(self.plans), IN_FLIGHT):
@@ -157,14 +161,14 @@ class Sides:
         ]
         tokens = 0
         for turn in range(HORIZON):
-            messages = await asyncio.gather(*(conversation.speak(turn) for _, conversation in going))
+            messages = await asyncio.gather(*(conversation.act(turn) for _, conversation in going))
             tokens += sum(len(message.tokens) for message in messages)
             steps = await asyncio.gather(
                 *(client.step(session, message.action or "") for (session, _), message in zip(going, messages, strict=True))
             )
             still = [(pair, step) for pair, step in zip(going, steps, strict=True) if not step.done]
             for (_, conversation), step in still:
-                await conversation.hear(step.observation)
+                await conversation.observe(step.observation)
             going = [pair for pair, _ in still]
             if not going:
                 break
@@ -273,8 +277,8 @@ def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
     bench, rows = bench.with_plans(FEW_EPISODES), []
     for name, latency, pairs in CASES:
 
-        def collect(side: Callable[[Latency], Coroutine[Any, Any, int]], latency: Latency = latency) -> int:
-            asyncio.run(side(latency))
+        def collect(side: Callable[[Latency], int], latency: Latency = latency) -> int:
+            side(latency)
             return len(bench.plans)
 
         ours, theirs = alternate(bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs)
@@ -297,7 +301,7 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
                 return len(few.plans)
 
             def ours(few: Sides = few, latency: Latency | None = latency) -> int:
-                asyncio.run(few.ours(latency or none))
+                few.ours(latency or none)
                 return len(few.plans)
 
             loop.collect([plan.task for plan in few.plans[:IN_FLIGHT]])  # warms up
@@ -310,16 +314,16 @@ def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
     """The same requests in one call; what is compared is tokens sampled per second."""
     bench = replace(bench, rollout=ROLLOUT.model_copy(update={"max_concurrent_episodes": MORE_IN_FLIGHT}))
     with Recorder(bench.engine) as recorder:
-        asyncio.run(bench.ours(none))
-    ours, theirs = alternate(bench.engine, lambda: asyncio.run(bench.ours(none)), lambda: bench.offline(recorder.requests), pairs)
+        bench.ours(none)
+    ours, theirs = alternate(bench.engine, lambda: bench.ours(none), lambda: bench.offline(recorder.requests), pairs)
     return row(f"rollouts, no latency, policy of {name}: engine use, against one offline call", ours, "tokens/s", theirs)
 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the table."""
     with sides(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
-        asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))  # warms up
+        bench.with_plans(FEW_EPISODES).ours(none)  # warms up
         rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 3)]
     with sides(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
-        asyncio.run(bench.with_plans(FEW_EPISODES).ours(none))
+        bench.with_plans(FEW_EPISODES).ours(none)
         return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 2)]

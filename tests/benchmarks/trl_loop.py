@@ -136,7 +136,7 @@ class TrlLoop:
             return {"role": "assistant", "content": text, "tool_calls": [call]}
 
         grpo_trainer.parse_response = parse
-        stops = list(sides.policy.dialogue.stop_tokens)
+        stops = list(sides.policy.chat_format.stop_tokens)
         arguments = GRPOConfig(
             output_dir=str(folder),
             max_steps=1,

@@ -62,7 +62,7 @@ def collect(collection: Collection, folder: Path, url: str, stop_after: int | No
     writer = ResumableTrajectoryWriter(folder, collection.model_dump(mode="json"), collection.samples)
     plans = evaluation_plans(TASKS, collection.samples, collection.seed)
     with open_agent(collection, "You craft.") as policy:
-        asyncio.run(collect_to_disk(collection, plans, policy, [url], writer, finished=finished))
+        collect_to_disk(collection, plans, policy, [url], writer, finished=finished)
     return played
 
 
@@ -99,7 +99,7 @@ def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_ha
 
 
 def test_a_collection_that_was_cut_off_plays_only_what_is_missing(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(CutOffError):
         collect(ORACLE, tmp_path, url, stop_after=9)
     before = {t.group for t in stored(tmp_path)}
     assert 0 < len(before) < len(TASKS)
@@ -172,7 +172,7 @@ def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: 
         collection = ORACLE.model_copy(update={"source": source, "samples": 1})
         writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
         with open_agent(collection, "You craft.") as policy:
-            await collect_to_disk(collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], writer)
+            await asyncio.to_thread(collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], writer)
         await runner.cleanup()
         return endpoint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,18 +14,25 @@ import pytest
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from environments.protocol import Health
-from tasks.rollout.ahead import AheadCollector, Batch, staleness
-from tasks.rollout.collector import Collector, complete_groups
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, staleness
+from tasks.training.groups import learnable_groups
 from tests.support.counting_agent import CountingAgent
 
 ROLLOUT = Rollout(max_concurrent_episodes=8, retries=1, turn_seconds=20)
-CONDITIONS = RolloutSettings(horizon=50, temperature=1.0)
+SETTINGS = RolloutSettings(horizon=50, temperature=1.0)
 
 
 def collector(url: str, policy: CountingAgent, **changes: object) -> Collector:
     return Collector("counting", (url,), policy, ROLLOUT.model_copy(update=changes))
+
+
+def collect(
+    url: str, agent: CountingAgent, requests: list[RolloutRequest], settings: RolloutSettings = SETTINGS, **changes: object
+) -> list[Trajectory]:
+    with collector(url, agent, **changes) as collecting:
+        return collecting.collect([Batch("all", requests, settings)])
 
 
 def plans(*tasks: int, members: int = 2) -> list[RolloutRequest]:
@@ -57,7 +65,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> None:
     batch = plans(3, 1, 4, 2, 5, 9, 6)
-    trajectories = asyncio.run(collector(counting_server, CountingAgent()).collect(batch, CONDITIONS))
+    trajectories = collect(counting_server, CountingAgent(), batch)
     assert [(t.task, t.group, t.member) for t in trajectories] == [(p.task, p.group, p.member) for p in batch]
     assert all(t.outcome is Outcome.SUCCESS and len(t.turns) == t.task for t in trajectories)
     assert all(t.completion == [x for turn in range(t.task - 1) for x in (turn, 7)] + [t.task - 1] for t in trajectories)
@@ -65,7 +73,7 @@ def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> Non
 
 
 def test_the_horizon_cuts_and_is_named(counting_server: str) -> None:
-    [trajectory] = asyncio.run(collector(counting_server, CountingAgent()).collect(plans(9, members=1), RolloutSettings(4, 1.0)))
+    [trajectory] = collect(counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0))
     assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (Outcome.TRUNCATED, "horizon", 4)
     assert trajectory.turns[-1].observation_tokens == []
 
@@ -80,14 +88,14 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
         return "add 1"
 
     policy = CountingAgent(action=action)
-    trajectories = asyncio.run(collector(counting_server, policy).collect(plans(2, 3, 4, members=1), CONDITIONS))
+    trajectories = collect(counting_server, policy, plans(2, 3, 4, members=1))
     assert [(t.outcome, t.attempts) for t in trajectories] == [(Outcome.SUCCESS, 2), (Outcome.FAILED, 2), (Outcome.SUCCESS, 1)]
     assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
     assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
-    groups, left_out = complete_groups(trajectories)
-    assert [group[0].task for group in groups] == [2, 4]
-    assert left_out == 1
+    groups = learnable_groups(trajectories, whole=True)
+    assert [group[0].task for group in groups.kept] == [2, 4]
+    assert groups.left_out == 1
     assert open_sessions(counting_server) == 0
 
 
@@ -106,7 +114,7 @@ def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline
     policy = CountingAgent(
         held={5: threading.Event()} if held else {}, action=lambda task, turn: "add 1" if held or task != 5 else "sleep 2"
     )
-    trajectories = asyncio.run(collector(counting_server, policy, **changes).collect(plans(5, 1), CONDITIONS))
+    trajectories = collect(counting_server, policy, plans(5, 1), **changes)
     by_task = {task: {t.outcome for t in trajectories if t.task == task} for task in (5, 1)}
     assert by_task[5] == {Outcome.FAILED}
     assert all(reason in t.reason for t in trajectories if t.task == 5)
@@ -115,35 +123,65 @@ def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline
     until(lambda: open_sessions(counting_server) == 0)
 
 
-def test_cancellation_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
+def test_an_interruption_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
     policy = CountingAgent(held={task: threading.Event() for task in (4, 5)})
 
-    async def cancel_in_the_middle() -> None:
-        running = asyncio.create_task(collector(counting_server, policy).collect(plans(4, 5), CONDITIONS))
-        while len(policy.spoken) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+    def interrupt() -> None:
+        until(lambda: len(policy.spoken) >= 4)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    asyncio.run(cancel_in_the_middle())
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        collect(counting_server, policy, plans(4, 5))
     assert open_sessions(counting_server) == 0
 
 
-def test_without_anything_to_run_ahead_it_is_the_plain_collector(counting_server: str) -> None:
-    batch = plans(3, 1, 4, 2)
-    plain = asyncio.run(collector(counting_server, CountingAgent()).collect(batch, CONDITIONS))
-    with AheadCollector(collector(counting_server, CountingAgent()), out_of_process=False) as ahead:
-        assert timeless(ahead.collect([Batch(0, batch, CONDITIONS)])) == timeless(plain)
+def test_a_stream_yields_every_trajectory_and_ends_when_its_check_raises(counting_server: str) -> None:
+    batch = Batch("all", plans(3, 1, 4, 2), SETTINGS)
+    with collector(counting_server, CountingAgent()) as collecting:
+        streamed = sorted(collecting.stream(batch), key=lambda t: (t.group, t.member))
+        assert timeless(streamed) == timeless(collecting.collect([batch]))
+    held = CountingAgent(held={4: threading.Event()})
+
+    def check() -> None:
+        raise RuntimeError("the servers are gone for good")
+
+    with collector(counting_server, held) as collecting, pytest.raises(RuntimeError, match="gone for good"):
+        list(collecting.stream(batch, check))
+    assert open_sessions(counting_server) == 0
+
+
+def test_a_bug_in_an_agent_is_raised_as_it_is_and_ends_the_others(counting_server: str) -> None:
+    def action(task: int, turn: int) -> str:
+        if task == 3:
+            raise ZeroDivisionError
+        return "add 1"
+
+    with pytest.raises(ZeroDivisionError):
+        collect(counting_server, CountingAgent(action=action, held={30: threading.Event()}), plans(30, 3))
+    assert open_sessions(counting_server) == 0
+
+
+def test_an_evaluation_gets_its_slots_although_prefetched_episodes_have_taken_them_all(counting_server: str) -> None:
+    agent = CountingAgent(out_of_process=False)
+    batches = [Batch("step 0", plans(9, 9), SETTINGS), Batch("step 1", plans(*[45] * 8), SETTINGS)]
+    with collector(counting_server, agent, max_concurrent_episodes=4) as collecting:
+        collecting.collect(batches)
+        with collecting.paused():
+            agent.version = 1
+        evaluated = collecting.collect([Batch("evaluation", plans(6, 7), SETTINGS)])
+        assert {t.outcome for t in evaluated} == {Outcome.SUCCESS}
+        assert {t.outcome for t in collecting.collect(batches[1:])} == {Outcome.SUCCESS}
+    assert open_sessions(counting_server) == 0
 
 
 @pytest.mark.parametrize("out_of_process", [False, True])
 def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_their_weights(
     counting_server: str, out_of_process: bool
 ) -> None:
-    policy = CountingAgent(held={30: threading.Event(), 40: threading.Event()})
-    batches = [Batch(0, plans(30, 1), CONDITIONS), Batch(1, plans(40, 3), CONDITIONS), Batch(2, plans(5, 6), CONDITIONS)]
-    with AheadCollector(collector(counting_server, policy, max_off_policy_steps=1), out_of_process=out_of_process) as ahead:
+    policy = CountingAgent(held={30: threading.Event(), 40: threading.Event()}, out_of_process=out_of_process)
+    batches = [Batch("0", plans(30, 1), SETTINGS), Batch("1", plans(40, 3), SETTINGS), Batch("2", plans(5, 6), SETTINGS)]
+    with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
         result: list[list[Trajectory]] = []
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
         first.start()
@@ -171,13 +209,11 @@ def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_thei
     assert open_sessions(counting_server) == 0
 
 
-def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_server: str) -> None:
-    policy = CountingAgent(held={30: threading.Event()})
-    with AheadCollector(
-        collector(counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0), out_of_process=False
-    ) as ahead:
+def test_time_in_a_pause_does_not_count_as_the_episodes(counting_server: str) -> None:
+    policy = CountingAgent(held={30: threading.Event()}, out_of_process=False)
+    with collector(counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0) as ahead:
         result: list[list[Trajectory]] = []
-        batches = [Batch(0, plans(30, members=1), CONDITIONS), Batch(1, plans(40, members=1), RolloutSettings(40, 1.0))]
+        batches = [Batch("0", plans(30, members=1), SETTINGS), Batch("1", plans(40, members=1), RolloutSettings(40, 1.0))]
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
         first.start()
         until(lambda: any(task == 40 for task, _ in policy.spoken))
@@ -190,8 +226,7 @@ def test_time_before_a_closed_gate_does_not_count_as_the_episodes(counting_serve
 
 def test_closing_ends_what_runs_ahead(counting_server: str) -> None:
     policy = CountingAgent(held={40: threading.Event()})
-    ahead = AheadCollector(collector(counting_server, policy, max_off_policy_steps=1), out_of_process=True)
-    with ahead:
-        ahead.collect([Batch(0, plans(1), CONDITIONS), Batch(1, plans(40), CONDITIONS)])
+    with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
+        ahead.collect([Batch("0", plans(1), SETTINGS), Batch("1", plans(40), SETTINGS)])
         until(lambda: any(task == 40 for task, _ in policy.spoken))
     assert open_sessions(counting_server) == 0

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tasks.inference.engine import Engine, EngineError, Generation, Sampling
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
@@ -75,7 +76,7 @@ def generate(engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]])
     async def all_at_once() -> list[Generation]:
         return list(await asyncio.gather(*(engine.generate(*request) for request in requests)))
 
-    return asyncio.run(all_at_once())
+    return in_event_loop(all_at_once())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -129,8 +130,8 @@ def test_vllm_gives_the_same_bits_whatever_else_is_in_flight(vllm_engine: VllmEn
 
         return list(await asyncio.gather(*(dialogue(i) for i in range(len(PROMPTS)))))
 
-    first = asyncio.run(dialogues(0))
-    assert all(asyncio.run(dialogues(seed)) == first for seed in (1, 2, 3))
+    first = in_event_loop(dialogues(0))
+    assert all(in_event_loop(dialogues(seed)) == first for seed in (1, 2, 3))
 
 
 def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
@@ -140,7 +141,7 @@ def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
         doomed.cancel()
         return (await engine.generate(PROMPTS[0], sampling(5))).tokens
 
-    assert asyncio.run(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
+    assert in_event_loop(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
 
 
 def test_a_prompt_that_does_not_fit_is_a_fault(engine: Engine) -> None:
@@ -173,7 +174,7 @@ def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, 
             await running
 
     with pytest.raises(EngineError, match="in flight"):
-        asyncio.run(load_in_flight())
+        in_event_loop(load_in_flight())
 
 
 def test_a_model_that_is_not_there_is_a_fault(tmp_path: Path) -> None:

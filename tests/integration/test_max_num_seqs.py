@@ -12,6 +12,7 @@ import torch
 from configs.experiment import Rollout
 from tasks.inference.engine import Generation, Sampling
 from tasks.inference.engine_factory import local_engine
+from tasks.inference.event_loop import in_event_loop
 from tests.support.tiny_policy import build_tiny_policy
 
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
@@ -33,7 +34,7 @@ def sampled(policy: str, max_num_seqs: int | None) -> tuple[list[Generation], in
             return await asyncio.gather(*(engine.generate(prompt, Sampling(1.0, 12, (0,), seed)) for seed, prompt in enumerate(PROMPTS)))
 
         engine._engine.step = watched
-        return asyncio.run(all_at_once()), max(running)
+        return in_event_loop(all_at_once()), max(running)
 
 
 def test_episodes_beyond_the_engines_batch_wait_and_get_the_same_bits_however_many_threads_there_are(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.process import ProvisionError
 from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 120.0

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.provision.process import ChildProcess, ProvisionError, started_at, sweep
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import ChildProcess, started_at, sweep
 from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 60.0

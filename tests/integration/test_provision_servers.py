@@ -14,8 +14,8 @@ import pytest
 
 from tasks.provision import local
 from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer, answers, free_port
-from tasks.provision.process import ProvisionError
 from tasks.provision.replica_set import local_replicas
 from tests.support.counting_servers import ROOT, counting_command
 
@@ -78,7 +78,7 @@ def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
 
 
 def test_a_world_that_does_not_exist_fails_with_the_servers_own_words(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match="no environment is called 'chess'"):
+    with pytest.raises(ProvisionError, match="no world is called 'chess'"):
         environment_replicas("chess", 2, state_dir=tmp_path).__enter__()
     assert list(tmp_path.glob("*.json")) == []
 

@@ -17,7 +17,7 @@ import requests
 
 from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
-from tasks.provision.process import ProvisionError
+from tasks.provision.errors import ProvisionError
 from tests.support.playing import Start, starting
 from tests.support.their_client import TheirSearchClient
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,12 @@ import psutil
 import pytest
 
 from tasks.provision import supervisor
+from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
-from tasks.provision.process import started_at
-from tasks.provision.services import ROOT, Addresses, Record, addresses, read, write
+from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
+from tests.support.chromium import needs_chromium
+from tests.support.foreign_pages import attempts
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -47,6 +53,11 @@ def processes(runs: Path) -> list[psutil.Process]:
     return found
 
 
+def running(runs: Path, word: str) -> list[psutil.Process]:
+    """The servers whose command has the word."""
+    return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 600
     while not condition():
@@ -64,17 +75,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert found is not None
         assert found.prefect_ui_url in up.stdout
         assert found.mlflow_tracking_uri in up.stdout
-        yield folder
+        assert login(folder) in up.stdout
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in mlflow_login(folder).items():
+                environment.setenv(name, value)
+            yield folder
     finally:
         command(folder, "down")
 
 
-def ask(runs: Path, path: str, body: dict[str, Any]) -> Any:
+def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:
     found = addresses(runs)
     assert found is not None
-    request = urllib.request.Request(f"{found.prefect_api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
+    return PrefectApi(found.prefect_api_url, login(runs)).ask(path, body, method)
+
+
+def deployment_id(runs: Path, name: str) -> str:
+    (deployment,) = ask(runs, "deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+    return str(deployment["id"])
+
+
+def ended_run(runs: Path, run: str) -> Any:
+    only_this = {"flow_runs": {"id": {"any_": [run]}}}
+    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
+    return ask(runs, "flow_runs/filter", only_this)[0]
 
 
 @pytest.mark.slow
@@ -82,7 +106,7 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
     found = addresses(runs)
     assert found is not None
     assert answers(found.prefect_ui_url)
-    assert answers(found.mlflow_tracking_uri)
+    assert answers(f"{found.mlflow_tracking_uri}/health")
     listening = [
         connection.laddr.ip
         for process in processes(runs)
@@ -108,26 +132,27 @@ def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
 
 @pytest.mark.slow
 def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
-    (deployment,) = ask(runs, "deployments/filter", {"deployments": {"name": {"any_": ["train"]}}})
     wrong = {"parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}}
-    run = ask(runs, f"deployments/{deployment['id']}/create_flow_run", wrong)
-    only_this = {"flow_runs": {"id": {"any_": [run["id"]]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
-    (ended,) = ask(runs, "flow_runs/filter", only_this)
+    run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wrong)
+    ended = ended_run(runs, run["id"])
     assert ended["state_type"] == "FAILED"
     assert "no-such-recipe" in ended["state"]["message"]
 
 
 @pytest.mark.slow
-def test_a_run_triggered_through_the_api_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
+def test_a_schedule_makes_a_run_that_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
     found = addresses(runs)
     assert found is not None
-    parameters = json.dumps({"recipe": "quickstart", "overrides": {**SMALL, "policy.model": build_tiny_policy(tmp_path)}})
-    triggered = subprocess.run(
-        [sys.executable, "-m", "prefect", "deployment", "run", "scaling-inter/train", "--params", parameters, "--watch"],
-        cwd=ROOT, env={**os.environ, "PREFECT_API_URL": found.prefect_api_url}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert triggered.returncode == 0, triggered.stdout + triggered.stderr
+    nightly = deployment_id(runs, "nightly")
+    soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": (datetime.now(UTC) + timedelta(minutes=1)).isoformat()}
+    parameters = {"recipe": "quickstart", "overrides": {**SMALL, "policy.model": build_tiny_policy(tmp_path)}}
+    ask(runs, f"deployments/{nightly}/schedules", [{"schedule": soon, "active": True, "parameters": parameters}])  # type: ignore[arg-type]
+    of_nightly = {"flow_runs": {"deployment_id": {"any_": [nightly]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}}
+    wait_until(lambda: bool(ask(runs, "flow_runs/filter", of_nightly)))
+    wait_until(lambda: ask(runs, "flow_runs/filter", of_nightly)[0]["state_type"] not in ("PENDING", "RUNNING"))
+    (fired,) = ask(runs, "flow_runs/filter", of_nightly)
+    assert fired["auto_scheduled"]
+    assert fired["state_name"] == "Completed", fired["state"]
 
     flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}})
     (training,) = (run for run in flow_runs if run["parent_task_run_id"] is None)
@@ -148,6 +173,72 @@ def test_a_run_triggered_through_the_api_completes_and_is_seen_in_both_uis(runs:
 
 
 @pytest.mark.slow
+def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
+    polls = set()
+
+    def polled_often() -> bool:
+        polls.update(queue["last_polled"] for queue in ask(runs, f"work_pools/{supervisor.POOL}/queues/filter", {}))
+        return len(polls) > 10
+
+    wait_until(polled_often)
+    (log,) = (runs / "services").glob("prefect-server-*.log")
+    assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", [{"command": "id"}, {"env": {"PYTHONPATH": "/x"}}, {"env.LD_PRELOAD": "/x"}, {"working_dir": "/x"}])
+def test_a_run_that_would_change_what_the_worker_executes_is_refused(runs: Path, variables: dict[str, Any]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+    assert refused.value.code == 422
+    assert b"Additional properties are not allowed" in refused.value.read()
+
+
+@pytest.mark.slow
+def test_job_variables_that_come_by_other_ways_change_nothing(runs: Path, tmp_path: Path) -> None:
+    train = deployment_id(runs, "train")
+    variables = {"command": f"touch {tmp_path}/executed", "env": {"AGENTGYM_NONSENSE": "1"}, "working_dir": str(tmp_path)}
+    ask(runs, f"deployments/{train}", {"job_variables": variables}, "PATCH")
+    deployment = ask(runs, "deployments/filter", {"deployments": {"id": {"any_": [train]}}})[0]
+    by_hand = {"flow_id": deployment["flow_id"], "deployment_id": train, "work_pool_name": supervisor.POOL, "job_variables": variables}
+    run = ask(runs, "flow_runs/", {**by_hand, "parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}})
+    ended = ended_run(runs, run["id"])
+    ask(runs, f"deployments/{train}", {"job_variables": {}}, "PATCH")
+    assert "no-such-recipe" in ended["state"]["message"]
+    assert not (tmp_path / "executed").exists()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_path: Path) -> None:
+    found = addresses(runs)
+    assert found is not None
+    run_it = {"parameters": {"recipe": "quickstart"}, "job_variables": {"command": f"touch {tmp_path}/executed"}}
+    url = f"{found.prefect_api_url}/deployments/{deployment_id(runs, 'train')}/create_flow_run"
+    experiment = f"{found.mlflow_tracking_uri}/api/2.0/mlflow/experiments/create"
+    before = ask(runs, "flow_runs/count", {})
+    for seen in [*attempts(url, json.dumps(run_it)), *attempts(experiment, json.dumps({"name": "planted"}))]:
+        assert len(seen.statuses) >= 3, seen
+        assert set(seen.statuses) <= {400, 401, 403}, seen
+        assert seen.read == [], seen
+    assert ask(runs, "flow_runs/count", {}) == before
+    assert not (tmp_path / "executed").exists()
+    assert mlflow.MlflowClient(found.mlflow_tracking_uri).get_experiment_by_name("planted") is None
+
+
+@pytest.mark.slow
+def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
+    found = addresses(runs)
+    assert found is not None
+    for url in (f"{found.prefect_api_url}/flows/", f"{found.prefect_api_url}/csrf-token?client=a", f"{found.mlflow_tracking_uri}/"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url, timeout=60)
+        assert refused.value.code == 401
+    assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
+    assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(process.cmdline())]
+
+
+@pytest.mark.slow
 def test_second_up_finds_the_first(runs: Path) -> None:
     before = read(runs)
     again = command(runs, "up")
@@ -161,16 +252,15 @@ def test_second_up_finds_the_first(runs: Path) -> None:
 @pytest.mark.slow
 def test_killed_piece_is_started_again_and_the_others_are_left(runs: Path) -> None:
     before = read(runs)
-    uvicorn = [process for process in processes(runs) if "uvicorn" in process.cmdline()]
-    prefect = [process for process in processes(runs) if "server" in process.cmdline() and "prefect" in process.cmdline()]
-    assert uvicorn
-    assert prefect
-    for process in uvicorn:
+    mlflow_server, prefect_server = running(runs, "mlflow"), running(runs, "prefect_app")
+    assert mlflow_server
+    assert prefect_server
+    for process in mlflow_server:
         process.kill()
     assert command(runs, "up").returncode == 0
     assert read(runs) == before
-    assert [process for process in processes(runs) if "uvicorn" in process.cmdline()] != uvicorn
-    assert all(process.is_running() for process in prefect)
+    assert running(runs, "mlflow") != mlflow_server
+    assert all(process.is_running() for process in prefect_server)
 
 
 @pytest.mark.slow
@@ -195,24 +285,10 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     assert addresses(tmp_path) is None
 
 
-def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
-    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
-    assert addresses(tmp_path) is None
-    started = started_at(os.getpid())
-    assert started is not None
-    write(tmp_path, Record(os.getpid(), started, somewhere))
-    assert addresses(tmp_path) == somewhere
-    write(tmp_path, Record(os.getpid(), started - 1, somewhere))  # another process that had our pid
-    assert addresses(tmp_path) is None
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
-        started = started_at(ended.pid) or 0
-    write(tmp_path, Record(ended.pid, started, somewhere))
-    assert addresses(tmp_path) is None
-
-
-def test_taken_port_is_passed_over() -> None:
-    port = supervisor._free_port(20_000)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        assert supervisor._free_port(port) > port
+@pytest.mark.slow
+def test_a_port_that_another_takes_while_the_servers_start_is_told_apart_from_other_faults(tmp_path: Path) -> None:
+    pieces = supervisor._Pieces(tmp_path)
+    port = int(pieces.addresses.prefect_ui_url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError, match=f"{port} was taken by another process"):
+        pieces.start()
+    assert processes(tmp_path) == []

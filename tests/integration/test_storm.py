@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.rollout.collector import complete_groups
+from tasks.training.groups import learnable_groups
 from tests.soaks.storm import collect
 
 
@@ -17,8 +17,8 @@ def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward
     assert len(report.trajectories) == 960
     assert report.wrong == []
     assert all(t.reason and t.reward < 1 for t in report.failed)
-    groups, left_out = complete_groups(report.trajectories)
-    assert len(groups) + left_out == 240
-    assert left_out == len({t.group for t in report.failed})
-    assert left_out < 24  # retried, not given up
+    groups = learnable_groups(report.trajectories, whole=True)
+    assert len(groups.kept) + groups.left_out == 240
+    assert groups.left_out == len({t.group for t in report.failed})
+    assert groups.left_out < 24  # retried, not given up
     assert report.sessions == 0

@@ -438,7 +438,7 @@ def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, capl
     assert client.get_run(first).info.artifact_uri == (new / "artifacts" / "moved" / first / "artifacts").as_uri()
     (version,) = client.search_model_versions("name = 'moved'")
     assert version.tags["folder"] == str(new / "run" / "step-2")
-    assert client.get_logged_model(version.model_id).artifact_location.startswith(new.as_uri())
+    assert client.get_logged_model(version.tags["logged_model"]).artifact_location.startswith(new.as_uri())
     assert str(old) not in version.source
     assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
 

@@ -16,6 +16,7 @@ import torch
 
 from configs.infrastructure import InfraSettings
 from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.weight_transfer import WeightTransfer
@@ -93,7 +94,7 @@ def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> lis
         requests = zip(PROMPTS, sessions, strict=True)
         return list(await asyncio.gather(*(engine.generate(p, sampling(seed, temperature=temperature), s) for p, s in requests)))
 
-    return asyncio.run(all_at_once())
+    return in_event_loop(all_at_once())
 
 
 @pytest.mark.timeout(900)
@@ -121,7 +122,7 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine
         assert [len(member.sessions) for member in engine.members] == [3, 3]
         return [engine._seats[session].server.url for session in sessions]
 
-    asyncio.run(dialogues())
+    in_event_loop(dialogues())
     assert [len(member.sessions) for member in engine.members] == [0, 0]  # episodes that are over hold no place
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
@@ -186,7 +187,7 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine
             with suppress(TimeoutError):
                 await asyncio.wait_for(engine.members[0].server.read_weights(folder, version), seconds)
 
-    asyncio.run(cut_short())
+    in_event_loop(cut_short())
     engine.load(model.named_parameters())
     answer = generate(engine, 6)[0]
     requests.post(f"{servers[0].url}/pause?mode=wait", json={}, timeout=60).raise_for_status()  # and by one that was killed
@@ -223,7 +224,7 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngin
 
 def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError, match="answered 400"):
-        asyncio.run(engine.generate([5] * 600, sampling(1)))
+        in_event_loop(engine.generate([5] * 600, sampling(1)))
 
 
 def test_an_address_without_a_server_is_named() -> None:
@@ -243,7 +244,7 @@ def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmPoolEngi
         os.killpg(servers[0].pid, signal.SIGKILL)
         return list(await asyncio.gather(*running))
 
-    for i, answer in enumerate(asyncio.run(kill_one_meanwhile())):
+    for i, answer in enumerate(in_event_loop(kill_one_meanwhile())):
         assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
     assert engine.moved > 0
     assert engine.members[0].down

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from aiohttp import web
 
 from environments.environment import EpisodeOverError
 from environments.webarena.browser import Browsers, PageHungError, SiteUnreachableError
-from environments.webarena.world import LoginMissingError, WebArena, WebArenaEnvironment
+from environments.webarena.sign_in import LoginMissingError
+from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import needs_chromium, number, play
 
 pytestmark = needs_chromium
@@ -73,6 +75,9 @@ class Store:
             "/": SHOP.replace("{user}", request.cookies.get("who", "stranger")),
             "/hang": "<title>Hang</title><script>while (true) {}</script>",
             "/slow": "<title>Slow</title><h1>Slow at last</h1>",
+            "/long": "<title>Long</title><style>p{margin:0;font-size:4px;line-height:5px}</style>"
+            + "".join(f"<p>line {n} of the list" for n in range(120))
+            + "<div style='height:900px'></div><p>the end",
             "/child": "<title>Child</title><h1>Child</h1>",
             "/chosen": f"<title>Chosen</title><h1>You chose {request.query.get('kind')}</h1>",
         }
@@ -102,7 +107,12 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
     sessions: list[WebArenaEnvironment] = []
 
     def start(
-        evaluation: dict[str, Any] | None = None, *, step_s: float = 60, site: str | None = None, **changes: Any
+        evaluation: dict[str, Any] | None = None,
+        *,
+        step_s: float = 60,
+        site: str | None = None,
+        page_characters: int = 8_000,
+        **changes: Any,
     ) -> tuple[WebArenaEnvironment, str]:
         entry = {
             "sites": ["shopping"], "task_id": 7, "storage_state": None, "start_url": "__SHOPPING__", "intent": "Do it",
@@ -111,6 +121,7 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
         (tmp_path / "config_files").mkdir(exist_ok=True)
         (tmp_path / "config_files" / "7.json").write_text(json.dumps(entry | changes))
         settings = {"WEBARENA_TASKS": str(tmp_path / "config_files"), "SHOPPING": site or store.url}
+        settings["WEBARENA_PAGE_CHARACTERS"] = str(page_characters)
         world = WebArena(settings, step_s=step_s)
         world.browsers = browsers
         sessions.append(world.create())
@@ -119,6 +130,28 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
     yield start
     for session in sessions:
         session.close()
+
+
+def test_a_page_longer_than_the_setting_is_cut_with_a_word_and_scrolling_shows_all_of_it(begin: Begin) -> None:
+    session, whole = begin(start_url="__SHOPPING__/long")
+    assert "page cut" not in whole
+    session, first = begin(start_url="__SHOPPING__/long", page_characters=1_500)
+    assert len(first) < 1_900
+    seen, last = [first], ""
+    while seen[-1] != last:
+        last = seen[-1]
+        seen.append(session.step("scroll [down]").observation)
+    assert re.search(r"\n\[page cut: \d+ more lines below; scroll \[down\] shows them\]\nURL: ", first)
+    assert "\n[page cut: " in seen[1].split("line")[0]
+    shown = set(re.findall(r"'line (\d+) of the list'", "".join(seen)))
+    assert shown == {str(number) for number in range(120)}
+    assert "StaticText 'the end'" in seen[-1]
+    hovered = session.step(f"hover [{number(seen[1], 'StaticText')}]")  # numbers that were shown can be used
+    assert not hovered.done
+    while "'line 0 of" not in seen[-1]:
+        seen.append(session.step("scroll [up]").observation)
+    assert seen[-1].partition("URL")[0] == first.partition("URL")[0]
+    assert session.step("stop").done
 
 
 def html(url: str, locator: str, **required: Any) -> dict[str, Any]:
@@ -196,10 +229,10 @@ def test_a_page_that_hangs_is_cut_off_by_the_deadline(begin: Begin, link: str) -
 
 
 def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as site:  # answers when the world is set up, and is gone when it is played
+        threading.Thread(target=lambda: site.accept()[0].close() or site.close()).start()
         with pytest.raises(SiteUnreachableError, match="did not answer"):
-            begin(site=f"http://127.0.0.1:{unused.getsockname()[1]}")
+            begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from environments.protocol import Health
 from tasks.agents.agent import Budgets, Message
-from tasks.rollout.collector import Collector
+from tasks.inference.event_loop import in_event_loop
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tests.support.counting_servers import counting
@@ -36,6 +37,7 @@ class Thinker:
     name = "thinker"
     version = 0
     kv_cache_tokens = None
+    out_of_process = True
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Thought:
         return Thought()
@@ -45,11 +47,11 @@ class Thought:
     def __init__(self) -> None:
         self.prompt = [1, 2, 3]
 
-    async def speak(self, turn: int) -> Message:
+    async def act(self, turn: int) -> Message:
         await asyncio.sleep(THINKING_S)
         return Message("add 1", "add 1", tokens=[1], log_probabilities=[-1.0])
 
-    async def hear(self, observation: str) -> list[int]:
+    async def observe(self, observation: str) -> list[int]:
         return [7]
 
     async def close(self) -> None:
@@ -89,16 +91,15 @@ def soak(in_flight: int, episodes: int, state_dir: Path) -> Soak:
     server = counting(state_dir, "counting")
     server.start()
     try:
-        return asyncio.run(_soak(server.url, in_flight, episodes))
+        return _soak(server.url, in_flight, episodes)
     finally:
         server.end()
 
 
-async def _soak(url: str, in_flight: int, episodes: int) -> Soak:
+def _soak(url: str, in_flight: int, episodes: int) -> Soak:
     found, finished, process = Soak(), 0, psutil.Process()
     rollout = Rollout(max_concurrent_episodes=in_flight, turn_seconds=120, episode_seconds=600)
-    collector = Collector("counting", (url,), Thinker(), rollout)
-    plans = [RolloutRequest(2 + number % 5, number, 0, number) for number in range(episodes)]
+    requests = [RolloutRequest(2 + number % 5, number, 0, number) for number in range(episodes)]
 
     def count(trajectory: Trajectory) -> None:
         nonlocal finished
@@ -108,17 +109,15 @@ async def _soak(url: str, in_flight: int, episodes: int) -> Soak:
             gc.collect()
             found.memory_mb.append(process.memory_info().rss / 2**20)
 
-    async def watch() -> None:
-        while True:
-            found.sessions = max(found.sessions, await sessions(url))
-            await asyncio.sleep(0.5)
+    def watch() -> None:
+        found.sessions = max(found.sessions, in_event_loop(sessions(url)))
 
-    watching = asyncio.create_task(watch())
     began, cpu = time.perf_counter(), time.process_time()
-    await collector.play_all(plans, RolloutSettings(10, 1.0), count)
+    with Collector("counting", (url,), Thinker(), rollout) as collector:
+        for trajectory in collector.stream(Batch("all", requests, RolloutSettings(10, 1.0)), watch):
+            count(trajectory)
     found.seconds, found.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
-    watching.cancel()
-    found.left = await sessions(url)
+    found.left = in_event_loop(sessions(url))
     return found
 
 

@@ -31,10 +31,10 @@ from tasks.agents.agent import Budgets
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.agents.token_agent import TokenAgent
 from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.process import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
-from tasks.rollout.collector import Collector
+from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tests.support.completion_server import next_number
@@ -153,7 +153,8 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
             killer.start()
         policy = TokenAgent(engine, CountingDialogue())  # type: ignore[arg-type]
         began = time.perf_counter()
-        trajectories = asyncio.run(Collector("counting", worlds.urls, policy, rollout).collect(plans, RolloutSettings(HORIZON, 1.0)))
+        with Collector("counting", worlds.urls, policy, rollout) as collector:
+            trajectories = collector.collect([Batch("all", plans, RolloutSettings(HORIZON, 1.0))])
         seconds = time.perf_counter() - began
         if every_s is not None:
             killer.end()

@@ -1,4 +1,4 @@
-"""A policy for the counting world: it adds 1 until the goal is reached, and can be held up."""
+"""An agent for the counting world: it adds 1 until the goal is reached, and can be held up."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class CountingAgent:
     version: int = 0
     name: str = "counting"
     kv_cache_tokens: int | None = None
+    out_of_process: bool = True
     held: dict[int, threading.Event] = field(default_factory=dict)
     action: Callable[[int, int], str] = lambda task, turn: "add 1"
     spoken: list[tuple[int, int]] = field(default_factory=list)
@@ -27,24 +28,24 @@ class CountingAgent:
 
 
 class CountingConversation:
-    def __init__(self, policy: CountingAgent, task: int) -> None:
+    def __init__(self, agent: CountingAgent, task: int) -> None:
         self.prompt = [task]
-        self._policy = policy
+        self._agent = agent
         self._task = task
 
-    async def speak(self, turn: int) -> Message:
-        version = self._policy.version
-        self._policy.spoken.append((self._task, turn))
-        held = self._policy.held.get(self._task)
+    async def act(self, turn: int) -> Message:
+        version = self._agent.version
+        self._agent.spoken.append((self._task, turn))
+        held = self._agent.held.get(self._task)
         while held is not None and not held.is_set():  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.005)
-        action = self._policy.action(self._task, turn)
+        action = self._agent.action(self._task, turn)
         return Message(action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version)
 
     def recall(self, message: Message) -> None:
         pass
 
-    async def hear(self, observation: str) -> list[int]:
+    async def observe(self, observation: str) -> list[int]:
         return [7]
 
     async def close(self) -> None:

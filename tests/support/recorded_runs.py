@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-
-import yaml
 
 from configs.recipe import load_recipe
 from environments.environment import Environment
@@ -49,7 +48,13 @@ def recorded_run(
     experiment = load_recipe("quickstart", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
     numbers = load_world("textcraft").tasks("wood-test")[:tasks]
-    (folder.path / "recipe.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")), encoding="utf-8")
+    with folder.claimed():
+        write_run(folder, numbers, skills, seed)
+    return folder
+
+
+def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float], seed: int) -> None:
+    """The files of a run whose folder is there."""
     for step, skill in enumerate((skills[0], *skills)):
         name = "start" if step == 0 else f"phase-{step}"
         evaluation = [
@@ -76,4 +81,3 @@ def recorded_run(
                 "rollout/seconds": 2.0,
             }
             folder.add_metrics(step, metrics | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step})
-    return folder

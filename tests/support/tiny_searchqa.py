@@ -37,7 +37,7 @@ def write_corpus(path: Path, corpus: Iterable[tuple[str, str]] = CORPUS) -> Path
     return write_lines(path, ({"id": str(n), "contents": f'"{title}"\n{text}'} for n, (title, text) in enumerate(corpus)))
 
 
-def tiny_library(folder: Path, vectors: VectorSource | None = None) -> Path:
+def tiny_corpus(folder: Path, vectors: VectorSource | None = None) -> Path:
     """A library of the passages above and two questions of the test set of NQ, tasks 0 and 1."""
     corpus = write_corpus(folder / "corpus.jsonl")
     files = {"nq-test": write_lines(folder / "nq.jsonl", QUESTIONS)}

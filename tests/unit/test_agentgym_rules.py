@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.unit.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 from configs.rules import Rules
 from environments.babyai.levels import LEVELS
@@ -23,6 +22,7 @@ from environments.task_lists import named
 from environments.textcraft.tasks import goals, needed_recipes, task_list
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 from environments.webarena.world import WebArena
+from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 RECORDED = json.loads(Path(__file__).with_name("babyai_agentgym_rules.json").read_text())
 """Episodes of random actions recorded from AgentGym's own BabyAI wrapper on minigrid 3.2.0: a digest of every observation, the rewards that

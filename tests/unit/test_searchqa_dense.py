@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from environments.searchqa.library import SearchDataError
+from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.published import VectorSource
 from environments.searchqa.retrieval import dense
 from environments.searchqa.retrieval.dense import FAISS, VECTORS, Dense, MappedVectors, build_vectors
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
-from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_e5, tiny_library, word_vectors
+from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_corpus, tiny_e5, word_vectors
 
 
 def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
 
 def test_a_library_of_vectors_is_built_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_faiss(monkeypatch)
-    folder = tiny_library(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
+    folder = tiny_corpus(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
     world = SearchQA(Settings(data=folder), encoder=word_vectors)
     assert world.blocking
     session = world.create()
@@ -128,7 +128,7 @@ def test_a_faiss_index_made_before_is_taken_if_it_fits_the_corpus(tmp_path: Path
     flat.add(word_vectors([f'{dense.PASSAGE}"{title}"\n{text}' for title, text in CORPUS]))
     faiss.write_index(flat, str(tmp_path / "e5_Flat.index"))
     (tmp_path / "fits").mkdir()
-    folder = tiny_library(tmp_path / "fits", VectorSource("hashed words", index=tmp_path / "e5_Flat.index"))
+    folder = tiny_corpus(tmp_path / "fits", VectorSource("hashed words", index=tmp_path / "e5_Flat.index"))
     session = SearchQA(Settings(data=folder), encoder=word_vectors).create()
     session.reset(0)
     assert session.step("<search>the capital of Peru</search>").observation.startswith('<information>Doc 1(Title: "Lima")')
@@ -136,7 +136,7 @@ def test_a_faiss_index_made_before_is_taken_if_it_fits_the_corpus(tmp_path: Path
     faiss.write_index(flat, str(tmp_path / "longer.index"))
     (tmp_path / "other").mkdir()
     with pytest.raises(SearchDataError, match=f"6 vectors, but .* has {len(CORPUS)} passages"):
-        tiny_library(tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index"))
+        tiny_corpus(tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index"))
 
 
 def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

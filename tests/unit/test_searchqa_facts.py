@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from environments.searchqa import TASK_LISTS
+from environments.searchqa.corpus import Corpus, Question
 from environments.searchqa.facts.relations import RELATIONS
-from environments.searchqa.library import Library, Question
 from environments.searchqa.scoring import exact_match, normalise
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
@@ -21,7 +21,7 @@ from environments.searchqa.world import SearchQA
 ROOT = Path(__file__).parents[2]
 
 # What the packages of the lock file give. If this fails, the same index means another question, or a search finds something else.
-VERSION = "facts-edd4db190bd4"
+VERSION = "facts-ab5f615b5f2b"
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def world() -> SearchQA:
 
 
 @pytest.fixture(scope="module")
-def library(world: SearchQA) -> Library:
-    return world.create()._library
+def corpus(world: SearchQA) -> Corpus:
+    return world.create()._corpus
 
 
 @pytest.fixture(scope="module")
-def questions(library: Library) -> list[Question]:
-    return [library.question(index) for index in range(12_000)]
+def questions(corpus: Corpus) -> list[Question]:
+    return [corpus.question(index) for index in range(12_000)]
 
 
 def test_the_content_is_the_same_on_every_machine(world: SearchQA) -> None:
@@ -55,8 +55,8 @@ def test_the_content_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "facts" / "library.json").read_bytes())["version"] == VERSION
 
 
-def test_there_are_thousands_of_questions_over_150000_passages(library: Library, questions: list[Question]) -> None:
-    assert library.about.passages == 150_000
+def test_there_are_thousands_of_questions_over_150000_passages(corpus: Corpus, questions: list[Question]) -> None:
+    assert corpus.about.passages == 150_000
     assert Counter(len(question.hops) for question in questions) == {1: 3000, 2: 5000, 3: 4000}
     templates = Counter(question.group for question in questions)
     assert len(templates) > 200
@@ -64,9 +64,9 @@ def test_there_are_thousands_of_questions_over_150000_passages(library: Library,
     assert len({normalise(question.question) for question in questions}) == 12_000
 
 
-def test_the_last_passage_of_a_question_states_its_answer(library: Library, questions: list[Question]) -> None:
+def test_the_last_passage_of_a_question_states_its_answer(corpus: Corpus, questions: list[Question]) -> None:
     for question in questions:
-        stated = f" {normalise(library.passage(question.hops[-1].passage))} "
+        stated = f" {normalise(corpus.passage(question.hops[-1].passage))} "
         assert f" {normalise(question.answers[0])} " in stated, question
 
 
@@ -76,7 +76,7 @@ def test_no_question_gives_its_answer_away(questions: list[Question]) -> None:
         assert not any(f" {normalise(answer)} " in said for answer in question.answers), question
 
 
-def test_every_hop_is_another_passage_and_needs_only_names_that_came_before(library: Library, questions: list[Question]) -> None:
+def test_every_hop_is_another_passage_and_needs_only_names_that_came_before(corpus: Corpus, questions: list[Question]) -> None:
     spoken = {word for relation in RELATIONS.values() for word in normalise(f"{relation.search} {relation.described}").split()}
     spoken |= {"borders", "by", "land"}
     for question in questions:
@@ -84,11 +84,11 @@ def test_every_hop_is_another_passage_and_needs_only_names_that_came_before(libr
         known = normalise(question.question)
         for hop in question.hops:
             assert all(name in known for name in normalise(hop.query).split() if name not in spoken), question
-            known += " " + normalise(library.passage(hop.passage))
+            known += " " + normalise(corpus.passage(hop.passage))
 
 
 def test_splits_cover_all_and_share_neither_a_question_nor_where_one_starts(
-    world: SearchQA, library: Library, questions: list[Question]
+    world: SearchQA, corpus: Corpus, questions: list[Question]
 ) -> None:
     splits = {name: world.tasks(name) for name in ("train", "validation", "test")}
     assert sorted(index for some in splits.values() for index in some) == list(range(12_000))

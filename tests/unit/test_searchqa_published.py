@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from environments.searchqa.library import Library, SearchDataError
+from environments.searchqa.corpus import Corpus, SearchDataError
 from environments.searchqa.published import build_published, files_of_sets
 from environments.searchqa.question_sets import RANGES, read_sets
 from environments.searchqa.settings import Settings
@@ -196,7 +196,7 @@ def test_files_may_be_compressed(tmp_path: Path) -> None:
     questions = tmp_path / "test.jsonl.gz"
     questions.write_bytes(gzip.compress(write_lines(tmp_path / "test.jsonl", QUESTIONS).read_bytes()))
     build_published(tmp_path / "library", corpus, {"bamboogle-test": questions})
-    library = Library(tmp_path / "library")
+    library = Corpus(tmp_path / "library")
     assert [library.passage(number).split("\n")[0] for number in range(len(CORPUS))] == [f'"{title}"' for title, _ in CORPUS]
     assert library.question(51589).answers == ("the llama",)
 

@@ -9,25 +9,25 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
-from environments.searchqa.library import SearchDataError
+from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.settings import Settings, SettingsError
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
-from tests.support.tiny_searchqa import tiny_library
+from tests.support.tiny_searchqa import tiny_corpus
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_library(tmp_path_factory.mktemp("tiny"))
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_corpus(tmp_path_factory.mktemp("tiny"))
 
 
-def begin(library: Path, task: int = 0, *, wrong_ends: bool = True, format_reward: float = 0.0) -> SearchQAEnvironment:
-    session = SearchQA(Settings(data=library, wrong_ends=wrong_ends, format_reward=format_reward)).create()
+def begin(corpus: Path, task: int = 0, *, wrong_ends: bool = True, format_reward: float = 0.0) -> SearchQAEnvironment:
+    session = SearchQA(Settings(data=corpus, wrong_ends=wrong_ends, format_reward=format_reward)).create()
     session.reset(task)
     return session
 
 
-def test_an_episode_from_the_question_to_the_reward(library: Path) -> None:
-    session = SearchQA(Settings(data=library)).create()
+def test_an_episode_from_the_question_to_the_reward(corpus: Path) -> None:
+    session = SearchQA(Settings(data=corpus)).create()
     assert session.reset(0) == "Question: what is the capital of peru"
     found = session.step("<think>Let me look.</think> <search>capital Peru</search>")
     assert found == Step(
@@ -42,20 +42,20 @@ def test_an_episode_from_the_question_to_the_reward(library: Path) -> None:
         session.step("<answer>Lima</answer>")
 
 
-def test_every_gold_answer_is_right(library: Path) -> None:
-    assert begin(library).step("<answer>city of kings</answer>").reward == 1.0
+def test_every_gold_answer_is_right(corpus: Path) -> None:
+    assert begin(corpus).step("<answer>city of kings</answer>").reward == 1.0
 
 
 @pytest.mark.parametrize("answer", ["Quito", "Lima Peru", "Lim", "a", "!"])
-def test_a_wrong_answer_ends_the_episode_without_reward(library: Path, answer: str) -> None:
-    session = begin(library)
+def test_a_wrong_answer_ends_the_episode_without_reward(corpus: Path, answer: str) -> None:
+    session = begin(corpus)
     assert session.step(f"<answer>{answer}</answer>") == Step("The answer is wrong.", 0.0, True)
     with pytest.raises(EpisodeOverError):
         session.step("<answer>Lima</answer>")
 
 
-def test_guessing_may_be_allowed_as_agentgym_allows_it(library: Path) -> None:
-    session = begin(library, wrong_ends=False)
+def test_guessing_may_be_allowed_as_agentgym_allows_it(corpus: Path) -> None:
+    session = begin(corpus, wrong_ends=False)
     assert session.step("<answer>Quito</answer>") == Step("The answer is wrong. Search more or give another answer.", 0.0, False)
     assert session.step("<answer>Lima</answer>") == Step("The answer is right.", 1.0, True)
 
@@ -71,28 +71,28 @@ def test_guessing_may_be_allowed_as_agentgym_allows_it(library: Path) -> None:
         (["<answer>Quito</answer> perhaps"], 0.0),
     ],
 )
-def test_part_of_the_reward_may_be_for_form(library: Path, actions: list[str], reward: float) -> None:
-    session = begin(library, format_reward=0.2)
+def test_part_of_the_reward_may_be_for_form(corpus: Path, actions: list[str], reward: float) -> None:
+    session = begin(corpus, format_reward=0.2)
     assert sum(session.step(action).reward for action in actions) == pytest.approx(reward)
 
 
-def test_form_earns_nothing_while_guessing_goes_on(library: Path) -> None:
-    session = begin(library, wrong_ends=False, format_reward=0.2)
+def test_form_earns_nothing_while_guessing_goes_on(corpus: Path) -> None:
+    session = begin(corpus, wrong_ends=False, format_reward=0.2)
     rewards = [session.step(f"<answer>{answer}</answer>").reward for answer in ("a b", "c d", "e f", "Lima")]
     assert rewards == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_the_instruction_says_how_many_attempts_there_are(library: Path) -> None:
-    assert "one attempt" in SearchQA(Settings(library)).instruction
-    assert "one attempt" not in SearchQA(Settings(library, wrong_ends=False)).instruction
+def test_the_instruction_says_how_many_attempts_there_are(corpus: Path) -> None:
+    assert "one attempt" in SearchQA(Settings(corpus)).instruction
+    assert "one attempt" not in SearchQA(Settings(corpus, wrong_ends=False)).instruction
 
 
-def test_the_rules_are_part_of_the_version(library: Path) -> None:
+def test_the_rules_are_part_of_the_version(corpus: Path) -> None:
     rules = [
-        Settings(library),
-        Settings(library, wrong_ends=False),
-        Settings(library, format_reward=0.1),
-        Settings(library, format_reward=0.2),
+        Settings(corpus),
+        Settings(corpus, wrong_ends=False),
+        Settings(corpus, format_reward=0.1),
+        Settings(corpus, format_reward=0.2),
     ]
     versions = [SearchQA(some).version for some in rules]
     assert len(set(versions)) == 4
@@ -100,19 +100,19 @@ def test_the_rules_are_part_of_the_version(library: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["xyzzy", "the of", "!?", "\ud800", "名前", 'AND OR NOT ( ) " + - : ~ * [ ]'])
-def test_a_search_that_finds_nothing_says_so(library: Path, query: str) -> None:
-    step = begin(library).step(f"<search>{query}</search>")
+def test_a_search_that_finds_nothing_says_so(corpus: Path, query: str) -> None:
+    step = begin(corpus).step(f"<search>{query}</search>")
     assert step == Step("<information>No passage was found.</information>", 0.0, False)
 
 
-def test_accents_case_and_endings_of_words_make_no_difference(library: Path) -> None:
-    session = begin(library)
+def test_accents_case_and_endings_of_words_make_no_difference(corpus: Path) -> None:
+    session = begin(corpus)
     said = {session.step(f"<search>{query}</search>").observation for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")}
     assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
 
 
-def test_what_is_no_action_costs_a_turn_and_says_how_to_act(library: Path) -> None:
-    step = begin(library).step("I think it is Lima.")
+def test_what_is_no_action_costs_a_turn_and_says_how_to_act(corpus: Path) -> None:
+    step = begin(corpus).step("I think it is Lima.")
     assert (step.reward, step.done) == (0.0, False)
     assert "<search>query</search>" in step.observation
 
@@ -124,8 +124,8 @@ def test_what_is_no_action_costs_a_turn_and_says_how_to_act(library: Path) -> No
     )
 )
 @example(actions=["<search>\x00</search>", "<search>" + "peru " * 90 + "</search>"])
-def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(library: Path, actions: list[str]) -> None:
-    session = begin(library)
+def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(corpus: Path, actions: list[str]) -> None:
+    session = begin(corpus)
     rewards = []
     for action in actions:
         step = session.step(action)
@@ -136,8 +136,8 @@ def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(librar
     assert sum(rewards) in (0.0, 1.0)
 
 
-def test_reset_forgets_the_episode_before(library: Path) -> None:
-    session = begin(library, format_reward=0.5)
+def test_reset_forgets_the_episode_before(corpus: Path) -> None:
+    session = begin(corpus, format_reward=0.5)
     session.step("nonsense")
     session.step("<search>capital of Peru</search>")
     session.reset(0)
@@ -145,8 +145,8 @@ def test_reset_forgets_the_episode_before(library: Path) -> None:
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-def test_sessions_do_not_touch_each_other(library: Path) -> None:
-    world = SearchQA(Settings(data=library))
+def test_sessions_do_not_touch_each_other(corpus: Path) -> None:
+    world = SearchQA(Settings(data=corpus))
     one, other = world.create(), world.create()
     one.reset(0)
     other.reset(1)
@@ -155,15 +155,15 @@ def test_sessions_do_not_touch_each_other(library: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
-def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(library: Path, index: int) -> None:
-    session = begin(library)
+def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(corpus: Path, index: int) -> None:
+    session = begin(corpus)
     with pytest.raises(TaskIndexError, match=f"no task {index}"):
         session.reset(index)
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(library: Path) -> None:
-    session = begin(library)
+def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(corpus: Path) -> None:
+    session = begin(corpus)
     actions = [session.oracle_action()]
     session.step(actions[0])
     actions.append(session.oracle_action())
@@ -173,17 +173,17 @@ def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(library: 
         session.oracle_action()
 
 
-def test_close_ends_the_episode_and_may_be_repeated(library: Path) -> None:
-    session = begin(library)
+def test_close_ends_the_episode_and_may_be_repeated(corpus: Path) -> None:
+    session = begin(corpus)
     session.close()
     session.close()
     with pytest.raises(EpisodeOverError):
         session.step("<answer>Lima</answer>")
 
 
-def test_an_unknown_list_is_refused_with_the_names_that_exist(library: Path) -> None:
+def test_an_unknown_list_is_refused_with_the_names_that_exist(corpus: Path) -> None:
     with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-ours-400"):
-        SearchQA(Settings(data=library)).tasks("easy")
+        SearchQA(Settings(data=corpus)).tasks("easy")
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:

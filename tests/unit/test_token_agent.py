@@ -61,10 +61,10 @@ def cut_and_end(length: int, context_length: int, budgets: Budgets, prompt: int 
         cuts: list[str] = []
         try:
             for turn in range(100):
-                message = await conversation.speak(turn)
+                message = await conversation.act(turn)
                 assert message.policy_version == 5
                 cuts.append(message.cut)
-                await conversation.hear("x" * observation)
+                await conversation.observe("x" * observation)
         except TokenBudgetError as spent:
             return cuts, str(spent)
         raise AssertionError("no budget was spent")
@@ -97,8 +97,8 @@ def test_every_turn_has_a_seed_of_its_own_that_the_episodes_seed_fixes() -> None
         async def play() -> None:
             conversation = await TokenAgent(engine, Words()).begin(0, seed, "x", Budgets(1.0, 8, 500))  # type: ignore[arg-type]
             for turn in range(3):
-                await conversation.speak(turn)
-                await conversation.hear("x")
+                await conversation.act(turn)
+                await conversation.observe("x")
 
         asyncio.run(play())
         return [sampling.seed for sampling in engine.asked]

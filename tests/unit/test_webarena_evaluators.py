@@ -12,7 +12,7 @@ from aiohttp import web
 
 from environments.webarena import judge as judging
 from environments.webarena.evaluators import clean, includes, string_match, url_match
-from environments.webarena.judge import Judge, JudgeError, judge_from_environment
+from environments.webarena.judge import Judge, JudgeError
 from environments.webarena.task_files import TaskFile
 
 TASK = TaskFile(0, "How many?", 0, ("shopping",), ("http://shop.test",), None, None, ("string_match",), (), "sold out", "", ())
@@ -151,10 +151,3 @@ def test_without_a_verdict_nothing_is_scored(reply: str | int, monkeypatch: pyte
 def test_a_hiccup_of_the_endpoint_is_asked_again() -> None:
     replies = iter([503, "CORRECT"])
     assert judged(lambda text: next(replies), "x", fuzzy_match=["y"])[0]
-
-
-def test_the_judge_is_configured_by_the_environment() -> None:
-    assert judge_from_environment({}) is None
-    assert judge_from_environment({"WEBARENA_JUDGE_URL": "u", "WEBARENA_JUDGE_MODEL": "m"}) == Judge("u", "m")
-    with pytest.raises(ValueError, match="WEBARENA_JUDGE_MODEL"):
-        judge_from_environment({"WEBARENA_JUDGE_URL": "u"})

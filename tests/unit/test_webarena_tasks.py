@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from hashlib import sha256
@@ -181,14 +182,19 @@ def test_tasks_on_sites_without_a_url_are_left_out(tmp_path: Path) -> None:
 
 def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_path: Path) -> None:
     fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["about 5"]}}
-    (tmp_path / "0.json").write_text(json.dumps(entry(task_id=0)))
-    (tmp_path / "1.json").write_text(json.dumps(entry(task_id=1, eval=fuzzy)))
-    settings = REAL | {"WEBARENA_TASKS": str(tmp_path)}
-    without = WebArena(settings)
+    (tmp_path / "config_files").mkdir()
+    for index, changes in enumerate(({}, {"eval": fuzzy})):
+        (tmp_path / "config_files" / f"{index}.json").write_text(json.dumps(entry(task_id=index) | changes))
+    (tmp_path / ".auth").mkdir()
+    (tmp_path / ".auth" / "shopping_state.json").write_text('{"cookies": []}')
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # stands for the site and for the judge
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        settings = dict.fromkeys(REAL, address) | {"WEBARENA_TASKS": str(tmp_path / "config_files")}
+        without = WebArena(settings)
+        judged = WebArena(settings | {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"})
     assert [index for split in ("train", "validation", "test") for index in without.tasks(split)] == [0]
     with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
         without.create().reset(1)
-    judged = WebArena(settings | {"WEBARENA_JUDGE_URL": "http://127.0.0.1:1/v1", "WEBARENA_JUDGE_MODEL": "m"})
     assert judged.task(1).needs_judge
     assert judged.version == without.version != WebArena({}).version
 

@@ -1,4 +1,4 @@
-"""Building the embedded library. Takes about 20 s and 600 MB, which is why servers have it done by another process."""
+"""Building the embedded corpus. Takes about 20 s and 600 MB, which is why servers have it done by another process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
+from environments.searchqa.atomic_folder import atomic_folder
+from environments.searchqa.corpus import PASSAGES, About, Question, finish, write_questions
+from environments.searchqa.corpus import Hop as FoundBy
 from environments.searchqa.facts.geography import Atlas
 from environments.searchqa.facts.model import Facts
 from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
 from environments.searchqa.facts.science import add_code_lists, add_elements
-from environments.searchqa.library import PASSAGES, About, Question, finish, write_questions
-from environments.searchqa.library import Hop as FoundBy
-from environments.searchqa.lines import LineWriter
-from environments.searchqa.lists import EVALUATION, EVALUATION_SIZE, in_turn, order
+from environments.searchqa.memory_mapped_lines import LineWriter
 from environments.searchqa.retrieval.bm25 import Bm25, build_bm25, ranked_by
-from environments.searchqa.whole import whole
+from environments.searchqa.sampling import EVALUATION, EVALUATION_SIZE, round_robin, shuffle_key
 
 TOTAL = 150_000
 """Passages, three times as many as questions can be about."""
@@ -34,9 +34,9 @@ LICENCES = (
 
 
 def build_facts(output: Path) -> About:
-    """Builds the embedded library in the folder `output`, which appears only when it is complete."""
+    """Builds the embedded corpus in the folder `output`, which appears only when it is complete."""
     gc.disable()  # a million small objects that all stay: collecting takes a third of the time and frees nothing
-    with whole(output) as folder:
+    with atomic_folder(output) as folder:
         facts = gather()
         with LineWriter(folder / PASSAGES) as file:
             for number, contents in enumerate(facts.passages):
@@ -49,7 +49,7 @@ def build_facts(output: Path) -> About:
             return hop[1] in retriever.search(hop[0], SHOWN)
 
         bar = tqdm(questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None)
-        drafts = sorted(bar, key=lambda draft: order("index", draft.question))
+        drafts = sorted(bar, key=lambda draft: shuffle_key("index", draft.question))
         write_questions(folder, {index: _question(draft) for index, draft in enumerate(drafts)}, _lists(drafts))
         about = About("facts", "", "bm25", len(facts.passages), licences=LICENCES)
         return finish(folder, about, ranked_by())
@@ -87,8 +87,9 @@ def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
             lists["new-templates"].append(index)
         if draft.split == "test":
             by_hops[len(draft.hops)][draft.template].append(index)
-    sorted_groups = [
-        in_turn([some[name] for name in sorted(some, key=lambda name: order("turn", name))]) for _, some in sorted(by_hops.items())
-    ]
-    lists[EVALUATION] = in_turn(sorted_groups)[:EVALUATION_SIZE]
+    groups = []
+    for _, templates in sorted(by_hops.items()):
+        names = sorted(templates, key=lambda name: shuffle_key("turn", name))
+        groups.append(round_robin([templates[name] for name in names]))
+    lists[EVALUATION] = round_robin(groups)[:EVALUATION_SIZE]
     return lists

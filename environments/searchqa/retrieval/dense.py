@@ -1,4 +1,4 @@
-"""Exact search by inner product: over float16 vectors in a memory map, or by FAISS where the library has a FAISS index."""
+"""Exact search by inner product: over float16 vectors in a memory map, or by FAISS where the corpus has a FAISS index."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from environments.searchqa.library import SearchDataError
-from environments.searchqa.retrieval.retriever import Encoder
+from environments.searchqa.corpus import SearchDataError
+from environments.searchqa.retrieval.encoder import Encoder
 
 VECTORS, FAISS = "vectors.npy", "vectors.faiss"
 QUERY, PASSAGE = "query: ", "passage: "
@@ -73,7 +73,10 @@ class FaissVectors:
 
     def __init__(self, path: Path) -> None:
         faiss = import_faiss()
-        self._index = faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+        try:
+            self._index = faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+        except RuntimeError as fault:
+            raise SearchDataError(f"{path} is no FAISS index that can be read: {str(fault).rpartition(': ')[2].strip()}") from fault
         if self._index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise SearchDataError(f"{path} is no index of inner products; E5's vectors need one")
 
@@ -106,7 +109,7 @@ def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: En
     """Writes the passages' vectors: a float16 array, or a FAISS index of float16 numbers where FAISS is installed.
 
     Args:
-        folder: The library.
+        folder: The corpus.
         passages: Title, line end, text.
         count: How many there are.
         encoder: Turns texts into vectors.

@@ -8,7 +8,7 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.searchqa.library import SearchDataError
+from environments.searchqa.corpus import SearchDataError
 
 MAX_TOKENS = 256
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Turns n texts into n vectors of length 1, shape (n, d)."""
+from environments.searchqa.corpus import BUILD_HELP, SearchDataError
+from environments.searchqa.retrieval.encoder import Encoder
 
 
 class Retriever(Protocol):
@@ -22,12 +18,23 @@ class Retriever(Protocol):
 
 
 def open_retriever(folder: Path, encoder: Encoder | str | None) -> Retriever:
-    """The retriever of a library's folder: BM25 without an encoder, else dense.
+    """The retriever of a corpus's folder: BM25 without an encoder, else dense.
 
     Args:
-        folder: The library.
+        folder: The corpus.
         encoder: None, a function, or the name or folder of an E5 model, which is loaded at once.
+
+    Raises:
+        SearchDataError: The index or the model is missing or broken, or a package that it needs.
     """
+    try:
+        return _open(folder, encoder)
+    except (OSError, ValueError, EOFError, RuntimeError) as fault:  # numpy's, tantivy's and FAISS's
+        said = " ".join(str(fault).split())
+        raise SearchDataError(f"the index in {folder} cannot be opened ({said}); build it anew: {BUILD_HELP}") from fault
+
+
+def _open(folder: Path, encoder: Encoder | str | None) -> Retriever:
     # Imported here, so that BM25 needs nothing of what vectors need, and the other way round.
     if encoder is None:
         from environments.searchqa.retrieval.bm25 import Bm25

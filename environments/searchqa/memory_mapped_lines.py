@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 
-class Lines:
+class MappedLines:
     """Line `number` of a file, without its line end, as bytes; numbers without a line are empty.
 
     The file's companion `<file>.offsets.npy` holds, for each number and one past the last, where its line begins.

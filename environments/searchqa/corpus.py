@@ -19,7 +19,7 @@ import msgspec
 
 from environments.environment import TaskIndexError, WorldError
 from environments.searchqa import RENAMED_TASK_LISTS
-from environments.searchqa.lines import Lines, LineWriter
+from environments.searchqa.memory_mapped_lines import LineWriter, MappedLines
 
 FORMAT = 1
 PASSAGES, QUESTIONS, LISTS, ABOUT = "passages.jsonl", "questions.jsonl", "lists.json", "library.json"
@@ -86,7 +86,7 @@ class About(msgspec.Struct):
     format: int = FORMAT
 
 
-class Library:
+class Corpus:
     """An opened folder.
 
     Attributes:
@@ -99,18 +99,18 @@ class Library:
         """Opens the folder.
 
         Raises:
-            SearchDataError: It is no library, or one of another format.
+            SearchDataError: It is no corpus, or one of another format.
         """
         self.folder = folder
         try:
             self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
             if self.about.format != FORMAT:
                 raise ValueError(f"it has format {self.about.format}, this program reads {FORMAT}")
-            self._passages = Lines(folder / PASSAGES)
-            self._questions = Lines(folder / QUESTIONS)
+            self._passages = MappedLines(folder / PASSAGES)
+            self._questions = MappedLines(folder / QUESTIONS)
             lists = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
             self.lists: Mapping[str, tuple[int, ...]] = {RENAMED_TASK_LISTS.get(name, name): some for name, some in lists.items()}
-        except (OSError, ValueError) as fault:  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, EOFError) as fault:  # msgspec's errors are ValueErrors
             raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 
     def question(self, index: int) -> Question:

@@ -1,0 +1,87 @@
+"""What a server of WebArena may be told through environment variables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments.environment import WorldError
+from environments.webarena.addresses import EMBEDDED, Addresses, check_answers, check_url, from_environment
+from environments.webarena.judge import Judge
+from environments.webarena.page_parts import PAGE_CHARACTERS
+
+MIN_PAGE_CHARACTERS = 500
+
+
+class SettingsError(WorldError):
+    """An environment variable has a value that is not understood."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which tasks are played, where, and how.
+
+    Attributes:
+        tasks: WEBARENA_TASKS: a folder or file of WebArena's task files; None means the stand-in tasks on the embedded sites.
+        logins: WEBARENA_LOGINS: the folder that holds the .auth folder which the tasks name; by default the one that holds the tasks.
+        addresses: SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE: where the real sites are. Only for `tasks`.
+        judge: WEBARENA_JUDGE_URL, WEBARENA_JUDGE_MODEL and WEBARENA_JUDGE_KEY: the language model that compares answers.
+        page_characters: WEBARENA_PAGE_CHARACTERS: the most of a page that one observation shows, see `PageParts`.
+    """
+
+    tasks: Path | None
+    logins: Path
+    addresses: Addresses
+    judge: Judge | None
+    page_characters: int = PAGE_CHARACTERS
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:
+        """The settings that the variables hold, each looked at as far as that can be done before a task is played.
+
+        Raises:
+            SettingsError, SiteMissingError: A value is not understood, or nothing answers at an address; the message names the variable.
+        """
+        named = variables.get("WEBARENA_CHROMIUM")
+        if named and shutil.which(named) is None:
+            raise SettingsError(f"WEBARENA_CHROMIUM is {named!r}, which is no program on this machine")
+        path = variables.get("WEBARENA_TASKS")
+        tasks = Path(os.path.expanduser(path)) if path else None
+        logins = variables.get("WEBARENA_LOGINS")
+        if logins and not Path(os.path.expanduser(logins)).is_dir():
+            raise SettingsError(f"WEBARENA_LOGINS is {logins!r}, which is no folder; name the one that holds .auth")
+        addresses = from_environment(variables) if tasks else Addresses(EMBEDDED)
+        for name, url in addresses.urls.items() if tasks else ():
+            check_answers(name.upper(), url)
+        return cls(
+            tasks=tasks,
+            logins=Path(os.path.expanduser(logins)) if logins else tasks.parent if tasks else Path(),
+            addresses=addresses,
+            judge=_judge(variables),
+            page_characters=_page_characters(variables.get("WEBARENA_PAGE_CHARACTERS")),
+        )
+
+
+def _page_characters(value: str | None) -> int:
+    if not value:
+        return PAGE_CHARACTERS
+    if not value.isascii() or not value.isdecimal() or len(value) > 9 or int(value) < MIN_PAGE_CHARACTERS:
+        raise SettingsError(f"WEBARENA_PAGE_CHARACTERS is a whole number from {MIN_PAGE_CHARACTERS}, not {value!r}")
+    return int(value)
+
+
+def _judge(variables: Mapping[str, str]) -> Judge | None:
+    """The judge that the variables name; None if none does."""
+    url, model, key = (variables.get(f"WEBARENA_JUDGE_{part}") or "" for part in ("URL", "MODEL", "KEY"))
+    if not url and (model or key):
+        raise SettingsError("WEBARENA_JUDGE_MODEL or WEBARENA_JUDGE_KEY is set; set WEBARENA_JUDGE_URL to the endpoint too")
+    if not url:
+        return None
+    if not model:
+        raise SettingsError("WEBARENA_JUDGE_URL is set; set WEBARENA_JUDGE_MODEL to the name of a model there too")
+    check_url("WEBARENA_JUDGE_URL", url)
+    check_answers("WEBARENA_JUDGE_URL", url)
+    return Judge(url, model, key)

@@ -1,0 +1,69 @@
+"""Who is signed in when an episode begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from environments.environment import WorldError
+from environments.webarena.addresses import EMBEDDED, Addresses
+from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
+from environments.webarena.sites.pages import LOGIN_COOKIE
+from environments.webarena.task_files import TaskFile
+
+_ACCOUNTS = {
+    "shopping": shop_data.CUSTOMER,
+    "reddit": forum_data.MEMBER,
+    "gitlab": repositories_data.USER,
+    "shopping_admin": content_data.EDITOR,
+}
+
+
+class LoginMissingError(WorldError):
+    """The file with the cookies of a signed-in account is missing or unreadable."""
+
+
+class Logins:
+    """The cookies of the accounts of real sites, by the files that tasks name: Playwright's storage states."""
+
+    def __init__(self, folder: Path, tasks: Iterable[TaskFile]) -> None:
+        """Reads the files that the tasks name.
+
+        Raises:
+            LoginMissingError: One is missing or is no storage state.
+        """
+        self._states: dict[str, dict[str, Any]] = {}
+        for task in tasks:
+            if task.storage_state is not None and task.storage_state not in self._states:
+                self._states[task.storage_state] = _read(folder / task.storage_state, task)
+
+    def of(self, task: TaskFile) -> dict[str, Any] | None:
+        """The storage state that the task begins with, None if nobody is signed in."""
+        return None if task.storage_state is None else self._states[task.storage_state]
+
+
+def _read(path: Path, task: TaskFile) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_text("utf-8"))
+        if not isinstance(state, dict) or not isinstance(state.get("cookies"), list):
+            raise ValueError('it has no list "cookies"')
+    except (OSError, ValueError) as fault:
+        message = f"task {task.index} needs the login cookies in {path} (Playwright's storage state): {fault}"
+        raise LoginMissingError(f"{message}; write them there, or set WEBARENA_LOGINS to the folder that holds .auth") from fault
+    return state
+
+
+def embedded_cookies(episode: gate.Episode, task: TaskFile) -> list[dict[str, str]]:
+    """What marks the episode on all its hosts, and the sign-in of the sites that the name of the login file lists."""
+    cookies = [{"name": gate.EPISODE_COOKIE, "value": episode.token, "url": f"http://{host}/"} for host in sorted(episode.hosts)]
+    if task.storage_state is not None:
+        names: Collection[str] = Path(task.storage_state).stem.removesuffix("_state").split(".")
+        addresses = Addresses(EMBEDDED)
+        cookies += [
+            {"name": LOGIN_COOKIE, "value": _ACCOUNTS[name], "url": f"http://{addresses.hosts((name,))[0]}/"}
+            for name in names
+            if name in _ACCOUNTS
+        ]
+    return cookies

