@@ -6,8 +6,11 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
-from configs.experiment import EnvironmentName, Rollout
+from configs.conversation_start import ConversationStart
+from configs.environment import WorldByName
+from configs.experiment import Rollout
 from configs.part import Part
+from configs.task_selection import TaskSelection
 
 
 class Source(Part):
@@ -26,6 +29,8 @@ class Source(Part):
     """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction."""
+    conversation_start: ConversationStart = "system"
+    """How the conversation begins: system, agentgym, messages, or a file of them."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of a model in this process."""
 
@@ -43,12 +48,12 @@ class Source(Part):
 class Collection(Part):
     """Trajectories to be collected. The same collection gives the same plan of episodes."""
 
-    environment: EnvironmentName
+    environment: WorldByName
     """The world."""
     source: Source
     """Who plays."""
-    tasks: str = "train"
-    """Task list to play."""
+    tasks: TaskSelection = "train"
+    """Tasks to play: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
     """Only the first so many of them; all when empty."""
     samples: PositiveInt = 1
@@ -61,3 +66,8 @@ class Collection(Part):
     """Seed of the sampling."""
     rollout: Rollout = Rollout()
     """Budgets, deadlines, bounds; tasks_per_step, group_size and temperature are not used."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Collection:
+        self.environment.check_tasks(self.tasks, "tasks")
+        return self

@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from configs.conversation_start import ConversationStart
 from configs.curriculum import Curriculum
+from configs.environment import Environment
 from configs.part import Part
+from configs.task_selection import TaskSelection
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-EnvironmentName = Literal["textcraft", "babyai", "sciworld", "searchqa", "webarena"]
 
 
 class StarterPolicy(Part):
@@ -54,21 +56,12 @@ class Policy(Part):
     """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction. The starter policy knows the rules by heart."""
+    conversation_start: ConversationStart = "system"
+    """How the conversation begins: system, agentgym, messages, or a file of them."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of the engine's weights. The trainer keeps float32 master weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-
-
-class Environment(Part):
-    """The world and which of its tasks are trained on."""
-
-    name: EnvironmentName = "textcraft"
-    """The world."""
-    train_tasks: str = "train"
-    """Task list to learn from."""
-    n_train_tasks: PositiveInt | None = None
-    """Use only the first so many of them; all when empty."""
 
 
 class Critic(Part):
@@ -254,8 +247,8 @@ class Rollout(Part):
 class Evaluation(Part):
     """How the policy is measured on tasks that it never trained on."""
 
-    tasks: str = "test"
-    """Task list to measure on."""
+    tasks: TaskSelection = "test"
+    """Tasks to measure on: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
     """Use only the first so many of them; all when empty."""
     samples: PositiveInt = 1
@@ -305,6 +298,8 @@ class Experiment(Part):
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
+        self.environment.check_tasks(self.environment.train_tasks, "environment.train_tasks")
+        self.environment.check_tasks(self.evaluation.tasks, "evaluation.tasks")
         if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
             raise ValueError(
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "

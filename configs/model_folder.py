@@ -18,7 +18,14 @@ from configs.experiment import Experiment
 RECIPE = "recipe.yaml"
 """Name of the recipe's file in a checkpoint, and in a run's folder."""
 
-FORMAT_FIELDS = ("policy.action_format", "policy.instruction", "policy.dtype", "rollout.turn_tokens", "rollout.trajectory_tokens")
+FORMAT_FIELDS = (
+    "policy.action_format",
+    "policy.instruction",
+    "policy.conversation_start",
+    "policy.dtype",
+    "rollout.turn_tokens",
+    "rollout.trajectory_tokens",
+)
 """What a policy is trained for, and must be used with, by dotted name."""
 
 

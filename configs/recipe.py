@@ -62,7 +62,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     except ModelError as problem:
         raise RecipeError(f"policy.model: {problem}") from None
     try:
-        return Experiment.model_validate(tree)
+        return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:
         raise RecipeError(_blame(path, in_file, overrides or {}, problem)) from None
 
@@ -83,7 +83,7 @@ def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any],
     if not overrides:
         return whole
     try:
-        Experiment.model_validate(in_file)
+        Experiment.model_validate(in_file, context={"folders": [path.parent]})
     except ValidationError as of_file:
         if {_place(error) for error in of_file.errors()} & {_place(error) for error in problem.errors()}:
             return whole

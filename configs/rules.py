@@ -6,3 +6,6 @@ from typing import Literal
 
 Rules = Literal["ours", "agentgym"]
 """docs/agentgym.md says world by world what the two differ in."""
+
+Dialect = Literal["ours", "agentgym"]
+"""What is spoken with an environment server: our protocol, or that of AgentGym's own servers."""

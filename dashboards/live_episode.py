@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
 from tasks.agents.agent import Agent, Budgets, Conversation, Message
-from tasks.rollout.episode import FULL_SCORE
+from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 LEASE_SECONDS = 1800.0
@@ -163,7 +163,7 @@ class LiveEpisode:
         self.trajectory.turns.append(turn)
         self.by.append(by)
         if done:
-            self.trajectory.outcome = Outcome.SUCCESS if self.trajectory.reward >= FULL_SCORE else Outcome.FINISHED
+            self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
 
 
 def _message(turn: Turn) -> Message:

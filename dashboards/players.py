@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from configs.collection import Collection, Source
+from configs.environment import World
 from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
+from environments.door import enter
+from environments.protocol import WorldInfo
 from tasks.agents.agent import Agent, Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
@@ -28,7 +31,7 @@ class Players:
         self._held = ExitStack()
         self._clients = AsyncExitStack()
         self._client_of: dict[str, EnvironmentClient] = {}
-        self._instruction_of: dict[str, str] = {}
+        self._world_of: dict[str, WorldInfo] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
         self._one = asyncio.Lock()
         self._closing = threading.Lock()
@@ -39,9 +42,11 @@ class Players:
             if environment not in self._client_of:
                 if environment not in self._urls:
                     self._urls[environment] = await asyncio.to_thread(self._serve, environment)
-                client = await self._clients.enter_async_context(EnvironmentClient(self._urls[environment], deadline_s=DEADLINE_SECONDS))
-                self._instruction_of[environment] = (await client.world()).instruction
-                self._client_of[environment] = client
+                urls = self._urls[environment]
+                told = await enter(urls, World(name=environment))
+                client = EnvironmentClient(urls, expected=told.identity, deadline_s=DEADLINE_SECONDS)
+                self._client_of[environment] = await self._clients.enter_async_context(client)
+                self._world_of[environment] = told
             return self._client_of[environment]
 
     async def agent(self, environment: str, source: Source) -> tuple[str, Agent]:
@@ -74,7 +79,7 @@ class Players:
             {"environment": environment, "source": source.model_dump(), "rollout": {"engine": "transformers"}}
         )
         with self._closing:
-            return self._held.enter_context(open_agent(collection, self._instruction_of[environment]))
+            return self._held.enter_context(open_agent(collection, self._world_of[environment]))
 
 
 def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
@@ -83,7 +88,7 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
     return Source(
         kind="model",
         model=str(checkpoint),
-        **{name: policy[name] for name in ("action_format", "instruction", "dtype") if name in policy},
+        **{name: policy[name] for name in ("action_format", "instruction", "conversation_start", "dtype") if name in policy},
     )
 
 

@@ -1,134 +1,129 @@
 """Plays on AgentGym's own environment servers, with the calls of `EnvironmentClient` (or on any server that speaks their dialect).
 
 Their protocol has no turn numbers, so a step whose answer was lost is not repeated: it ends in UnreachableError and the episode has to be
-begun anew. Their sessions have no leases: a session that is not closed stays on their server for ever.
+begun anew. Their sessions have no leases: a session that is not closed stays on their server for ever. Their servers tell no version: that
+the tasks stay what they are is for who runs them to see to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from environments.agentgym_wires import WIRES
 from environments.environment import Step
-from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, error_of_status
+from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, WrongWorldError, error_of_status
 from environments.http import FIRST_PAUSE_S, HttpClient, pause
 
+AVOID_S = 2.0
+"""A server that was not reached gets no new session for this long, if another can take it."""
+CLOSE_S = 5.0
 
-@dataclass(frozen=True)
-class Wire:
-    """How one world's server is asked and read.
+
+@dataclass(eq=False)
+class Server:
+    """One of several servers of the same world.
 
     Attributes:
-        field: What requests call the session.
-        create: The body of create.
-        session: The session's number in create's reply.
-        reset: The body of reset beside the session, from the task index.
-        first: The first observation in reset's reply.
-        score: What the policy has earned, in step's reply, before division by `full`.
-        running: Whether `score` is the episode's total so far, not what the last action earned.
-        full: The score of success.
-        done: Whether the episode has ended, in step's reply.
+        url: Its base URL.
+        sessions: Ours on it.
+        avoided_until: When it may get new sessions again (time.monotonic()).
     """
 
-    field: str = "id"
-    create: Callable[[], Any] = dict
-    session: Callable[[Any], Any] = lambda reply: reply["id"]
-    reset: Callable[[int], dict[str, Any]] = lambda index: {"data_idx": index}
-    first: Callable[[Any], str] = lambda reply: reply["observation"]
-    score: Callable[[Any], float] = lambda reply: reply["reward"]
-    running: bool = False
-    full: float = 1.0
-    done: Callable[[Any], bool] = lambda reply: reply["done"]
-
-
-WIRES: dict[str, Wire] = {
-    "textcraft": Wire(create=lambda: {"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None}),
-    "babyai": Wire(score=lambda reply: reply["score"], running=True),
-    "sciworld": Wire(
-        first=lambda reply: f"{reply['task_description']}\n{reply['observation']}",
-        score=lambda reply: max(0.0, reply["score"]),  # -100 says that the task was failed
-        running=True,
-        full=100.0,
-    ),
-    "searchqa": Wire(
-        field="env_idx",
-        create=lambda: {"id": 0},
-        session=lambda reply: reply,
-        reset=lambda index: {"id": index},
-        first=lambda reply: reply,
-    ),
-    "webarena": Wire(
-        field="env_idx",
-        session=lambda reply: reply["env_idx"],
-        reset=lambda index: {"seed": 0, "idx": index},
-        score=lambda reply: reply["reward"] if reply["terminated"] else 0.0,
-        done=lambda reply: reply["terminated"] or reply["truncated"],
-    ),
-}
+    url: str
+    sessions: int = 0
+    avoided_until: float = 0.0
 
 
 @dataclass(eq=False)
 class Session:
-    """An episode in progress: the server's number for it, the task, the turn that comes next and the score so far in [0, 1]."""
+    """An episode in progress: the server's number for it, the task, the turn that comes next and the score so far, of which 1 is full."""
 
     number: int
     index: int
+    server: Server
     turn: int = 0
     score: float = 0.0
     state_key: str = ""
 
 
 class AgentGymClient:
-    """Plays episodes on one server of AgentGym's. An async context manager, bound to the loop that enters it."""
+    """Plays episodes on servers of AgentGym's. An async context manager, bound to the loop that enters it."""
 
-    def __init__(self, url: str, world: str, *, deadline_s: float = 60.0, connections: int = 256) -> None:
+    def __init__(self, urls: Sequence[str], world: str, *, deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            url: The server's base URL.
-            world: Which of their worlds it hosts, a key of WIRES.
+            urls: Base URLs of servers of one world; a new session goes to the one that has the fewest of ours.
+            world: Which of their worlds they host, a key of WIRES.
             deadline_s: Seconds that a call may take, unless it says otherwise.
             connections: Requests in flight at once.
         """
         if world not in WIRES:
-            raise ValueError(f"world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}")
-        self._url = url.rstrip("/")
+            raise ValueError(f"the world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}")
+        if not urls:
+            raise ValueError("urls is empty: name at least one environment server")
+        self._servers = [Server(url.rstrip("/")) for url in urls]
+        self._world = world
         self._wire = WIRES[world]
         self._deadline_s = deadline_s
         self._connections = connections
         self._http: HttpClient | None = None
+        self._sessions: set[Session] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._http = HttpClient(self._connections)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes the sessions still open, as far as the servers can be reached, and the connections."""
         assert self._http is not None
-        await self._http.close()
-        self._http = None
+        try:
+            if self._abandoned:
+                await asyncio.wait(self._abandoned, timeout=CLOSE_S)
+            await asyncio.gather(*(self.close(session) for session in list(self._sessions)))
+        finally:
+            for task in self._abandoned:
+                task.cancel()
+            await self._http.close()
+            self._http = None
 
-    async def start(self, index: int, *, deadline_s: float | None = None) -> tuple[Session, str]:
+    async def check(self) -> None:
+        """Asks each server which world it hosts.
+
+        Raises:
+            EnvironmentCallError: One does not answer; WrongWorldError: one hosts another world.
+        """
+        deadline = self._deadline(None)
+        await asyncio.gather(*(self._check(server, deadline) for server in self._servers))
+
+    async def start(self, index: int, *, lease_s: float = 0.0, deadline_s: float | None = None) -> tuple[Session, str]:
         """Opens a session and begins task `index`; returns the session and the first observation.
+
+        If the call is cancelled, the session that may come of it is closed in the background.
+
+        Args:
+            index: The task.
+            lease_s: Of no effect: their sessions have no leases.
+            deadline_s: Seconds that this call may take.
 
         Raises:
             EnvironmentCallError: See `EnvironmentClient.start`.
         """
-        deadline = self._deadline(deadline_s)
-        created = await self._ask("create", self._wire.create(), deadline)
-        session = Session(_read(self._wire.session, created, int), index)
+        starting = asyncio.ensure_future(self._start(index, self._deadline(deadline_s)))
         try:
-            begun = await self._ask("reset", {**self._wire.reset(index), self._wire.field: session.number}, deadline)
-            observation = _read(self._wire.first, begun, str)
-            if observation == "TimeoutError":  # how their WebArena says that a reset failed
-                raise ServerFailedError(f"{self._url} failed to reset to task {index}")
-        except EnvironmentCallError:
-            await self.close(session)
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            undoing = asyncio.ensure_future(self._undo(starting))
+            self._abandoned.add(undoing)
+            undoing.add_done_callback(self._abandoned.discard)
             raise
-        return session, observation
 
     async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
         """Performs one action, once at most.
@@ -136,11 +131,12 @@ class AgentGymClient:
         Raises:
             EnvironmentCallError: See `EnvironmentClient.step`. After any of them the state of the episode is not known.
         """
-        reply = await self._ask("step", {"action": action, self._wire.field: session.number}, self._deadline(deadline_s))
+        body = {"action": self._wire.sent(action), self._wire.field: session.number}
+        reply = await self._ask(session.server, "step", body, self._deadline(deadline_s))
         observation = _read(lambda answer: answer["observation"], reply, str)
         score = _read(self._wire.score, reply, int, float) / self._wire.full
         if not math.isfinite(score):
-            raise ServerFailedError(f"{self._url} answered the score {score}")
+            raise ServerFailedError(f"{session.server.url} answered the score {score}")
         reward = score - session.score if self._wire.running else score
         session.score += reward
         session.turn += 1
@@ -148,37 +144,82 @@ class AgentGymClient:
 
     async def close(self, session: Session) -> None:
         """Ends the session as far as the server can be told; raises nothing."""
+        if session not in self._sessions:
+            return
+        self._sessions.discard(session)
+        session.server.sessions -= 1
         try:
-            await self._ask("close", {self._wire.field: session.number}, time.monotonic() + 5.0)
+            await self._ask(session.server, "close", {self._wire.field: session.number}, time.monotonic() + CLOSE_S)
         except EnvironmentCallError:
             return
+
+    async def _start(self, index: int, deadline: float) -> tuple[Session, str]:
+        now = time.monotonic()
+        server = min(self._servers, key=lambda one: (one.avoided_until > now, one.sessions))
+        server.sessions += 1
+        try:
+            await self._check(server, deadline)  # it may be another's since the last session was opened
+            created = await self._ask(server, "create", self._wire.create(), deadline)
+            session = Session(_read(self._wire.session, created, int), index, server)
+        except BaseException as fault:
+            server.sessions -= 1
+            if isinstance(fault, UnreachableError):
+                server.avoided_until = time.monotonic() + AVOID_S
+            raise
+        self._sessions.add(session)
+        try:
+            begun = await self._ask(server, "reset", {**self._wire.reset(index), self._wire.field: session.number}, deadline)
+            observation = _read(self._wire.first, begun, str)
+            if observation == "TimeoutError":  # how their WebArena says that a reset failed
+                raise ServerFailedError(f"{server.url} failed to reset to task {index}")
+        except EnvironmentCallError:
+            await self.close(session)
+            raise
+        return session, observation
+
+    async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
+        try:
+            session, _ = await starting
+        except EnvironmentCallError:
+            return
+        await self.close(session)
+
+    async def _check(self, server: Server, deadline: float) -> None:
+        greeting = await self._exchange("GET", f"{server.url}/", None, deadline)
+        if greeting != self._wire.greeting:
+            known = [f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting]
+            hosted = " or ".join(known) or f"what greets with {str(greeting)[:80]!r}"
+            raise WrongWorldError(f"{server.url} hosts {hosted}, but {self._world} is to be played; name a server of it")
 
     def _deadline(self, deadline_s: float | None) -> float:
         return time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
 
-    async def _ask(self, operation: str, body: Any, deadline: float) -> Any:
+    async def _ask(self, server: Server, operation: str, body: Any, deadline: float) -> Any:
+        url = f"{server.url}/{operation}"
+        reply = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
+        if isinstance(reply, dict) and "error" in reply:  # their errors have status 200
+            raise ServerFailedError(f"{url}: {reply['error']}")
+        return reply
+
+    async def _exchange(self, method: str, url: str, body: bytes | None, deadline: float) -> Any:
         """Repeats only what never reached the server."""
         if self._http is None:
             raise RuntimeError("use the client as a context manager: async with AgentGymClient(...) as client")
-        url = f"{self._url}/{operation}"
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                status, content = await self._http.exchange("POST", url, deadline, json.dumps(body).encode())
+                status, content = await self._http.exchange(method, url, deadline, body)
                 break
             except UnreachableError as fault:
                 if fault.sent:
                     raise
                 pause_s = await pause(pause_s, deadline, fault)
         if status != 200:
-            raise error_of_status(status, f"{url}: {status} {content[:200]!r}", of_session=True)
+            raise error_of_status(status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST")
         try:
-            reply = json.loads(content)
+            return json.loads(content)
         except ValueError as unreadable:
             raise ServerFailedError(f"{url} answered what is no JSON: {content[:200]!r}") from unreadable
-        if isinstance(reply, dict) and "error" in reply:  # their errors have status 200
-            raise ServerFailedError(f"{url}: {reply['error']}")
-        return reply
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:

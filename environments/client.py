@@ -29,6 +29,7 @@ from environments.errors import (
     ServerFailedError,
     SessionLostError,
     UnreachableError,
+    WrongWorldError,
     error_of_status,
 )
 from environments.http import FIRST_PAUSE_S, HttpClient, pause
@@ -45,6 +46,7 @@ __all__ = [
     "Session",
     "SessionLostError",
     "UnreachableError",
+    "WrongWorldError",
 ]
 
 log = logging.getLogger(__name__)
@@ -99,16 +101,18 @@ class Session:
 class EnvironmentClient:
     """Plays episodes on one or more servers of the same world. An async context manager, bound to the loop that enters it."""
 
-    def __init__(self, urls: Sequence[str], *, deadline_s: float = 60.0, connections: int = 256) -> None:
+    def __init__(self, urls: Sequence[str], *, expected: str = "", deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
             urls: Base URLs of servers of one world; a new session goes to the one with the most room left.
+            expected: `WorldInfo.identity` of the world: no session is opened of another one or of another version. Empty: of any.
             deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
             connections: Requests in flight at once; further calls wait for their turn.
         """
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
         self._replicas = [Replica(url.rstrip("/")) for url in urls]
+        self._expected = expected
         self._deadline_s = deadline_s
         self._connections = connections
         self._http: HttpClient | None = None
@@ -202,16 +206,22 @@ class EnvironmentClient:
         """The world that all the servers host.
 
         Raises:
-            EnvironmentCallError: A server does not answer; RefusedError: they host different worlds or versions.
+            EnvironmentCallError: A server does not answer; WrongWorldError: they host different worlds or versions.
+        """
+        (first, told), *others = (await self.worlds()).items()
+        for url, world in others:
+            if world.identity != told.identity:
+                raise WrongWorldError(f"{url} hosts {world.identity}, but {first} hosts {told.identity}: all must host the same")
+        return told
+
+    async def worlds(self) -> dict[str, WorldInfo]:
+        """The world that each server hosts, by URL.
+
+        Raises:
+            EnvironmentCallError: A server does not answer.
         """
         worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
-        for replica, world in zip(self._replicas, worlds, strict=True):
-            if (world.name, world.version) != (worlds[0].name, worlds[0].version):
-                raise RefusedError(
-                    f"{replica.url} hosts {world.name} {world.version}, but {self._replicas[0].url} hosts "
-                    f"{worlds[0].name} {worlds[0].version}: all URLs must be servers of one world"
-                )
-        return worlds[0]
+        return {replica.url: world for replica, world in zip(self._replicas, worlds, strict=True)}
 
     async def tasks(self, name: str) -> list[int]:
         """The task indices of a split or of another named list, in their fixed order.
@@ -244,6 +254,11 @@ class EnvironmentClient:
             reply = await self._perform(choose, "create", CreateItem(index, lease_s), deadline_s)
             if reply.session is None or reply.observation is None:
                 raise ServerFailedError(f"{asked[-1].url} answered create without a session and an observation: {reply}")
+        except RefusedError as refused:  # perhaps because it is another world, which has no such task
+            asked[-1].sessions -= 1
+            if self._expected:
+                self._check(asked[-1], (await self._read(asked[-1], "/v1/world", WorldInfo)).identity)
+            raise refused
         except BaseException:
             asked[-1].sessions -= 1
             raise
@@ -252,7 +267,19 @@ class EnvironmentClient:
             asked[-1].batcher = RequestBatcher(partial(self._ask, asked[-1]))
         session = Session(reply.session, index, asked[-1], state_key=reply.state_key)
         self._sessions[session.id] = session
+        try:
+            self._check(asked[-1], reply.world or "a world that it does not name")
+        except WrongWorldError:
+            await self.close(session)
+            raise
         return session, reply.observation
+
+    def _check(self, replica: Replica, hosted: str) -> None:
+        if self._expected and hosted != self._expected:
+            raise WrongWorldError(
+                f"{replica.url} hosts {hosted}, but {self._expected} is being played: the server was replaced by another. Start "
+                "the right one there"
+            )
 
     async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
         try:

@@ -35,6 +35,10 @@ class RefusedError(EnvironmentCallError):
     """The server understood and refused: a wrong task index, a wrong turn, an action after the episode's end. A bug here."""
 
 
+class WrongWorldError(EnvironmentCallError):
+    """A server hosts another world, or another version of it, than is to be played. Trying again is no use: someone must mend it."""
+
+
 class BusyError(EnvironmentCallError):
     """The servers had no session to spare until the deadline."""
 

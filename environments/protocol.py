@@ -94,6 +94,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
     error: Error | None = None
     number: int | None = None
     """create in the AgentGym dialect: the session's integer id."""
+    world: str | None = None
+    """create: name and version of the world, see `WorldInfo.identity`."""
     batchable: bool = False
     """create: whether an answer takes so little that sessions can share a request: none waits for a slow one."""
 
@@ -108,6 +110,11 @@ class Replies(msgspec.Struct, omit_defaults=True):
 
     items: list[Reply] = []
     error: Error | None = None
+
+
+def identity(name: str, version: str) -> str:
+    """A world's name and version in one text."""
+    return f"{name} {version}"
 
 
 class Health(msgspec.Struct):
@@ -136,12 +143,23 @@ class WorldInfo(msgspec.Struct):
         version: Changes whenever the same task index would mean another task.
         instruction: What an agent is told before its first observation.
         tasks: Number of tasks by split.
+        entry: The world's class, as "module:Class".
+        rules: Whose rules it is played by.
+        success_score: The score from which an episode that the world ended is a success.
     """
 
     name: str
     version: str
     instruction: str
     tasks: dict[str, int]
+    entry: str = ""
+    rules: str = "ours"
+    success_score: float = 1.0
+
+    @property
+    def identity(self) -> str:
+        """Name and version: what tells this world from every other."""
+        return identity(self.name, self.version)
 
 
 class TaskList(msgspec.Struct, omit_defaults=True):

@@ -6,17 +6,20 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
-from environments.registry import check_task_list
+from configs.task_selection import TaskSelection
+from environments.environment import UnknownWorldError
+from environments.registry import check_task_list, entry_of
 
 
 def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
     """Checks the names in a recipe.
 
     Raises:
-        RecipeError: A name of a task list or a model's folder is wrong; the message says which there are.
+        RecipeError: A name of a world, of a task list or of a model's folder is wrong; the message says which there are.
     """
     policy, world = experiment.policy, experiment.environment
-    lists = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
+    check_world("environment.name", world.name)
+    lists: dict[str, TaskSelection] = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
     if policy.model == "starter":
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:
@@ -24,12 +27,24 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     check_task_lists(world.name, lists, infrastructure)
 
 
-def check_task_lists(world: str, lists: dict[str, str], infrastructure: InfraSettings) -> None:
+def check_world(field: str, world: str) -> None:
+    """Looks a world's name up.
+
+    Raises:
+        RecipeError: No world has it; the message names the nearest one.
+    """
+    try:
+        entry_of(world)
+    except UnknownWorldError as unknown:
+        raise RecipeError(f"{field}: {unknown}") from None
+
+
+def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure: InfraSettings) -> None:
     """Looks task lists up in what the world's package says of itself; servers that run elsewhere are asked later, by who needs them.
 
     Args:
         world: Its name.
-        lists: Where a list is named, e.g. "evaluation.tasks", to its name.
+        lists: Where tasks are named, e.g. "evaluation.tasks", to the list's name; given indices are left to the servers.
         infrastructure: Says whether the world is served elsewhere.
 
     Raises:
@@ -38,6 +53,8 @@ def check_task_lists(world: str, lists: dict[str, str], infrastructure: InfraSet
     if infrastructure.environment_urls:
         return
     for field, name in lists.items():
+        if not isinstance(name, str):
+            continue
         try:
             check_task_list(world, name)
         except KeyError as problem:

@@ -31,7 +31,9 @@ from prefect.artifacts import create_markdown_artifact
 
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
-from environments.client import EnvironmentClient
+from configs.task_selection import selection_name
+from environments.door import check_same, enter, task_indices
+from environments.protocol import WorldInfo
 from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
 from flows.run_names import named_by
@@ -48,7 +50,7 @@ def described(parameters: Mapping[str, Any]) -> str:
     """The name of the flow run of a collection, e.g. "textcraft wood-test by step-000040"."""
     collection: Collection = parameters["collection"]
     source = collection.source
-    return f"{collection.environment} {collection.tasks} by {Path(source.model).name if source.model else source.kind}"
+    return f"{collection.environment.name} {selection_name(collection.tasks)} by {Path(source.model).name if source.model else source.kind}"
 
 
 @flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))
@@ -72,14 +74,16 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         if not infrastructure.environment_urls:
             servers = stack.enter_context(
                 environment_replicas(
-                    collection.environment,
+                    collection.environment.name,
                     infrastructure.environment_servers,
+                    rules=collection.environment.rules,
                     backend="container" if infrastructure.environment_backend == "container" else "local",
                     image=infrastructure.environment_image,
                 )
             )
         urls = servers.urls if servers else tuple(infrastructure.environment_urls)
-        instruction, tasks = asyncio.run(ask(urls, collection.tasks))
+        world, tasks = asyncio.run(ask(urls, collection))
+        check_same(folder / "world", world.identity, "collection")
         requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
         missing = sum(not writer.has(request.group, request.member) for request in requests)
         tally = Tally(len(requests), len(requests) - missing)
@@ -87,7 +91,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
             agent = stack.enter_context(
                 open_agent(
                     collection,
-                    instruction,
+                    world,
                     gpu_memory_fraction=infrastructure.engine_memory_fraction,
                     cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
                 )
@@ -99,7 +103,17 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     servers.check()
 
             with tally:
-                collect_to_disk(collection, requests, agent, urls, writer, finished=tally.add, check=check)
+                collect_to_disk(
+                    collection,
+                    requests,
+                    agent,
+                    urls,
+                    writer,
+                    identity=world.identity if world.version else "",
+                    success_score=world.success_score,
+                    finished=tally.add,
+                    check=check,
+                )
             if isinstance(agent, TokenAgent):
                 tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
     create_markdown_artifact(f"`{folder}`: {tally.summary()}", key="collection", description=str(folder))
@@ -163,10 +177,10 @@ class Tally:
         return self.tokens / max(1e-9, time.perf_counter() - self._began)
 
 
-async def ask(urls: tuple[str, ...], tasks: str) -> tuple[str, list[int]]:
-    """The world's instruction, and the tasks of a list."""
-    async with EnvironmentClient(urls) as client:
-        return (await client.world()).instruction, await client.tasks(tasks)
+async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:
+    """What is played, and the tasks."""
+    world = await enter(urls, collection.environment)
+    return world, await task_indices(urls, collection.environment, collection.tasks, "tasks")
 
 
 def identity(collection: Collection) -> dict[str, Any]:
@@ -181,7 +195,7 @@ def identity(collection: Collection) -> dict[str, Any]:
 def name_of(collection: Collection, settings: dict[str, Any]) -> str:
     """Name of a collection's folder."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{collection.environment}-{collection.source.kind}-{digest}"
+    return f"{collection.environment.name.replace(':', '.')}-{collection.source.kind}-{digest}"
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
 from configs.collection import Collection
-from configs.experiment import EnvironmentName, Experiment
+from configs.experiment import Experiment
 from configs.infrastructure import SettingsError, infra_settings
 from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
-from flows.checks import check_policy, check_task_lists
+from flows.checks import check_policy, check_task_lists, check_world
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
@@ -24,8 +24,9 @@ EXAMPLES = """examples:
 
 A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, horizon and temperature are those of its run's
 evaluations unless they are given here. `python -m environments tasks WORLD` prints the task lists.
-Any field of the recipe's rollout part can be set, e.g. --rollout.in_flight 64; configs/experiment.py describes them. Environment
-servers are started for the collection, or named by AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
+Any field of the recipe's parts rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym;
+configs/experiment.py and configs/environment.py describe them. Environment servers are started for the collection, or named by
+AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
 
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
@@ -37,7 +38,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("environment", choices=get_args(EnvironmentName), help="the world")
+    parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
     who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
@@ -54,7 +55,12 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="with --model (default: the checkpoint's, else bfloat16)"
     )
-    parser.add_argument("--tasks", default="train", help="task list to play (default: %(default)s)")
+    parser.add_argument(
+        "--conversation-start",
+        metavar="START",
+        help="system, agentgym, or a JSON file of messages (default: the checkpoint's, else system)",
+    )
+    parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N of them")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
     parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
@@ -67,13 +73,14 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     kind = "model" if parsed.model else "vllm" if parsed.vllm else "openai" if parsed.openai else "oracle"
     try:
         overrides = parse_overrides(rest)
-        if strange := [name for name in overrides if not name.startswith("rollout.")]:
+        if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
             raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
+        check_world("the world", parsed.environment)
         if parsed.model:
             check_policy("--model", parsed.model)
         trained_by = recipe_of(parsed.model) if parsed.model else None
         given = {
-            "environment": parsed.environment,
+            "environment": {"name": parsed.environment} | _below("environment", overrides),
             "source": {
                 "kind": kind,
                 "model": parsed.model or parsed.endpoint_model,
@@ -81,6 +88,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
                 "tokenizer": parsed.tokenizer,
                 "action_format": parsed.action_format,
                 "instruction": parsed.instruction,
+                "conversation_start": parsed.conversation_start,
                 "dtype": parsed.dtype,
             },
             "tasks": parsed.tasks,
@@ -89,10 +97,10 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
             "horizon": parsed.horizon,
             "temperature": parsed.temperature,
             "seed": parsed.seed,
-            "rollout": {name.removeprefix("rollout."): value for name, value in overrides.items()},
+            "rollout": _below("rollout", overrides),
         }
         collection = Collection.model_validate(_merged(_defaults(trained_by), given))
-        check_task_lists(parsed.environment, {"--tasks": parsed.tasks}, infra_settings())
+        check_task_lists(parsed.environment, {"--tasks": collection.tasks}, infra_settings())
     except (ModelError, RecipeError, SettingsError) as problem:
         parser.error(str(problem))
     except ValidationError as problem:
@@ -108,7 +116,7 @@ def _defaults(trained_by: Experiment | None) -> dict[str, Any]:
         return {}
     policy, evaluation = trained_by.policy, trained_by.evaluation
     return {
-        "source": {"action_format": policy.action_format, "instruction": policy.instruction, "dtype": policy.dtype},
+        "source": {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")},
         "horizon": evaluation.horizon,
         "temperature": evaluation.temperature,
         "rollout": trained_by.rollout.model_dump(),
@@ -131,3 +139,8 @@ def _said(trained_by: Experiment) -> str:
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
     values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
     return ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
+
+
+def _below(part: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides of one part, without its name."""
+    return {name.removeprefix(f"{part}."): value for name, value in overrides.items() if name.startswith(f"{part}.")}

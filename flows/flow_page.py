@@ -13,6 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 from prefect.utilities.urls import url_for
 
+from configs.task_selection import selection_name
 from tasks.provision.services import addresses
 from tasks.tracking.mlflow_page import run_link
 
@@ -68,10 +69,11 @@ def flow_run_link(runs: Path) -> str | None:
 def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:
     """What MLflow's page of the run says in words, with the way back to Prefect; as MLflow's tags."""
     page = flow_run_link(runs)
+    world, evaluation = experiment.environment, experiment.evaluation
     lines = [
-        f"**{experiment.algorithm.name}** in **{experiment.environment.name}**: learns from `{experiment.environment.train_tasks}`, "
+        f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
         f"{experiment.algorithm.steps} steps under a {experiment.curriculum.kind} horizon, and is measured on "
-        f"`{experiment.evaluation.tasks}` before, between and after.",
+        f"`{selection_name(evaluation.tasks)}`.",
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`; the same recipe continues it: `{folder / 'recipe.yaml'}`.",
         f"Flow run in Prefect: [{page}]({page})" if page else "Flow run in Prefect: `make up` shows it.",
     ]

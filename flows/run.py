@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from environments.client import EnvironmentClient
+from configs.task_selection import selection_name
+from environments.door import check_same, enter, task_indices, task_tags
 from flows.flow_page import description_tags, flow_log, link_to_mlflow
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
@@ -112,14 +113,16 @@ class TaskLists:
 
     Attributes:
         instruction: What the agent is told first.
-        version: The world's.
+        identity: Name and version of the world; only the name where the servers tell no version.
+        success_score: The score from which an episode is a success.
         train: Task indices to learn from.
         evaluation: Task indices to measure on.
         tags: Task index to a tag, such as "depth 2", by which success is broken down; not every world has tags.
     """
 
     instruction: str
-    version: str
+    identity: str
+    success_score: float
     train: list[int]
     evaluation: list[int]
     tags: dict[int, str]
@@ -128,8 +131,8 @@ class TaskLists:
         """The lists as MLflow's datasets."""
         world = experiment.environment.name
         return [
-            TaskListEntry.of(world, self.version, str(experiment.environment.train_tasks), "training", self.train),
-            TaskListEntry.of(world, self.version, str(experiment.evaluation.tasks), "evaluation", self.evaluation),
+            TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
+            TaskListEntry.of(world, self.identity, selection_name(experiment.evaluation.tasks), "evaluation", self.evaluation),
         ]
 
 
@@ -171,6 +174,7 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     servers = environment_replicas(
         run.experiment.environment.name,
         infrastructure.environment_servers,
+        rules=run.experiment.environment.rules,
         backend="container" if infrastructure.environment_backend == "container" else "local",
         image=infrastructure.environment_image,
     )
@@ -182,24 +186,37 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
         servers.close()
 
 
-def task_lists(experiment: Experiment, urls: tuple[str, ...]) -> TaskLists:
-    """Asks the environment servers for the run's tasks."""
+def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
+    """Asks the environment servers for the run's tasks.
+
+    Raises:
+        EnvironmentCallError: A server does not answer; WrongWorldError: one hosts something else than the recipe names, or than the run was
+            begun on.
+    """
+    experiment, urls = run.experiment, environment_urls(run, servers)
 
     async def ask() -> TaskLists:
-        async with EnvironmentClient(urls) as client:
-            world = await client.world()
-            train = await client.tasks(experiment.environment.train_tasks)
-            evaluation = await client.tasks(experiment.evaluation.tasks)
-            tags = await client.tags(experiment.evaluation.tasks)
+        environment, evaluation = experiment.environment, experiment.evaluation
+        world = await enter(urls, environment)
+        check_same(run.folder.path / "world", world.identity, "run")
+        train = await task_indices(urls, environment, environment.train_tasks, "environment.train_tasks")
+        held_out = await task_indices(urls, environment, evaluation.tasks, "evaluation.tasks")
+        tags = await task_tags(urls, evaluation.tasks)
         return TaskLists(
             world.instruction,
-            world.version,
-            train[: experiment.environment.n_train_tasks],
-            evaluation[: experiment.evaluation.n_tasks],
+            world.identity,
+            world.success_score,
+            train[: environment.n_train_tasks],
+            held_out[: evaluation.n_tasks],
             tags,
         )
 
     return asyncio.run(ask())
+
+
+def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
+    """Addresses of the run's environment servers: its own, or those of the settings."""
+    return servers.urls if servers else tuple(run.infrastructure.environment_urls)
 
 
 @contextmanager
@@ -243,7 +260,9 @@ def trainer_process(
             fingerprint=run.folder.fingerprint,
             policy=policy,
             folder=run.folder.path,
-            environment_urls=list(servers.urls if servers else infrastructure.environment_urls),
+            environment_urls=list(environment_urls(run, servers)),
+            environment_identity=tasks.identity if run.experiment.environment.dialect == "ours" else "",
+            success_score=tasks.success_score,
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
             train_tasks=tasks.train,
             phase_ends=[phase.end_step for phase in schedule],

@@ -115,7 +115,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
         return
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
-        tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+        tasks = task_lists(run, servers)
         run.tracker.log_task_lists(run.mlflow_run, tasks.entries(run.experiment))
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
@@ -160,7 +160,7 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> N
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
         policy = prepare_policy(run)
         with environment_servers(run) as servers:
-            tasks = task_lists(run.experiment, servers.urls if servers else tuple(run.infrastructure.environment_urls))
+            tasks = task_lists(run, servers)
             with trainer_process(run, policy, tasks, servers, schedule) as trainer:
                 measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step))
     run.folder.mark_done(COLLAPSED)

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from environments.environment import AwaitedEnvironment, Environment, EpisodeOverError, Step, TaskIndexError, World, WorldError
-from environments.protocol import Error, Reply
+from environments.protocol import Error, Reply, identity
 from environments.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Sessions:
         secret: bytes | None = None,
     ) -> None:
         self.world = world
+        self._identity = identity(world.name, world.version)
         self.metrics = metrics
         self.limit = limit
         self.default_lease_s = default_lease_s
@@ -266,7 +267,9 @@ class Sessions:
         self.metrics.sessions.labels("created").inc()
         batchable = not getattr(self.world, "blocking", False)
         free = (self.limit - self._count) * self._workers  # the other workers are taken to be as full as this one
-        return session, Reply(200, session.id, session.lease_s, free, number=number if numbered else None, batchable=batchable)
+        reply = Reply(200, session.id, session.lease_s, free, world=self._identity, batchable=batchable)
+        reply.number = number if numbered else None
+        return session, reply
 
     def _opened(self, session: Session, reply: Reply) -> Reply:
         if session.last is not None:

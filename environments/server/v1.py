@@ -72,7 +72,15 @@ def _judge(replies: list[Reply]) -> tuple[int, Replies]:
 def routes(world: World) -> list[Route]:
     """What describes the world and the dialect."""
     tasks = {split: list(world.tasks(split)) for split in SPLITS}
-    info = WorldInfo(world.name, world.version, world.instruction, {split: len(indices) for split, indices in tasks.items()})
+    info = WorldInfo(
+        world.name,
+        world.version,
+        world.instruction,
+        {split: len(indices) for split, indices in tasks.items()},
+        entry=f"{type(world).__module__}:{type(world).__qualname__}",
+        rules=getattr(world, "rules", "ours"),
+        success_score=getattr(world, "success_score", 1.0),
+    )
     openapi = document(world, ITEMS)
 
     async def describe(_: Request) -> Response:

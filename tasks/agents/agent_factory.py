@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from configs.collection import Collection, Source
+from environments.errors import WrongWorldError
+from environments.protocol import WorldInfo
 from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
@@ -13,25 +15,32 @@ from tasks.inference.event_loop import in_event_loop
 
 
 @contextmanager
-def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Agent]:
+def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Agent]:
     """The agent of a collection, ready to play while the block lasts.
 
     Args:
         collection: What is collected.
-        instruction: What the environment tells an agent first.
+        world: What the servers host.
         gpu_memory_fraction: Share of the GPU's memory for vLLM in this process.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
 
     Raises:
         EngineError: The engine could not start, or an endpoint does not answer as it should.
         OSError: A model or tokenizer is not to be had.
+        WrongWorldError: The oracle knows another version of the world than the servers host.
     """
-    source, told = collection.source, instruction if collection.source.instruction else None
+    source, told = collection.source, world.instruction if collection.source.instruction else None
     if source.kind == "oracle":
         from environments.registry import load_world
         from tasks.agents.oracle_agent import OracleAgent
 
-        yield OracleAgent(load_world(collection.environment), source.action_format, _chat_format(source, source.tokenizer, told))
+        known = load_world(collection.environment.name, collection.environment.rules)
+        if world.version not in ("", known.version):
+            raise WrongWorldError(
+                f"the servers host {world.identity}, but the oracle, which plays in this process, knows {known.version}: use servers of "
+                "the same version"
+            )
+        yield OracleAgent(known, source.action_format, _chat_format(source, source.tokenizer, told))
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent
@@ -42,6 +51,7 @@ def open_agent(collection: Collection, instruction: str, *, gpu_memory_fraction:
             source.model,
             action_format=source.action_format,
             instruction=told,
+            conversation_start=source.conversation_start,
             chat_format=_chat_format(source, source.tokenizer, told),
         )
         try:
@@ -75,4 +85,6 @@ def _chat_format(source: Source, tokenizer: str | None, instruction: str | None)
         return None
     from transformers import AutoTokenizer
 
-    return ChatFormat(AutoTokenizer.from_pretrained(tokenizer), source.action_format, instruction)
+    return ChatFormat(
+        AutoTokenizer.from_pretrained(tokenizer), source.action_format, instruction, conversation_start=source.conversation_start
+    )

@@ -12,8 +12,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from configs.conversation_start import ConversationStart
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, react_instruction
+from tasks.agents.chat_format import ChatFormat, opening_messages, react_instruction
 from tasks.agents.retokenisation import ActionFormat, Retokenisation
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
@@ -29,21 +30,31 @@ class ChatAgent:
     version = 0
 
     def __init__(
-        self, url: str, model: str, *, action_format: ActionFormat, instruction: str | None, chat_format: ChatFormat | None = None
+        self,
+        url: str,
+        model: str,
+        *,
+        action_format: ActionFormat,
+        instruction: str | None,
+        conversation_start: ConversationStart = "system",
+        chat_format: ChatFormat | None = None,
     ) -> None:
         """
         Args:
             url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
             model: The endpoint's name of the model.
             action_format: ActionFormat of a message.
-            instruction: What the agent is told first, in a system message.
+            instruction: What the agent is told first.
+            conversation_start: In whose name; see `configs.conversation_start`.
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
         self.name = f"{model} at {url}"
         self.url = f"{url.rstrip('/')}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
-        self.instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        told = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        fixed = opening_messages(conversation_start, told)
+        self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
         self.chat_format = chat_format
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
@@ -110,8 +121,7 @@ class ChatConversation:
         self._seed = seed
         self._budgets = budgets
         self._retokenisation = retokenisation
-        instruction = [{"role": "system", "content": agent.instruction}] if agent.instruction else []
-        self._messages = [*instruction, {"role": "user", "content": observation}]
+        self._messages = [*agent.opening, {"role": "user", "content": observation}]
 
     async def act(self, turn: int) -> Message:
         """The endpoint's next message; see `Conversation.act`."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
 
+from configs.conversation_start import ConversationStart
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -27,6 +29,9 @@ Action:
 one single action
 
 Write "Action:" once in a message. Only the line that follows it is performed."""
+
+CONSENT = "I understand. I will follow these instructions."
+"""How the assistant answers the instruction where a conversation starts as AgentGym's do."""
 
 # Stand-ins for texts of which the place in a rendered conversation is looked up. Nothing that a template trims or parses.
 _INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecondzQ", "QzThirdzQ"
@@ -80,6 +85,20 @@ def read_action(text: str, action_format: Literal["react", "bare"]) -> str:
     return text.strip() if action_format == "bare" else react_action(text)
 
 
+def opening_messages(start: ConversationStart, instruction: str | None) -> list[Message] | None:
+    """The messages before the first observation; None where the instruction goes wherever the chat template can carry it.
+
+    Args:
+        start: How conversations begin.
+        instruction: What the agent is told, the form of a message included; None for nothing.
+    """
+    if not isinstance(start, str):
+        return [{"role": message.role, "content": message.content} for message in start]
+    if start == "system":
+        return None
+    return [{"role": "user", "content": instruction}, {"role": "assistant", "content": CONSENT}] if instruction else []
+
+
 class ChatFormat:
     """The turns of one policy in the words of its chat template.
 
@@ -94,6 +113,7 @@ class ChatFormat:
         action_format: Literal["react", "bare"],
         instruction: str | None,
         extra_stop_tokens: Iterable[int] = (),
+        conversation_start: ConversationStart = "system",
     ) -> None:
         """Derives the form of a turn from the chat template and checks it.
 
@@ -102,6 +122,7 @@ class ChatFormat:
             action_format: "react" = free thought, then "Action: ..."; "bare" = the message is the action.
             instruction: What the agent is told before its first observation; for "react" the form of a message is added to it.
                 None leaves both out.
+            conversation_start: In whose name; see `configs.conversation_start`.
             extra_stop_tokens: More ids that end a message, e.g. those of the model's generation config.
 
         Raises:
@@ -110,6 +131,9 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._action_format = action_format
         self._instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        self._fixed = opening_messages(conversation_start, self._instruction)
+        if self._fixed is not None:
+            self._instruction = None
         if not tokenizer.chat_template:
             raise ChatTemplateError(
                 f"policy.model: the tokenizer {tokenizer.name_or_path!r} has no chat template; "
@@ -187,6 +211,8 @@ class ChatFormat:
         return read_action(text, self._action_format)
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
+        if self._fixed is not None:
+            return [*self._fixed, {"role": "user", "content": observation}]
         if instruction is None:
             return [{"role": "user", "content": observation}]
         if self.system_role:

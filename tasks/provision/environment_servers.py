@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from configs.rules import Rules
 from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
@@ -19,6 +20,7 @@ def environment_replicas(
     world: str,
     replicas: int = 1,
     *,
+    rules: Rules = "ours",
     workers: int = 1,
     backend: Backend = "auto",
     image: str | None = None,
@@ -30,6 +32,7 @@ def environment_replicas(
     Args:
         world: The world's name, e.g. "textcraft".
         replicas: Servers, each with its own port.
+        rules: Under which rules the world is played.
         workers: Processes per server.
         backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
         image: The container image of an environment server, listening on port 8000.
@@ -44,7 +47,7 @@ def environment_replicas(
         assert image is not None
         containers = [ContainerServer(f"{world}-{number}", image, start_deadline_s=start_deadline_s) for number in range(replicas)]
         return ReplicaSet(containers, state_dir=state_dir)
-    serve = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", "--workers", str(workers)]
+    serve = [sys.executable, "-m", "environments", "serve", world, "--rules", rules, "--port", "{port}", "--workers", str(workers)]
     return local_replicas(world, [serve] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)
 
 

@@ -19,6 +19,8 @@ def collect_to_disk(
     urls: Sequence[str],
     writer: ResumableTrajectoryWriter,
     *,
+    identity: str = "",
+    success_score: float = 1.0,
     finished: Callable[[Trajectory], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
@@ -30,13 +32,23 @@ def collect_to_disk(
         agent: Who plays.
         urls: Environment servers.
         writer: Where trajectories go.
+        identity: `WorldInfo.identity` of the world that the servers must host; empty: any.
+        success_score: The score from which an episode is a success.
         finished: Called with each trajectory.
         check: Called about twice a second; raises when the environment servers are gone for good.
     """
     missing = [request for request in requests if not writer.has(request.group, request.member)]
     batch = Batch("collection", missing, RolloutSettings(collection.horizon, collection.temperature))
     try:
-        with Collector(collection.environment, urls, agent, collection.rollout) as collector:
+        with Collector(
+            collection.environment.name,
+            urls,
+            agent,
+            collection.rollout,
+            dialect=collection.environment.dialect,
+            identity=identity,
+            success_score=success_score,
+        ) as collector:
             for trajectory in collector.stream(batch, check):
                 writer.add(trajectory)
                 finished(trajectory)

@@ -18,7 +18,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentClient
+from configs.rules import Dialect
+from environments.door import EpisodeClient, open_client
 from tasks.agents.agent import Agent
 from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
@@ -54,20 +55,34 @@ class Collector:
         concurrency: How many episodes may run at once.
     """
 
-    def __init__(self, environment: str, urls: Sequence[str], agent: Agent, rollout: Rollout) -> None:
+    def __init__(
+        self,
+        environment: str,
+        urls: Sequence[str],
+        agent: Agent,
+        rollout: Rollout,
+        *,
+        dialect: Dialect = "ours",
+        identity: str = "",
+        success_score: float = 1.0,
+    ) -> None:
         """
         Args:
             environment: Name of the world, for the records.
             urls: Addresses of its servers.
             agent: Who plays. One that is not out of process generates nothing between two calls of `collect`.
             rollout: Budgets, deadlines, bounds.
+            dialect: What the servers speak.
+            identity: `WorldInfo.identity` of the world that they must host; empty: any.
+            success_score: The score from which an episode that the world ended is a success.
         """
+        self._dialect, self._identity, self._success_score = dialect, identity, success_score
         self._environment, self._urls, self._agent, self._rollout = environment, tuple(urls), agent, rollout
         self.concurrency = ConcurrencyLimit(rollout.max_concurrent_episodes, rollout.trajectory_tokens, lambda: agent.kv_cache_tokens)
         self._pause = GenerationPause()
         self._under_way: dict[str, _BatchUnderWay] = {}
         self._dispatcher: asyncio.Task[None] | None = None
-        self._client: EnvironmentClient | None = None
+        self._client: EpisodeClient | None = None
 
     def __enter__(self) -> Collector:
         self._client = in_event_loop(self.client().__aenter__())
@@ -77,10 +92,17 @@ class Collector:
         """Cancels all episodes under way and closes their sessions."""
         in_event_loop(self._end())
 
-    def client(self) -> EnvironmentClient:
+    def client(self) -> EpisodeClient:
         """A client of the environment's servers, with a connection for each concurrent episode."""
         rollout = self._rollout
-        return EnvironmentClient(self._urls, deadline_s=rollout.turn_seconds, connections=rollout.max_concurrent_episodes)
+        return open_client(
+            self._urls,
+            self._environment,
+            self._dialect,
+            expected=self._identity,
+            deadline_s=rollout.turn_seconds,
+            connections=rollout.max_concurrent_episodes,
+        )
 
     def collect(self, batches: Sequence[Batch], progress: Progress | None = None) -> list[Trajectory]:
         """Plays the first batch to its end and returns its trajectories in the order of its requests.
@@ -188,7 +210,7 @@ class Collector:
         settings = under_way.batch.settings
         try:
             trajectory = await play_with_retries(
-                request, settings, self._rollout, self._environment, self._client, self._agent, self._pause
+                request, settings, self._rollout, self._environment, self._client, self._agent, self._pause, self._success_score
             )
         finally:
             self.concurrency.release()
@@ -209,7 +231,7 @@ class _BatchUnderWay:
     Attributes:
         batch: What is played.
         waiting: Its episodes that have not begun.
-        over: Done when all are finished, or with the exception of one: a bug, as faults are outcomes.
+        over: Done when all are finished, or with the exception of one: a bug or another world than is to be played; faults are outcomes.
     """
 
     def __init__(self, batch: Batch) -> None:

@@ -6,16 +6,23 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from configs.experiment import Rollout
-from environments.client import EnvironmentCallError, EnvironmentClient, Session
+from environments.door import EpisodeClient
+from environments.errors import EnvironmentCallError, WrongWorldError
 from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
-# Rewards are sums of floats; a score this close to 1 is the full score.
-FULL_SCORE = 1.0 - 1e-6
+# Rewards are sums of floats: a score this close below another counts as that.
+ROUNDING = 1e-6
+
+
+def is_success(score: float, success_score: float = 1.0) -> bool:
+    """Whether an episode that the world ended with this score is a success."""
+    return score >= success_score - ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,14 @@ async def play_with_retries(
     settings: RolloutSettings,
     rollout: Rollout,
     environment: str,
-    client: EnvironmentClient,
+    client: EpisodeClient,
     agent: Agent,
     pause: GenerationPause,
+    success_score: float = 1.0,
 ) -> Trajectory:
     """Plays an episode, and again with a fresh session and the same seed while it fails, up to `rollout.retries` times; see `play`."""
     for attempt in range(1, rollout.retries + 2):
-        trajectory = await play(request, settings, rollout, environment, client, agent, pause)
+        trajectory = await play(request, settings, rollout, environment, client, agent, pause, success_score)
         trajectory.attempts = attempt
         if trajectory.outcome is not Outcome.FAILED:
             break
@@ -71,9 +79,10 @@ async def play(
     settings: RolloutSettings,
     rollout: Rollout,
     environment: str,
-    client: EnvironmentClient,
+    client: EpisodeClient,
     agent: Agent,
     pause: GenerationPause,
+    success_score: float = 1.0,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
@@ -88,12 +97,18 @@ async def play(
         client: Where its servers are.
         agent: Who plays.
         pause: Holds up each message while generation is paused.
+        success_score: The score from which an episode that the world ended is a success.
+
+    Raises:
+        WrongWorldError: A server hosts something else than is to be played: no episode can be played until that is mended.
     """
     trajectory = not_played(request, settings, environment, agent, "")
     began = time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(trajectory, settings, rollout, client, agent, pause, deadline)
+            await _play(trajectory, settings, rollout, client, agent, pause, deadline, success_score)
+    except WrongWorldError:
+        raise
     except (EnvironmentCallError, EngineError) as fault:
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
@@ -122,10 +137,11 @@ async def _play(
     trajectory: Trajectory,
     settings: RolloutSettings,
     rollout: Rollout,
-    client: EnvironmentClient,
+    client: EpisodeClient,
     agent: Agent,
     pause: GenerationPause,
     deadline: asyncio.Timeout,
+    success_score: float,
 ) -> None:
     session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
     conversation: Conversation | None = None
@@ -146,7 +162,7 @@ async def _play(
             turn.generate_seconds = seconds
             trajectory.turns.append(turn)
             if done:
-                trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= FULL_SCORE else Outcome.FINISHED
+                trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, success_score) else Outcome.FINISHED
                 return
             if number + 1 < settings.horizon:
                 turn.observation_tokens = await conversation.observe(turn.observation)
@@ -185,7 +201,7 @@ async def _generate(number: int, rollout: Rollout, conversation: Conversation) -
     return message, time.perf_counter() - began
 
 
-async def _answer(message: Message, client: EnvironmentClient, session: Session) -> tuple[Turn, bool]:
+async def _answer(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
     """The turn that a message makes with its answer, and whether the world has ended the episode."""
     turn = Turn(
         tokens=message.tokens,

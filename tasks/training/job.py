@@ -25,6 +25,10 @@ class TrainerJob(Part):
     """The run's folder."""
     environment_urls: list[str]
     """Addresses of the environment servers."""
+    environment_identity: str = ""
+    """Name and version of the world that they host; empty: whatever they host."""
+    success_score: float = 1.0
+    """The score from which an episode is a success."""
     instruction: str | None
     """What the agent is told before its first observation."""
     train_tasks: list[int]

@@ -75,12 +75,20 @@ class Worker:
         )
         engine_started = time.perf_counter()
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
-        self.dialogue = ChatFormat(tokenizer, policy.action_format, job.instruction if policy.instruction else None)
+        self.dialogue = ChatFormat(
+            tokenizer,
+            policy.action_format,
+            job.instruction if policy.instruction else None,
+            conversation_start=policy.conversation_start,
+        )
         self.collector = Collector(
             self.experiment.environment.name,
             job.environment_urls,
             TokenAgent(self.engine, self.dialogue),
             self.experiment.rollout,
+            dialect=self.experiment.environment.dialect,
+            identity=job.environment_identity,
+            success_score=job.success_score,
         )
         imitates = self.experiment.algorithm.imitates
         self.imitation = ImitationBatches(self.experiment, job.train_tasks, job.folder, self._explore) if imitates else None

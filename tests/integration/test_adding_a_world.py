@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from configs.infrastructure import InfraSettings
+from configs.recipe import RecipeError, load_recipe
 from environments.client import EnvironmentClient, RefusedError
 from environments.environment import UnknownWorldError, World
 from environments.registry import WORLDS, load_world
+from flows.checks import check_experiment
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
 
@@ -115,3 +120,67 @@ def test_an_unknown_name_is_told_with_the_names_that_exist() -> None:
         load_world("chess")
     with pytest.raises(UnknownWorldError, match="no world is called 'textcarft'; did you mean 'textcraft'"):
         load_world("textcarft")
+
+
+PLAYED = """
+import asyncio
+from pathlib import Path
+from configs.infrastructure import infra_settings
+from configs.recipe import load_recipe
+from flows.checks import check_experiment
+from flows.collect import ask
+from flows.collect_arguments import collection_arguments
+from tasks.agents.agent_factory import open_agent
+from tasks.provision.environment_servers import environment_replicas
+from tasks.rollout.collector import Batch, Collector
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
+
+NAME = "{name}"
+fields = {{"environment.name": NAME, "environment.train_tasks": "train", "evaluation.tasks": "guessing-20"}}
+fields |= {{"policy.starter.tasks": "train"}}
+experiment = load_recipe("quickstart", fields)
+check_experiment(experiment, infra_settings())
+collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare", "--tasks", "guessing-20"])
+with environment_replicas(NAME, backend="local", state_dir=Path("{state}")) as servers:
+    world, tasks = asyncio.run(ask(servers.urls, collection))
+    with open_agent(collection, world) as agent:
+        with Collector(NAME, servers.urls, agent, collection.rollout, identity=world.identity) as collector:
+            requests = [RolloutRequest(task, task, 0, 0) for task in tasks]
+            played = collector.collect([Batch("all", requests, RolloutSettings(20, 1.0))])
+print(sorted((str(t.outcome), t.reward) for t in played)[0], len(played))
+"""
+
+
+def run_in(folder: Path, name: str, state: Path, **variables: str) -> str:
+    code = PLAYED.format(name=name, state=state)
+    environment = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip()
+
+
+def test_a_recipe_and_a_collection_name_a_world_that_lies_elsewhere_by_its_class(folder: Path, tmp_path: Path) -> None:
+    said = run_in(folder, "guessing.world:Guessing", tmp_path / "state", PYTHONPATH=f"{ROOT}:{folder}")
+    assert said == "('success', 1.0) 20"
+
+
+def test_a_folder_and_the_line_of_the_guide_are_all_that_a_recipe_needs(folder: Path, tmp_path: Path) -> None:
+    """In a copy of the project, to which nothing else is done."""
+    copy = tmp_path / "copy"
+    for package in ("configs", "environments", "tasks", "flows"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(folder / "guessing", copy / "environments" / "guessing")
+    [line] = re.findall(r'^    "guessing": ".*",$', GUIDE, re.MULTILINE)
+    registry = copy / "environments" / "registry.py"
+    text = registry.read_text(encoding="utf-8")
+    registry.write_text(text.replace('    "sciworld":', f'{line}\n    "sciworld":'), encoding="utf-8")
+    assert run_in(copy, "guessing", tmp_path / "state", PYTHONPATH=str(copy)) == "('success', 1.0) 20"
+
+
+def test_a_name_spelt_wrong_in_a_recipe_is_refused_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"environment\.name: no world is called 'textcarft'; did you mean 'textcraft'"):
+        check_experiment(load_recipe("quickstart", {"environment.name": "textcarft"}), InfraSettings())
+    with pytest.raises(RecipeError, match="'textcarft'"):
+        check_experiment(
+            load_recipe("quickstart", {"environment.name": "textcarft"}), InfraSettings(environment_urls=["http://127.0.0.1:1"])
+        )

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from environments.agentgym_client import WIRES, AgentGymClient
-from environments.errors import EnvironmentCallError, RefusedError, ServerFailedError, SessionLostError, UnreachableError
+from environments.agentgym_client import AgentGymClient
+from environments.agentgym_wires import WIRES
+from environments.errors import EnvironmentCallError, RefusedError, ServerFailedError, SessionLostError, UnreachableError, WrongWorldError
 
 
 def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) -> None:
     async def play() -> None:
-        async with AgentGymClient(counting_server, "textcraft") as client:
+        async with AgentGymClient([counting_server], "textcraft") as client:
             session, observation = await client.start(5)
             assert observation == "Goal: 5."
             assert (await client.step(session, "add 2")).observation == "Count: 2"
@@ -28,7 +29,7 @@ def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) 
 
 
 @asynccontextmanager
-async def scripted(**replies: list[Any]) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
+async def scripted(greeting: str = WIRES["textcraft"].greeting, **replies: list[Any]) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
     """A server that gives out prepared replies by operation and keeps what it was asked; an exception drops the connection."""
     asked: list[tuple[str, Any]] = []
 
@@ -42,7 +43,11 @@ async def scripted(**replies: list[Any]) -> AsyncIterator[tuple[str, list[tuple[
             return web.Response()
         return web.json_response(reply)
 
+    async def greet(_: web.Request) -> web.Response:
+        return web.json_response(greeting)
+
     app = web.Application()
+    app.router.add_get("/", greet)
     app.router.add_post("/{operation}", handle)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -75,7 +80,7 @@ SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]
             {"observation": "c", "reward": -100, "score": -100, "done": True},
         ],
         {"data_idx": 7, "id": 3},
-        [("a", 0.25, False), ("b", 0.0, False), ("c", -0.25, True)],
+        [("a", 0.25, False), ("b", 0.0, False), ("c", -1.25, True)],  # a failed task is worth -1 in all
     ),
     "searchqa": (
         0,
@@ -102,7 +107,10 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
     created, begun, stepped, reset_body, expected = SCRIPTS[world]
 
     async def play() -> None:
-        async with scripted(create=[created], reset=[begun], step=list(stepped)) as (url, asked), AgentGymClient(url, world) as client:
+        async with (
+            scripted(WIRES[world].greeting, create=[created], reset=[begun], step=list(stepped), close=[True]) as (url, asked),
+            AgentGymClient([url], world) as client,
+        ):
             session, observation = await client.start(7)
             assert observation == ("Boil.\nfirst" if world == "sciworld" else "first")
             assert asked[1] == ("reset", reset_body)
@@ -115,7 +123,7 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
 
 def test_their_errors_with_status_200_are_faults() -> None:
     async def play() -> None:
-        async with scripted(create=[{"error": "no memory"}]) as (url, _), AgentGymClient(url, "textcraft") as client:
+        async with scripted(create=[{"error": "no memory"}]) as (url, _), AgentGymClient([url], "textcraft") as client:
             with pytest.raises(ServerFailedError, match="no memory"):
                 await client.start(0)
 
@@ -127,8 +135,8 @@ def test_a_failed_reset_of_webarena_is_a_fault_and_the_session_is_closed() -> No
 
     async def play() -> None:
         async with (
-            scripted(create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (url, asked),
-            AgentGymClient(url, "webarena") as client,
+            scripted("ok", create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (url, asked),
+            AgentGymClient([url], "webarena") as client,
         ):
             with pytest.raises(ServerFailedError):
                 await client.start(0)
@@ -142,7 +150,10 @@ def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 
     async def play() -> None:
-        async with scripted(create=[{"id": 0}], reset=[begun], step=[reply]) as (url, _), AgentGymClient(url, "textcraft") as client:
+        async with (
+            scripted(create=[{"id": 0}], reset=[begun], step=[reply], close=[True]) as (url, _),
+            AgentGymClient([url], "textcraft") as client,
+        ):
             session, _ = await client.start(0)
             with pytest.raises(ServerFailedError):
                 await client.step(session, "inventory")
@@ -155,8 +166,8 @@ def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
 
     async def play() -> None:
         async with (
-            scripted(create=[{"id": 0}], reset=[begun], step=[ConnectionError(), {}]) as (url, asked),
-            AgentGymClient(url, "textcraft") as client,
+            scripted(create=[{"id": 0}], reset=[begun], step=[ConnectionError(), {}], close=[True]) as (url, asked),
+            AgentGymClient([url], "textcraft") as client,
         ):
             session, _ = await client.start(0)
             with pytest.raises(UnreachableError):
@@ -168,11 +179,64 @@ def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
 
 def test_a_wrong_url_and_a_wrong_world_are_told() -> None:
     async def ask() -> EnvironmentCallError:
-        async with AgentGymClient("nowhere", "textcraft") as client:
+        async with AgentGymClient(["nowhere"], "textcraft") as client:
             with pytest.raises(RefusedError) as told:
                 await client.start(0)
             return told.value
 
     assert "not a URL" in str(asyncio.run(ask()))
     with pytest.raises(ValueError, match=", ".join(WIRES)):
-        AgentGymClient("http://127.0.0.1:1", "chess")
+        AgentGymClient(["http://127.0.0.1:1"], "chess")
+
+
+def test_an_action_goes_out_as_agentgyms_own_client_would_send_it() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+    stepped = {"observation": "a", "reward": 0, "done": False}
+
+    async def play() -> None:
+        async with (
+            scripted(create=[{"id": 0}], reset=[begun], step=[stepped], close=[True]) as (url, asked),
+            AgentGymClient([url], "textcraft") as client,
+        ):
+            session, _ = await client.start(0)
+            await client.step(session, "get  1 minecraft:oak_log.")
+            assert asked[-1] == ("step", {"action": "get 1 minecraftoaklog", "id": 0})
+
+    asyncio.run(play())
+
+
+def test_a_server_of_another_world_is_refused_before_a_session_is_opened() -> None:
+    async def play(world: str, greeting: str) -> str:
+        async with scripted(greeting) as (url, asked), AgentGymClient([url], world) as client:
+            with pytest.raises(WrongWorldError) as told:
+                await client.check()
+            with pytest.raises(WrongWorldError):
+                await client.start(0)
+            assert not asked
+            return str(told.value)
+
+    assert "hosts textcraft of AgentGym, but babyai is to be played" in asyncio.run(play("babyai", WIRES["textcraft"].greeting))
+    assert "hosts searchqa of AgentGym or webarena of AgentGym, but babyai" in asyncio.run(play("babyai", "ok"))
+    assert "hosts what greets with 'nginx', but searchqa" in asyncio.run(play("searchqa", "nginx"))
+
+
+def test_sessions_are_shared_out_over_servers_and_closed_with_the_client_or_a_cancelled_start() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+
+    def script() -> dict[str, list[Any]]:
+        return {"create": [{"id": n} for n in range(4)], "reset": [begun] * 4, "close": [True] * 4}
+
+    async def play() -> None:
+        async with scripted(**script()) as (one, asked_one), scripted(**script()) as (other, asked_other):
+            async with AgentGymClient([one, other], "textcraft") as client:
+                await asyncio.gather(*(client.start(index) for index in range(4)))
+                starting = asyncio.ensure_future(client.start(4))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                starting.cancel()
+                await asyncio.wait([starting])
+            for asked in (asked_one, asked_other):
+                operations = [operation for operation, _ in asked]
+                assert operations.count("create") == operations.count("close") >= 2
+
+    asyncio.run(play())

@@ -100,7 +100,7 @@ def test_workers_answer_alike_in_both_dialects_whatever_their_hash_seed(start: S
     expected = [play(index, random_actions=10) for index in tasks]
 
     async def run() -> list[tuple[str, Trace]]:
-        async with EnvironmentClient([server.url]) as client, AgentGymClient(server.url, "babyai") as theirs:
+        async with EnvironmentClient([server.url]) as client, AgentGymClient([server.url], "babyai") as theirs:
             assert (await client.world()).version == BabyAI().version
             return await asyncio.gather(
                 *(

@@ -15,6 +15,7 @@ from aiohttp import web
 from configs.collection import Collection, Source
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient, Session
+from environments.protocol import WorldInfo
 from environments.registry import load_world
 from flows.collect_arguments import collection_arguments
 from tasks.agents.agent_factory import open_agent
@@ -28,6 +29,7 @@ from tests.support.counting_servers import ROOT
 from tests.support.tiny_policy import build_tiny_policy
 
 TASKS = list(load_world("textcraft").tasks("wood-train"))[:12]
+WORLD = WorldInfo("textcraft", load_world("textcraft").version, "You craft.", {})
 ORACLE = Collection(
     environment="textcraft",
     source=Source(kind="oracle", action_format="bare"),
@@ -61,7 +63,7 @@ def collect(collection: Collection, folder: Path, url: str, stop_after: int | No
 
     writer = ResumableTrajectoryWriter(folder, collection.model_dump(mode="json"), collection.samples)
     plans = evaluation_plans(TASKS, collection.samples, collection.seed)
-    with open_agent(collection, "You craft.") as policy:
+    with open_agent(collection, WORLD) as policy:
         collect_to_disk(collection, plans, policy, [url], writer, finished=finished)
     return played
 
@@ -171,7 +173,7 @@ def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: 
         source = Source(kind="openai", model="crafter", urls=(f"http://127.0.0.1:{port}/v1",))
         collection = ORACLE.model_copy(update={"source": source, "samples": 1})
         writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
-        with open_agent(collection, "You craft.") as policy:
+        with open_agent(collection, WORLD) as policy:
             await asyncio.to_thread(collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], writer)
         await runner.cleanup()
         return endpoint
@@ -192,7 +194,7 @@ def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: 
         (["textcraft", "--openai", "http://h/v1"], "needs the name of one"),
         (["textcraft", "--oracle", "--rollout.max_concurent_episodes", "3"], "did you mean 'max_concurrent_episodes'"),
         (["textcraft", "--oracle", "--horizon", "0"], "horizon"),
-        (["nowhere", "--oracle"], "invalid choice"),
+        (["nowhere", "--oracle"], "no world is called 'nowhere'"),
     ],
 )
 def test_a_wrong_command_is_refused_with_the_reason(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

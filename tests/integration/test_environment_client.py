@@ -19,6 +19,7 @@ from environments.client import (
     ServerFailedError,
     SessionLostError,
     UnreachableError,
+    WrongWorldError,
 )
 from environments.environment import Step
 from tests.support.counting_servers import Serve, counting
@@ -414,7 +415,7 @@ def test_replicas_of_different_worlds_are_refused(serve: Serve) -> None:
 
     async def ask() -> None:
         async with EnvironmentClient(urls) as client:
-            with pytest.raises(RefusedError, match="slow_counting"):
+            with pytest.raises(WrongWorldError, match="slow_counting"):
                 await client.world()
 
     asyncio.run(ask())

@@ -220,6 +220,9 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
         "version": "1",
         "instruction": "Reach the goal by `add N`.",
         "tasks": {"train": 60, "validation": 20, "test": 20},
+        "entry": "tests.support.counting_world:Counting",
+        "rules": "ours",
+        "success_score": 1.0,
     }
     assert get("/v1/tasks?split=test") == {"split": "test", "tasks": list(range(80, 100))}
     health = get("/health")

@@ -52,7 +52,7 @@ def test_the_expert_plays_as_without_a_server_whatever_the_dialect_and_beside_ot
         return first, [(step.observation, step.reward, step.done) for step in steps]
 
     async def play() -> None:
-        async with EnvironmentClient([url]) as client, AgentGymClient(url, "textcraft") as agentgym:
+        async with EnvironmentClient([url]) as client, AgentGymClient([url], "textcraft") as agentgym:
             played = await asyncio.gather(*(ours(client, index) for index in tasks), *(theirs(agentgym, index) for index in tasks))
         expected = [(first, trace) for first, _, trace in map(solved, tasks)]
         assert played == expected * 2

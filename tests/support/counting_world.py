@@ -73,7 +73,7 @@ class CountingEpisode:
 
 class Counting:
     name = "counting"
-    version = "1"
+    version = os.environ.get("COUNTING_VERSION", "1")
     instruction = "Reach the goal by `add N`."
 
     def create(self) -> CountingEpisode:

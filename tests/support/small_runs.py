@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -40,21 +40,24 @@ SMALL = {
 }
 
 
-def command(policy: str, **overrides: object) -> list[str]:
-    """The command line of a small run; `overrides` use __ for the dots of field names."""
-    fields = {**SMALL, "policy.model": policy, **{name.replace("__", "."): value for name, value in overrides.items()}}
+def command(policy: str, without: Collection[str] = (), **overrides: object) -> list[str]:
+    """The command line of a small run; `overrides` use __ for the dots of field names, `without` are fields of SMALL to be left out."""
+    fields = {name: value for name, value in SMALL.items() if name not in without}
+    fields |= {"policy.model": policy, **{name.replace("__", "."): value for name, value in overrides.items()}}
     arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "flows.scaling_inter", "quickstart", *arguments]
 
 
-def start(runs: Path, policy: str, **overrides: object) -> subprocess.Popen[bytes]:
+def start(runs: Path, policy: str, without: Collection[str] = (), **overrides: object) -> subprocess.Popen[bytes]:
     """Starts a small run whose folders are below `runs`, in a process group of its own."""
     runs.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
-        return subprocess.Popen(command(policy, **overrides), cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command(policy, without, **overrides), cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 400) -> str:

@@ -1,0 +1,102 @@
+"""Which tasks: a named list of the world, indices, or a file of indices such as AgentGym's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationInfo
+
+_ITEM = re.compile(r"[A-Za-z0-9-]+_(?:.*_)?\d+")
+"""AgentGym's name of a task: the world's name and the index, e.g. "textcraft_17"."""
+
+
+def _read(value: Any, info: ValidationInfo) -> Any:
+    """The content of a file in place of its name: what was selected then stays known when the file changes or goes."""
+    if isinstance(value, list | tuple):
+        return [_checked(each) for each in value]
+    if not isinstance(value, str) or not _names_a_file(value):
+        return value
+    folders = [Path(), *((info.context or {}).get("folders", ()))]
+    path = next((found for folder in folders if (found := folder / Path(value).expanduser()).is_file()), None)
+    if path is None:
+        raise ValueError(f"there is no file {value!r}; a list of the world is named without a suffix or a slash, e.g. train")
+    try:
+        ids = read_ids(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as fault:
+        raise ValueError(f"{path} is no list of tasks: {fault}; it is JSON such as [3, 5] or [{{'item_id': 'textcraft_3'}}], or has one "
+                         "index a line") from fault  # fmt: skip
+    if not ids:
+        raise ValueError(f"{path} lists no task")
+    return [_checked(each) for each in ids]
+
+
+def _checked(each: Any) -> int | str:
+    if not isinstance(each, bool) and ((isinstance(each, int) and each >= 0) or (isinstance(each, str) and _ITEM.fullmatch(each))):
+        return each
+    raise ValueError(f'{each!r} is no task: write an index such as 17, or an id of AgentGym\'s such as "textcraft_17"')
+
+
+TaskSelection = Annotated[str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)]
+"""The name of one of the world's lists; or indices, AgentGym's item ids ("textcraft_17"), or a file of either."""
+
+
+def read_ids(text: str) -> list[int | str]:
+    """The task ids in the text of a file: JSON (a list of numbers, of ids or of objects with an `item_id`), or one of these a line.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    try:
+        entries = json.loads(text)
+    except ValueError:
+        entries = [_line(line) for line in text.splitlines() if line.strip()]
+    if not isinstance(entries, list):
+        raise ValueError(f"it holds {type(entries).__name__}")
+    ids: list[int | str] = []
+    for entry in entries:
+        each = entry.get("item_id") if isinstance(entry, dict) else entry
+        if isinstance(each, bool) or not isinstance(each, int | str):
+            raise ValueError(f"one entry is {entry!r}")
+        ids.append(int(each) if isinstance(each, str) and re.fullmatch(r"\d+", each) else each)
+    return ids
+
+
+def indices(selection: Sequence[int | str]) -> list[int]:
+    """The indices of a selection that is no named list."""
+    return [each if isinstance(each, int) else int(each.rpartition("_")[2]) for each in selection]
+
+
+def check_world(selection: str | Sequence[int | str], world: str, field: str) -> None:
+    """Item ids name their world, which must be the one that is played.
+
+    Args:
+        selection: Which tasks.
+        world: The world's name in the recipe.
+        field: The selection's field, for the message.
+
+    Raises:
+        ValueError: An id is of another world.
+    """
+    if isinstance(selection, str) or ":" in world:
+        return
+    for each in selection:
+        if isinstance(each, str) and each.partition("_")[0] != world:
+            raise ValueError(f"{field} holds {each!r}, a task of {each.partition('_')[0]}, but the world is {world}")
+
+
+def _names_a_file(value: str) -> bool:
+    return "/" in value or Path(value).suffix in (".json", ".jsonl", ".txt")
+
+
+def _line(line: str) -> Any:
+    line = line.strip()
+    return json.loads(line) if line.startswith("{") else line
+
+
+def selection_name(selection: TaskSelection) -> str:
+    """What a selection is called where people read: the list's name, or how many tasks were given."""
+    return selection if isinstance(selection, str) else f"{len(selection)} given tasks"

@@ -1,0 +1,83 @@
+"""The main job from the command line on servers that are already up: AgentGym's own, and those of another world than the recipe's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from environments.registry import load_world
+from tasks.provision.local import LocalServer
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.small_runs import ROOT, end, finish, folder, metrics, start
+from tests.support.tiny_policy import build_tiny_policy
+
+pytestmark = pytest.mark.slow
+
+TASKS = load_world("textcraft").tasks("wood-train")[:6]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def agentgym_only(tmp_path: Path) -> Iterator[str]:
+    """A server that speaks AgentGym's dialect alone."""
+    command = [sys.executable, str(ROOT / "tests" / "support" / "agentgym_only_server.py"), "textcraft", "--port", "{port}"]
+    server = LocalServer("agentgym-only", command, health_path="/", state_dir=tmp_path, start_deadline_s=120)
+    server.start()
+    yield server.url
+    server.end()
+
+
+def test_a_policy_is_trained_on_a_server_that_speaks_agentgyms_dialect_alone(
+    policy: str, agentgym_only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", agentgym_only)
+    ids = tmp_path / "train.json"
+    ids.write_text("[" + ", ".join(f'{{"item_id": "textcraft_{index}"}}' for index in TASKS) + "]")
+    fields = {
+        "environment__dialect": "agentgym", "environment__rules": "agentgym", "environment__instruction": "Craft the goal.",
+        "environment__success_score": 1, "environment__train_tasks": ids, "evaluation__tasks": list(TASKS[:2]),
+        "policy__conversation_start": "agentgym", "policy__instruction": "true",
+        "algorithm__steps": 2, "curriculum": "{kind: fixed, horizon: 3}",
+    }  # fmt: skip
+    run = start(tmp_path / "runs", policy, without=("curriculum.horizons", "curriculum.every"), **fields)
+    finish(run, tmp_path / "runs")
+    assert metrics(tmp_path / "runs") == [1, 2]
+    assert (folder(tmp_path / "runs") / "world").read_text().strip() == "textcraft"
+    for step in (1, 2):
+        played = read_trajectories(folder(tmp_path / "runs") / "rollouts" / f"step-{step:06d}.parquet")
+        assert {trajectory.task for trajectory in played} <= set(TASKS)
+        assert all(trajectory.turns and str(trajectory.outcome) != "failed" for trajectory in played)
+    assert requests.get(f"{agentgym_only}/open", timeout=60).json() == 0
+
+
+def test_a_recipe_for_babyai_on_a_textcraft_server_ends_with_the_reason_before_anything_is_played(
+    policy: str, agentgym_only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = LocalServer(
+        "textcraft", [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"],
+        environment={"PYTHONPATH": str(ROOT)}, state_dir=tmp_path,
+    )  # fmt: skip
+    server.start()
+    try:
+        monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", server.url)
+        run = start(tmp_path / "runs", policy, environment__name="babyai", environment__train_tasks="train", evaluation__tasks="test")
+        try:
+            status = run.wait(300)
+        finally:
+            end(run)
+        shown = (tmp_path / "runs" / "terminal.log").read_text(errors="replace")
+        assert status == 1, shown[-3000:]
+        assert f"WrongWorldError: {server.url} hosts textcraft" in shown
+        assert "but babyai is to be played: start a server of it there" in shown
+        assert not list((tmp_path / "runs").glob("small-*/rollouts")), "something was played"
+        assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
+    finally:
+        server.end()

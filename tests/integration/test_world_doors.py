@@ -1,0 +1,285 @@
+"""Nothing is played in another world than was meant: servers are asked before the first episode, at each session, on going on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from configs.collection import Collection
+from configs.environment import World
+from configs.experiment import Rollout
+from environments.babyai.tasks import task_list
+from environments.client import EnvironmentClient
+from environments.door import check_same, enter, open_client, task_indices
+from environments.errors import RefusedError, WrongWorldError
+from environments.registry import load_world
+from environments.textcraft.tasks import goals
+from flows.collect import ask
+from tasks.agents.agent_factory import open_agent
+from tasks.agents.oracle_agent import OracleAgent
+from tasks.provision.local import LocalServer
+from tasks.rollout.collector import Batch, Collector
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
+from tasks.rollout.trajectory import Outcome
+from tests.support.counting_servers import ROOT, Serve, counting_command
+from tests.support.their_client import TheirClient
+
+AGENTGYM_ONLY = ROOT / "tests" / "support" / "agentgym_only_server.py"
+THEIRS: dict[str, Any] = {"rules": "agentgym", "dialect": "agentgym", "instruction": "Craft.", "success_score": 1}
+
+
+def serving(state_dir: Path, *command: str, health_path: str = "/health") -> Iterator[str]:
+    server = LocalServer(
+        command[-1], [sys.executable, *command, "--port", "{port}"], state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)},
+        health_path=health_path, start_deadline_s=120,
+    )  # fmt: skip
+    server.start()
+    yield server.url
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def textcraft(state_dir: Path) -> Iterator[str]:
+    yield from serving(state_dir, "-m", "environments", "serve", "textcraft")
+
+
+@pytest.fixture(scope="module")
+def babyai_by_agentgyms_rules(state_dir: Path) -> Iterator[str]:
+    yield from serving(state_dir, "-m", "environments", "serve", "babyai", "--rules", "agentgym")
+
+
+@pytest.fixture(scope="module")
+def agentgym_only(state_dir: Path) -> Iterator[str]:
+    yield from serving(state_dir, str(AGENTGYM_ONLY), "textcraft", health_path="/")
+
+
+def refused(urls: list[str], world: World) -> str:
+    with pytest.raises(WrongWorldError) as told:
+        asyncio.run(enter(urls, world))
+    return str(told.value)
+
+
+# Before the first episode
+
+
+def test_a_collection_for_babyai_against_a_textcraft_server_is_refused(textcraft: str) -> None:
+    collection = Collection.model_validate({"environment": "babyai", "source": {"kind": "oracle"}})
+    with pytest.raises(WrongWorldError, match=f"{textcraft} hosts textcraft minecraft-.*, but babyai is to be played: start a server"):
+        asyncio.run(ask((textcraft,), collection))
+
+
+def test_of_several_servers_the_wrong_one_is_named(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
+    said = refused([textcraft, babyai_by_agentgyms_rules], World(name="textcraft"))
+    assert said.startswith(f"{babyai_by_agentgyms_rules} hosts babyai")
+
+
+def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) -> None:
+    servers = [
+        LocalServer(
+            f"counting-{version}",
+            counting_command("counting"),
+            state_dir=state_dir,
+            environment={"PYTHONPATH": str(ROOT), "COUNTING_VERSION": version},
+        )
+        for version in ("1", "2")
+    ]
+    try:
+        for server in servers:
+            server.start()
+        urls = [server.url for server in servers]
+        assert (
+            refused(urls, World(name="counting")) == f"{urls[1]} hosts counting 2, but {urls[0]} hosts counting 1: all must host the same"
+        )
+    finally:
+        for server in servers:
+            server.end()
+
+
+def test_other_rules_than_the_recipes_are_refused(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
+    assert "under the rules 'ours', but 'agentgym' are to be played by: start it with --rules agentgym" in refused(
+        [textcraft], World(name="textcraft", rules="agentgym")
+    )
+    told = asyncio.run(enter([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym")))
+    assert (told.success_score, told.version) == (0.5, load_world("babyai", "agentgym").version)
+
+
+def test_the_recipes_words_stand_before_the_worlds(textcraft: str) -> None:
+    told = asyncio.run(enter([textcraft], World(instruction="Build it.", success_score=0.5)))
+    assert (told.instruction, told.success_score) == ("Build it.", 0.5)
+
+
+def test_a_world_may_be_named_by_its_class(textcraft: str) -> None:
+    assert asyncio.run(enter([textcraft], World(name="environments.textcraft.world:TextCraft"))).name == "textcraft"
+    assert "but guessing.world:Guessing is to be played" in refused([textcraft], World(name="guessing.world:Guessing"))
+
+
+def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(agentgym_only: str) -> None:
+    assert "If it is one of AgentGym's own, set environment.dialect: agentgym" in refused([agentgym_only], World(name="textcraft"))
+
+
+def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(agentgym_only: str, textcraft: str) -> None:
+    for url in (agentgym_only, textcraft):
+        assert asyncio.run(enter([url], World(name="textcraft", **THEIRS))).instruction == "Craft."
+        assert "hosts textcraft of AgentGym, but babyai is to be played" in refused([url], World(name="babyai", **THEIRS))
+
+
+@pytest.mark.parametrize("dialect", [{}, THEIRS])
+def test_tasks_that_there_are_not_are_refused_with_the_field_that_names_them(textcraft: str, dialect: dict[str, Any]) -> None:
+    world = World(name="textcraft", **dialect)
+    assert asyncio.run(task_indices([textcraft], world, (3, "textcraft_7", 5), "tasks")) == [3, 7, 5]
+    if not dialect:
+        with pytest.raises(WrongWorldError, match=r"environment\.train_tasks holds 99999999, which cannot be begun: .*no task 99999999"):
+            asyncio.run(task_indices([textcraft], world, (3, 99_999_999, 5), "environment.train_tasks"))
+        with pytest.raises(WrongWorldError, match=r"evaluation\.tasks: .*textcraft-ours-100"):
+            asyncio.run(task_indices([textcraft], world, "textcraft-100", "evaluation.tasks"))
+
+
+def test_an_oracle_of_another_version_does_not_play(textcraft: str) -> None:
+    collection = Collection.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})
+    told = asyncio.run(enter([textcraft], collection.environment))
+    told.version = "minecraft-1.0-1"
+    with (
+        pytest.raises(WrongWorldError, match=r"host textcraft minecraft-1\.0-1, but the oracle.* knows minecraft-1\.16"),
+        open_agent(collection, told),
+    ):
+        pass
+
+
+# At each session
+
+
+@pytest.mark.parametrize(("world", "version"), [("slow_counting", "1"), ("counting", "2")])
+def test_no_session_is_opened_on_a_server_that_was_replaced(serve: Serve, state_dir: Path, world: str, version: str) -> None:
+    first = serve("counting")
+    second = LocalServer(
+        "another",
+        counting_command(world),
+        state_dir=state_dir,
+        port=int(first.url.rpartition(":")[2]),
+        environment={"PYTHONPATH": str(ROOT), "COUNTING_VERSION": version},
+    )
+
+    async def play() -> None:
+        async with EnvironmentClient([first.url], expected="counting 1") as client:
+            session, _ = await client.start(3)
+            await client.close(session)
+            first.end()
+            second.start()
+            for index in (3, 5):
+                with pytest.raises(WrongWorldError, match=f"hosts {world} {version}, but counting 1 is being played"):
+                    await client.start(index)
+            with pytest.raises(WrongWorldError):
+                await client.start(100_000)  # which the other world does not have either
+            [health] = (await client.health()).values()
+            assert not isinstance(health, Exception)
+            assert health.sessions == 0
+
+    try:
+        asyncio.run(play())
+    finally:
+        second.end()
+
+
+def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_episodes(counting_server: str) -> None:
+    policy = OracleAgent(load_world("textcraft"), "bare")
+    requests = [RolloutRequest(task, task, 0, 0) for task in range(6)]
+    with (
+        Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7") as collector,
+        pytest.raises(WrongWorldError, match="hosts counting 1, but counting 7 is being played"),
+    ):
+        collector.collect([Batch("all", requests, RolloutSettings(5, 1.0))])
+
+
+def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> None:
+    async def play() -> None:
+        async with open_client([counting_server], "counting", "ours", expected="counting 1") as client:
+            with pytest.raises(RefusedError, match="there is no task 1000"):
+                await client.start(1000)
+
+    asyncio.run(play())
+
+
+# On going on
+
+
+def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "world"
+    check_same(file, "counting 1", "run")
+    check_same(file, "counting 1", "run")
+    with pytest.raises(WrongWorldError, match=r"the run in .* was begun on counting 1, but the servers host counting 2"):
+        check_same(file, "counting 2", "run")
+
+
+# AgentGym's rules from the recipe to the reward
+
+
+def collected(url: str, name: str, tasks: tuple[int, ...], **world: Any) -> list[tuple[Outcome, float]]:
+    collection = Collection.model_validate(
+        {"environment": {"name": name, **world}, "source": {"kind": "oracle", "action_format": "bare"}, "tasks": tasks, "horizon": 60}
+    )
+    told, indices = asyncio.run(ask((url,), collection))
+    expected = told.identity if told.version else ""
+    settings, dialect = RolloutSettings(collection.horizon, 1.0), collection.environment.dialect
+    with (
+        open_agent(collection, told) as agent,
+        Collector(
+            name, (url,), agent, collection.rollout, dialect=dialect, success_score=told.success_score, identity=expected
+        ) as collector,
+    ):
+        played = collector.collect([Batch("all", [RolloutRequest(task, place, 0, 0) for place, task in enumerate(indices)], settings)])
+    return [(trajectory.outcome, trajectory.reward) for trajectory in played]
+
+
+def test_a_babyai_success_by_agentgyms_rules_is_worth_less_than_one_and_is_a_success(babyai_by_agentgyms_rules: str) -> None:
+    tasks = task_list("babyai-ours-90")[:6]
+    played = collected(babyai_by_agentgyms_rules, "babyai", tasks, rules="agentgym")
+    assert [outcome for outcome, _ in played].count(Outcome.SUCCESS) >= 4
+    assert all(0.5 < reward < 1 for outcome, reward in played if outcome is Outcome.SUCCESS)
+    by_our_rules = load_world("babyai")
+    assert by_our_rules.tasks("babyai-ours-90")[:6] == tasks
+
+
+def test_clients_of_agentgyms_are_served_by_agentgyms_rules_where_the_server_is_told_so(babyai_by_agentgyms_rules: str) -> None:
+    client, session = TheirClient(babyai_by_agentgyms_rules), load_world("babyai", "agentgym").create()
+    index = task_list("test")[0]
+    assert client.reset(index)["observation"] == session.reset(index)
+    answered = {"done": False}
+    while not answered["done"]:
+        action = session.oracle_action()
+        step, answered = session.step(action), client.step(action)
+        score = session.score  # type: ignore[attr-defined]
+        assert (answered["reward"], answered["score"], answered["done"]) == (step.reward, score, step.done)
+    assert 0.5 < answered["score"] < 1
+    client.close()
+
+
+def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path) -> None:
+    async def play(url: str, world: World) -> float:
+        told = await enter([url], world)
+        async with open_client([url], "textcraft", world.dialect, expected=told.identity) as client:
+            session, _ = await client.start(goals().index("oak planks"))
+            await client.step(session, "get 1 oak logs")
+            reward = (await client.step(session, "craft 1 oak planks using 1 oak logs")).reward
+            await client.close(session)
+        return reward
+
+    for url in serving(state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym"):
+        for world in (World(rules="agentgym"), World(**THEIRS)):
+            assert asyncio.run(play(url, world)) == 1.0
+
+
+# AgentGym's own servers
+
+
+def test_episodes_are_collected_from_a_server_that_speaks_agentgyms_dialect_alone(agentgym_only: str, textcraft: str) -> None:
+    tasks = load_world("textcraft").tasks("test")[:12]
+    for url in (agentgym_only, textcraft):
+        assert collected(url, "textcraft", tasks, **THEIRS) == [(Outcome.SUCCESS, 1.0)] * 12
+
+    assert requests.get(f"{agentgym_only}/open", timeout=60).json() == 0

@@ -1,0 +1,66 @@
+"""How a conversation may begin: the instruction as a system message, as AgentGym's clients do it, or in messages of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.recipe import RecipeError, load_recipe
+from tasks.agents.chat_agent import ChatAgent
+from tasks.agents.chat_format import CONSENT, REACT_FORM, ChatFormat
+from tests.unit.test_chat_format import TOKENIZERS
+
+AGENTGYMS = [{"from": "human", "loss": None, "value": "You craft."}, {"from": "gpt", "loss": False, "value": "OK."}]
+NAME = "qwen" if "qwen" in TOKENIZERS else next(iter(TOKENIZERS))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_agentgyms_start_is_three_messages_and_later_turns_are_as_ever(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    usual, theirs = (ChatFormat(tokenizer, "react", "You craft.", conversation_start=start) for start in ("system", "agentgym"))
+    messages = [
+        {"role": "user", "content": f"You craft.\n\n{REACT_FORM}"},
+        {"role": "assistant", "content": CONSENT},
+        {"role": "user", "content": "Goal: craft stick."},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, strftime_now=lambda _: "01 Jan 2025")
+    assert tokenizer.decode(theirs.prompt("Goal: craft stick.")) == tokenizer.decode(tokenizer.encode(rendered, add_special_tokens=False))
+    last = theirs.message("get 1 oak logs")
+    assert theirs.reply("Got 1 oak logs", last) == usual.reply("Got 1 oak logs", last)
+
+
+def test_messages_of_ones_own_stand_in_place_of_the_instruction() -> None:
+    messages = load_recipe("quickstart", {"policy.conversation_start": AGENTGYMS}).policy.conversation_start
+    said = TOKENIZERS[NAME].decode(ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt("Goal"))
+    assert "You craft." in said
+    assert "OK." in said
+    assert "Not this." not in said
+    assert "Thought:" not in said
+
+
+def test_a_file_holds_agentgyms_conversation_start_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "start.json"
+    path.write_text(json.dumps(AGENTGYMS))
+    start = load_recipe("quickstart", {"policy.conversation_start": str(path)}).policy.conversation_start
+    assert [message.model_dump() for message in start if not isinstance(message, str)] == [
+        {"role": "user", "content": "You craft."},
+        {"role": "assistant", "content": "OK."},
+    ]
+    assert not isinstance(start, str)
+    path.write_text('[{"from": "robot", "value": "x"}]')
+    with pytest.raises(RecipeError, match=r"policy\.conversation_start"):
+        load_recipe("quickstart", {"policy.conversation_start": str(path)})
+
+
+@pytest.mark.parametrize(("start", "roles"), [("system", ["system"]), ("agentgym", ["user", "assistant"])])
+def test_an_endpoint_is_told_in_the_same_way(start: str, roles: list[str]) -> None:
+    agent = ChatAgent("http://127.0.0.1:1/v1", "model", action_format="bare", instruction="You craft.", conversation_start=start)  # type: ignore[arg-type]
+    assert [message["role"] for message in agent.opening] == roles
+    assert agent.opening[0]["content"] == "You craft."
+
+
+def test_without_an_instruction_agentgyms_start_is_the_observation_alone() -> None:
+    one, other = (ChatFormat(TOKENIZERS[NAME], "bare", None, conversation_start=start) for start in ("system", "agentgym"))
+    assert one.prompt("Goal") == other.prompt("Goal")

@@ -1,0 +1,62 @@
+"""Which tasks a recipe plays: a list by name, indices, or a file of AgentGym's ids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.recipe import RecipeError, fingerprint, load_recipe
+from configs.task_selection import indices, read_ids
+
+FILES = {
+    "agentgym.json": json.dumps([{"item_id": "textcraft_3"}, {"item_id": "textcraft_11"}]),
+    "numbers.json": "[3, 11]",
+    "lines.txt": "3\n\n11\n",
+    "ids.txt": "textcraft_3\ntextcraft_11",
+    "records.jsonl": '{"item_id": "textcraft_3"}\n{"item_id": "textcraft_11"}\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    experiment = load_recipe("quickstart", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
+    assert not isinstance(experiment.environment.train_tasks, str)
+    assert indices(experiment.environment.train_tasks) == [3, 11]
+    assert experiment.evaluation.tasks == (5,)
+
+
+def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(tmp_path: Path) -> None:
+    recipe = Path("configs/quickstart.yaml").read_text().replace("train_tasks: wood-train", "train_tasks: ids.json")
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    prints = set()
+    for content in ("[3, 11]", "[3, 12]"):
+        (tmp_path / "ids.json").write_text(content)
+        prints.add(fingerprint(load_recipe(str(tmp_path / "recipe.yaml"))))
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "lists no task"),
+        ('{"a": 1}', "is no list of tasks: it holds dict"),
+        ('[{"id": 3}]', r"is no list of tasks: one entry is \{'id': 3\}"),
+        ("[3, -1]", "-1 is no task"),
+        ("[true]", "one entry is True"),
+        ('["babyai_3"]', "holds 'babyai_3', a task of babyai, but the world is textcraft"),
+        ("not\nids", "'not' is no task"),
+    ],
+)
+def test_a_file_that_lists_no_tasks_of_the_world_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "ids.json"
+    path.write_text(content)
+    with pytest.raises(RecipeError, match=said):
+        load_recipe("quickstart", {"environment.train_tasks": str(path)})
+
+
+def test_ids_with_a_set_in_their_name_keep_their_index() -> None:
+    assert indices(read_ids('["searchqa_nq_17", 4]')) == [17, 4]
