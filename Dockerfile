@@ -26,6 +26,7 @@ USER nobody
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/health', timeout=3)"]
+# Wants AGENTGYM_ENVIRONMENT_TOKEN, or --no-token behind the world: docker run IMAGE textcraft --no-token
 ENTRYPOINT ["python", "-m", "environments", "serve", "--host", "0.0.0.0", "--port", "8000"]
 CMD ["textcraft"]
 

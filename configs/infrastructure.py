@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from configs.recipe import explain
@@ -32,6 +32,8 @@ class InfraSettings(BaseSettings):
     """Address of an MLflow server. Empty: the one that `make up` started, else a sqlite file under `runs`."""
     environment_urls: Annotated[list[str], NoDecode] = []
     """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it."""
+    environment_token: SecretStr | None = None
+    """What environment servers want of every request; they need one wherever other machines can reach them. The same for all of them."""
     environment_servers: PositiveInt = 1
     """How many environment servers a run starts."""
     environment_backend: Literal["process", "container"] = "process"
@@ -84,7 +86,10 @@ def infra_settings() -> InfraSettings:
     if strange:
         raise SettingsError("\n".join(strange))
     try:
-        return InfraSettings()
+        settings = InfraSettings()
+        if settings.environment_token is not None:  # if it is of the file, the processes that this one starts would not know it
+            os.environ[_variable("environment_token")] = settings.environment_token.get_secret_value()
+        return settings
     except ValidationError as problem:
         raise SettingsError(f"these settings cannot be used:\n{explain(problem, 'the settings', _variable)}") from None
 

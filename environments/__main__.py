@@ -43,6 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument(
         "--lease", type=_seconds, default=600.0, help="seconds an idle session lives if its creator did not say (default: %(default)s)"
     )
+    serve.add_argument(
+        "--no-token",
+        action="store_true",
+        help="serve whoever can reach the port. Otherwise an address that other machines reach wants AGENTGYM_ENVIRONMENT_TOKEN to be set, "
+        "here and where clients run",
+    )
     tasks = commands.add_parser("tasks", help="print a world's task lists: their names, their sizes and what each holds")
     tasks.add_argument("name", help="the world, e.g. textcraft")
     play = commands.add_parser("play", help="play an episode in the terminal")
@@ -70,12 +76,24 @@ def main(arguments: list[str] | None = None) -> int:
 
         return _reported(parsed.name, lambda: play_episode(parsed.name, parsed.task, parsed.rules))
 
+    from environments.token import VARIABLE, is_loopback, token_here
+
+    token = None if parsed.no_token else token_here()
+    try:
+        if token is None and not parsed.no_token and not is_loopback(parsed.host):
+            parser.error(
+                f"--host {parsed.host} lets other machines in: set {VARIABLE} to a secret of your own, here and where clients run, "
+                "or say --no-token to serve whoever can reach the port"
+            )
+    except OSError as unknown:
+        parser.error(f"--host {parsed.host} is no address: {unknown.strerror}")
+
     from environments.server.app import Options
     from environments.server.logs import configure
     from environments.server.workers import serve as serve_forever
 
     configure()
-    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease)
+    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease, token)
     try:
         return _reported(parsed.name, lambda: serve_forever(parsed.name, options, parsed.rules))
     except OSError as taken:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import time
 
 import aiohttp
 
 from environments.errors import DeadlineExceededError, EnvironmentCallError, RefusedError, ServerFailedError, UnreachableError
+from environments.token import token_here
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
-_JSON = {"content-type": "application/json"}
 
 
 class HttpClient:
     """A pool of keep-alive connections, bound to the event loop in which it was made."""
 
-    def __init__(self, connections: int) -> None:
+    def __init__(self, connections: int, token: str | None = None) -> None:
+        """
+        Args:
+            connections: Open at once.
+            token: What the servers want; by default that of this process's environment. A URL's password goes before it.
+        """
         connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
         self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        # The name tells the server whose sessions are whose, so that it can share them fairly when it is full.
+        self._headers = {"content-type": "application/json", "environment-client": secrets.token_hex(8)}
+        token = token or token_here()
+        self._authorization = {"authorization": f"Bearer {token}"} if token else {}
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -31,9 +41,10 @@ class HttpClient:
         Raises:
             EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), ServerFailedError (no HTTP).
         """
+        headers = self._headers if "@" in url.partition("://")[2].partition("/")[0] else self._headers | self._authorization
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
-            async with self._http.request(method, url, data=body, timeout=timeout, headers=_JSON, allow_redirects=False) as response:
+            async with self._http.request(method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False) as response:
                 return response.status, await response.read()
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as refused:
             raise UnreachableError(f"{url} is not reachable: {refused}", sent=False) from refused

@@ -13,8 +13,10 @@ import msgspec
 MIN_LEASE_S = 0.1
 MAX_LEASE_S = 86_400.0
 MAX_ITEMS = 10_000
+MAX_ACTION_CHARACTERS = 2**20
 
 SessionId = Annotated[str, msgspec.Meta(max_length=128, description="What `create` answered; its content has no meaning.")]
+Action = Annotated[str, msgspec.Meta(max_length=MAX_ACTION_CHARACTERS)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Any integer that travels: what is larger names nothing."""
 TaskIndex = Annotated[Int64, msgspec.Meta(description="The task to begin; see /v1/tasks.")]
@@ -42,7 +44,7 @@ class StepItem(msgspec.Struct, forbid_unknown_fields=True):
 
     session: SessionId
     turn: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, description="0 for the first action of the episode, then 1, 2, ...")]
-    action: str
+    action: Action
 
 
 class CloseItem(msgspec.Struct, forbid_unknown_fields=True):

@@ -59,7 +59,7 @@ def where_to_look(run: Run, picture: Path) -> str:
     open_both = (
         f"Prefect: {flow_run_link(run.infrastructure.runs) or services.prefect_ui_url}\n"
         f"MLflow:  {experiment_link(services.mlflow_tracking_uri, run.tracker.experiment_id)}"
-        if services
+        if services and run.tracker.mlflow_id(run.mlflow_run)
         else "Both UIs: make up      (prints their addresses; make down ends them)"
     )
     return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

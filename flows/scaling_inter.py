@@ -29,6 +29,7 @@ from configs.recipe import RecipeError, load_recipe, recipe_names
 from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.killed_flow_runs import note_flow_run
+from flows.prefect_stand_in import wait_for_prefect
 from flows.records import (
     COLLAPSED,
     ROLLED_BACK,
@@ -129,6 +130,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
                 measure(run, trainer, tasks, START)
             for phase in schedule:
                 if not run.folder.is_done(phase_name(phase.number)):
+                    wait_for_prefect()
                     learn_phase(run, trainer, tasks, phase, is_last=phase is schedule[-1])
 
 

@@ -1,4 +1,4 @@
-"""The ASGI application around one world, and the process that serves it."""
+"""The application around one world, and the process that serves it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import get_args
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+import uvloop
 
 from environments.environment import Split, World
-from environments.protocol import Error, Health
+from environments.protocol import Health
 from environments.server import v1
 from environments.server.agentgym import AgentGym
+from environments.server.connections import Connections, HttpLimits
 from environments.server.dispatcher import Call, Dispatcher
-from environments.server.fast_http import FastHttpProtocol
-from environments.server.json_api import JsonApi, answer
+from environments.server.fast_http import HttpProtocol
+from environments.server.json_api import Answer, JsonApi, encode
 from environments.server.metrics import Metrics, exposition
-from environments.server.sessions import RequestError, Sessions
+from environments.server.sessions import Sessions
 from environments.server.worker_ipc import OtherWorkers, listen
 
 log = logging.getLogger(__name__)
+
+END_S = 1.0
+"""What is being performed when the server is told to end has this long to be answered."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Options:
         workers: Processes that share the port; each holds its own sessions and passes the others' on.
         max_sessions: Sessions open at once, per worker.
         lease_s: Seconds that a session outlives its last request unless its creator asked otherwise.
+        token: What every request must carry; None serves whoever can reach the port.
+        limits: What one client may ask of a worker.
     """
 
     host: str = "127.0.0.1"
@@ -50,86 +52,93 @@ class Options:
     workers: int = 1
     max_sessions: int = 10_000
     lease_s: float = 600.0
+    token: str | None = None
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place among several: its number, and what all of them share."""
+    """A worker's place among several: its number, and what all of them share.
+
+    Why workers, when a client can also share its sessions among several servers: clients written for AgentGym know one address, and a
+    container has one port; servers on several machines have no process in common.
+    """
 
     worker: int
     workers: int
-    address: str
+    folder: Path
     secret: bytes
 
 
-def build_app(world: World, options: Options, place: Place | None = None) -> JsonApi:
-    """The application that serves `world`: both dialects, health, metrics, OpenAPI."""
-    metrics = Metrics(lambda: len(sessions))
-    sessions = Sessions(
-        world,
-        metrics,
-        # A world whose sessions are costly says itself how many a process can bear.
-        limit=min(options.max_sessions, getattr(world, "max_sessions", options.max_sessions)),
-        default_lease_s=options.lease_s,
-        worker=place.worker if place else 0,
-        workers=place.workers if place else 1,
-        secret=place.secret if place else None,
-    )
-    others = OtherWorkers(place.address, place.worker, place.workers) if place else None
-    dispatcher = Dispatcher(sessions, worker=place.worker if place else 0, others=others)
-    tasks = sum(len(world.tasks(split)) for split in get_args(Split))
+class Application:
+    """What serves one world: both dialects, health, metrics, OpenAPI."""
 
-    async def health(_: Request) -> Response:
-        counts = await dispatcher.session_counts()
-        return answer(Health(world.name, world.version, tasks, sum(counts.values()), len(counts)))
-
-    async def show_metrics(_: Request) -> Response:
-        return Response(exposition(await dispatcher.families()), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def count_error(type: str) -> None:
-        metrics.errors.labels(type).inc()
-
-    async def refused(_: Request, refusal: Exception) -> Response:
-        assert isinstance(refusal, RequestError)
-        count_error(refusal.error.type)
-        return answer({"error": refusal.error}, refusal.status)
-
-    async def not_routed(_: Request, fault: Exception) -> Response:
-        assert isinstance(fault, HTTPException)
-        error = Error("not_found" if fault.status_code == 404 else "not_allowed", fault.detail)
-        count_error(error.type)
-        return answer({"error": error}, fault.status_code)
-
-    async def serve_worker(operation: str, calls: list[Call]) -> object:
-        if operation == "sessions":
-            return len(sessions)
-        if operation == "metrics":
-            return metrics.families()
-        return await dispatcher.perform_here(operation, calls)
+    def __init__(self, world: World, options: Options, place: Place | None = None) -> None:
+        self._world = world
+        self._place = place
+        self._metrics = Metrics(lambda: len(self._sessions))
+        self._sessions = Sessions(
+            world,
+            self._metrics,
+            # A world whose sessions are costly says itself how many a process can bear.
+            limit=min(options.max_sessions, getattr(world, "max_sessions", options.max_sessions)),
+            default_lease_s=options.lease_s,
+            worker=place.worker if place else 0,
+            workers=place.workers if place else 1,
+            secret=place.secret if place else None,
+        )
+        others = OtherWorkers(place.folder, place.worker, place.workers) if place else None
+        self._dispatcher = Dispatcher(self._sessions, worker=place.worker if place else 0, others=others)
+        self._tasks = sum(len(world.tasks(split)) for split in get_args(Split))
+        theirs = AgentGym(self._dispatcher, world)
+        self.api = JsonApi(
+            {**v1.operations(self._dispatcher), **theirs.operations()},
+            {**v1.pages(world), **theirs.pages(), "/health": self._health, "/metrics": self._show_metrics},
+            self._count_error,
+            types={"/metrics": b"text/plain; version=0.0.4; charset=utf-8"},
+            token=options.token,
+        )
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        listener = await listen(place.address, place.worker, serve_worker) if place else None
-        sweeping = asyncio.create_task(dispatcher.sweep())
+    async def running(self) -> AsyncIterator[None]:
+        """Sessions end by their leases and the other workers are answered while the block lasts; then every session ends."""
+        listener = await listen(self._place.folder, self._place.worker, self._serve_worker) if self._place else None
+        sweeping = asyncio.create_task(self._dispatcher.sweep())
         # What a world can do before the first session asks for it. Requests need not wait until it is done.
-        if hasattr(world, "prepare"):
-            threading.Thread(target=world.prepare, name="prepare", daemon=True).start()
+        if hasattr(self._world, "prepare"):
+            threading.Thread(target=self._world.prepare, name="prepare", daemon=True).start()
         # What is there now stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        yield
-        sweeping.cancel()
-        if listener is not None:
-            listener.close()
-        await dispatcher.close()
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            if listener is not None:
+                listener.close()
+            await self._dispatcher.close()
 
-    theirs = AgentGym(dispatcher, world)
-    rest = Starlette(
-        routes=[*v1.routes(world), *theirs.routes(), Route("/health", health), Route("/metrics", show_metrics)],
-        exception_handlers={RequestError: refused, HTTPException: not_routed},
-        lifespan=lifespan,
-    )
-    return JsonApi({**v1.operations(dispatcher), **theirs.operations()}, rest, count_error)
+    @property
+    def described(self) -> dict[str, object]:
+        """What a log says of it."""
+        return {"world": self._world.name, "version": self._world.version, "worker": self._place.worker if self._place else 0}
+
+    async def _health(self, _: dict[str, str]) -> Answer:
+        counts = await self._dispatcher.session_counts()
+        return 200, encode(Health(self._world.name, self._world.version, self._tasks, sum(counts.values()), len(counts)))
+
+    async def _show_metrics(self, _: dict[str, str]) -> Answer:
+        return 200, exposition(await self._dispatcher.families())
+
+    def _count_error(self, type: str) -> None:
+        self._metrics.errors.labels(type).inc()
+
+    async def _serve_worker(self, operation: str, calls: list[Call]) -> object:
+        if operation == "sessions":
+            return len(self._sessions)
+        if operation == "metrics":
+            return self._metrics.families()
+        return await self._dispatcher.perform_here(operation, calls)
 
 
 def open_socket(options: Options) -> socket.socket:
@@ -153,22 +162,26 @@ def open_socket(options: Options) -> socket.socket:
 
 def serve_world(world: World, options: Options, listener: socket.socket, place: Place | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then ends within about a second, open connections or not."""
-    config = uvicorn.Config(
-        build_app(world, options, place),
-        loop="uvloop",
-        http=FastHttpProtocol,
-        proxy_headers=False,
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=1,
-    )
-    # uvicorn raises the signals that ended it once more when it is done; here they have then done their work.
+    uvloop.run(_serve(Application(world, options, place), options.limits, listener))
+
+
+async def _serve(application: Application, limits: HttpLimits, listener: socket.socket) -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
     for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, lambda *_: None)
-    log.info("serving", extra={"world": world.name, "version": world.version, "worker": place.worker if place else 0})
-    uvicorn.Server(config).run(sockets=[listener])
+        loop.add_signal_handler(ending, told.set)
+    connections = Connections(limits)
+    tasks: set[asyncio.Task[None]] = set()
+    async with application.running():
+        sweeping = asyncio.create_task(connections.sweep())
+        server = await loop.create_server(lambda: HttpProtocol(application.api, connections, tasks), sock=listener, backlog=4096)
+        log.info("serving", extra=application.described)
+        await told.wait()
+        server.close()
+        sweeping.cancel()
+        for connection in list(connections.open):
+            connection.end()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_S)
+        for connection in list(connections.open):
+            connection.abort()
+    log.info("ended")

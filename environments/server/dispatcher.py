@@ -12,7 +12,8 @@ from typing import Any
 
 from environments.protocol import Error, Reply
 from environments.server.metrics import Families
-from environments.server.sessions import Session, Sessions
+from environments.server.session import Session
+from environments.server.sessions import Sessions
 from environments.server.worker_ipc import OtherWorkers, WorkerGoneError
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ Call = tuple[Any, ...]
 THREADS = 64
 SLICE_S = 0.01
 """A batch of a fast world gives way to other requests this often."""
+SMALL_BATCH = 64
+"""Larger batches are performed one after another, so that however many there are, others wait for one slice between two of their turns."""
 SWEEP_S = 1.0
 
 
@@ -36,6 +39,7 @@ class Dispatcher:
         self._turns = itertools.count(worker)
         blocking = getattr(sessions.world, "blocking", False)
         self._awaited = getattr(sessions.world, "awaited", False)
+        self._batches = asyncio.Lock()
         self._pool = ThreadPoolExecutor(THREADS, "world") if blocking else None
 
     async def perform(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
@@ -64,6 +68,12 @@ class Dispatcher:
             if len(calls) == 1:
                 return [await self._perform_blocking(operation, calls[0])]
             return await asyncio.gather(*(self._perform_blocking(operation, call) for call in calls))
+        if len(calls) <= SMALL_BATCH:
+            return await self._perform_sliced(operation, calls)
+        async with self._batches:
+            return await self._perform_sliced(operation, calls)
+
+    async def _perform_sliced(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
         answer = self.sessions.answer
         replies = []
         began = time.perf_counter()
@@ -92,20 +102,20 @@ class Dispatcher:
         """Ends sessions whose lease has run out, for ever."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            for session in self.sessions.expired():
+            for session in self.sessions.store.expired():
                 if self._pool is None:
-                    self.sessions.end(session, "expired")
+                    self.sessions.store.end(session, "expired")
                 else:
                     await self._end_blocking(session)
 
     async def close(self) -> None:
         """Frees every session; a world that blocks gets a second for it, since the process ends anyway."""
         if self._pool is None:
-            self.sessions.end_all()
+            self.sessions.store.end_all()
             return
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.run_in_executor(None, self.sessions.end_all), 1.0)
+            await asyncio.wait_for(loop.run_in_executor(None, self.sessions.store.end_all), 1.0)
         except TimeoutError:
             log.warning("the world did not close its sessions in time")
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -114,7 +124,7 @@ class Dispatcher:
         assert self._others is not None
         if operation == "create":
             return next(self._turns) % self._others.workers
-        place = self.sessions.holder(call[0])
+        place = self.sessions.store.ids.holder(call[0])
         return self._worker if place is None else place
 
     async def _perform_in(self, place: int, operation: str, calls: list[Call]) -> list[Reply]:
@@ -130,7 +140,7 @@ class Dispatcher:
             return [Reply(status=410, error=gone) for _ in calls]
 
     async def _perform_blocking(self, operation: str, call: Call) -> Reply:
-        session = None if operation == "create" else self.sessions.get(call[0])
+        session = None if operation == "create" else self.sessions.store.get(call[0])
         if session is None:
             return await self._perform_apart(operation, call)
         async with session.lock:
@@ -146,4 +156,4 @@ class Dispatcher:
 
     async def _end_blocking(self, session: Session) -> None:
         async with session.lock:
-            await asyncio.get_running_loop().run_in_executor(self._pool, self.sessions.end, session, "expired")
+            await asyncio.get_running_loop().run_in_executor(self._pool, self.sessions.store.end, session, "expired")

@@ -1,30 +1,36 @@
-"""Reading requests and writing answers: JSON both ways, bodies bounded, every failure with its status.
-
-The operations of both dialects are looked up by their path before Starlette sees the request: its middlewares and its search
-through the routes cost more than all that we do. What is not an operation (health, metrics, descriptions) is Starlette's.
-"""
+"""Reading requests and writing answers: JSON both ways, every failure with its status."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from environments.protocol import Error
-from environments.server.sessions import RequestError
+from environments.server.request import Request, RequestError
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 16 * 2**20
-
 T = TypeVar("T")
-Operation = Callable[[bytes], Awaitable[tuple[int, bytes]]]
-"""From a request's body to status and JSON."""
+Answer = tuple[int, bytes]
+"""Status and body."""
+Operation = Callable[[Request], Awaitable[Answer]]
+"""What is asked by POST."""
+Page = Callable[[dict[str, str]], Awaitable[Answer]]
+"""What is read by GET, from the parameters of its URL."""
+
+JSON = b"application/json"
+OPEN_TO_ALL = "/health"
+"""The one path that needs no token: container engines and load balancers ask it, and it tells no secret."""
+LARGE_BYTES = 256 * 2**10
+"""Bodies above this are decoded one after another, with other requests in between."""
 
 encode = msgspec.json.Encoder().encode
 _FIELD = re.compile(r"`\$\.?([^`]*)`$")
@@ -33,73 +39,75 @@ _MISSING_FIELD = re.compile(r"missing required field `([^`]*)`")
 
 
 class JsonApi:
-    """The ASGI application: operations by path, everything else passed on to `rest`."""
+    """The operations and pages by their path."""
 
-    def __init__(self, operations: Mapping[str, Operation], rest: ASGIApp, count_error: Callable[[str], None]) -> None:
-        self.operations = operations
-        self._rest = rest
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        pages: Mapping[str, Page],
+        count_error: Callable[[str], None],
+        *,
+        types: Mapping[str, bytes] | None = None,
+        token: str | None = None,
+    ) -> None:
+        """
+        Args:
+            operations, pages: What is performed by POST and shown by GET.
+            count_error: Is told the type of each error that is answered.
+            types: The content types of pages that are not JSON.
+            token: What every request but for `OPEN_TO_ALL` must carry.
+        """
+        self._operations = operations
+        self._pages = pages
         self._count_error = count_error
+        self._types = types or {}
+        self._token = None if token is None else token.encode()
+        self._large = asyncio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in self.operations:
-            await self._rest(scope, receive, send)
+    def check(self, request: Request) -> None:
+        """Looks at a request whose head has come.
+
+        Raises:
+            RequestError: 401 it lacks the token, 403 a page in a browser asks.
+        """
+        if b"origin" in request.headers:
+            raise RequestError(403, "browser_refused", "pages in a browser may not use this server")
+        if self._token is None or request.path == OPEN_TO_ALL:
             return
-        try:
-            body = await _read_body(scope, receive)
-            if body is None:
-                return
-            status, content = await self.perform(scope["path"], scope["method"], body)
-        except RequestError as refusal:
-            status, content = self.refuse(refusal)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-        if status == 503:
-            headers.append((b"retry-after", b"1"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        if not hmac.compare_digest(_token_of(request.headers.get(b"authorization", b"")), self._token):
+            raise RequestError(401, "no_token", "this server wants its token, as `Authorization: Bearer TOKEN` or as the URL's password")
 
-    async def perform(self, path: str, method: str, body: bytes) -> tuple[int, bytes]:
-        """Status and JSON of the operation at `path`, whatever comes of it."""
+    async def answer(self, request: Request) -> tuple[int, bytes, bytes]:
+        """Status, body and content type, whatever comes of the request."""
         try:
-            if method != "POST":
-                raise RequestError(405, "not_allowed", f"{path} takes POST")
-            return await self.operations[path](body)
+            if request.refusal is not None:
+                raise request.refusal
+            if len(request.body) > LARGE_BYTES:
+                async with self._large:
+                    await asyncio.sleep(0)
+            if (operation := self._operations.get(request.path)) is not None:
+                if request.method != "POST":
+                    raise RequestError(405, "not_allowed", f"{request.path} takes POST")
+                return *await operation(request), JSON
+            if (page := self._pages.get(request.path)) is None:
+                raise RequestError(404, "not_found", f"there is nothing at {request.path[:200]}")
+            if request.method not in ("GET", "HEAD"):
+                raise RequestError(405, "not_allowed", f"{request.path} takes GET")
+            return *await page(request.query), self._types.get(request.path, JSON)
         except RequestError as refusal:
-            return self.refuse(refusal)
+            return *self.refuse(refusal), JSON
         except Exception as fault:
-            log.exception("a bug in the server", extra={"path": path})
+            log.exception("a bug in the server", extra={"path": request.path})
             self._count_error("server_fault")
-            return 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")})
+            return 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")}), JSON
 
-    def refuse(self, refusal: RequestError) -> tuple[int, bytes]:
+    def refuse(self, refusal: RequestError) -> Answer:
         """Status and JSON that say why, counted."""
         self._count_error(refusal.error.type)
         return refusal.status, encode({"error": refusal.error})
 
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
-    """The request's body; None when the client has gone."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
-            raise too_large()
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        chunk: bytes = message.get("body", b"")
-        body = body + chunk if body else chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise too_large()
-        if not message.get("more_body", False):
-            return body
-
-
-def too_large() -> RequestError:
-    """The refusal of a body over the limit."""
-    return RequestError(413, "body_too_large", f"a request body has at most {MAX_BODY_BYTES} bytes")
-
-
-def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw) -> T:
     """Reads JSON into the decoder's type.
 
     Raises:
@@ -123,6 +131,27 @@ def field_of(message: str) -> str | None:
     return ".".join(parts) or None
 
 
-def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response, for the paths that Starlette serves."""
-    return Response(encode(content), status, media_type="application/json")
+def commas_outside_strings(body: bytes | bytearray, enough: int) -> int:
+    """Commas of a JSON text that separate something, which bounds the number of its items before any is decoded.
+
+    Takes milliseconds for the largest body, whatever it holds. Counting may stop at `enough`, and does where there are more strings than
+    commas of a sensible request could separate.
+    """
+    commas = body.count(b",")
+    if commas < enough:
+        return commas
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if bare.count(b'"') > 4 * enough:
+        return enough
+    return sum(part.count(b",") for part in bare.split(b'"')[::2])
+
+
+def _token_of(authorization: bytes) -> bytes:
+    """The token of a header: a bearer's, or the password of Basic, which clients make of http://anybody:TOKEN@host."""
+    scheme, _, value = authorization.partition(b" ")
+    if scheme.lower() != b"basic":
+        return value.strip() if scheme.lower() == b"bearer" else b""
+    try:
+        return base64.b64decode(value, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from typing import Any, get_args
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from environments.environment import Split, World
 from environments.protocol import MAX_ITEMS, CloseItem, CreateItem, Replies, Reply, ResetItem, StepItem, TaskList, WorldInfo
-from environments.server.dispatcher import Dispatcher
-from environments.server.json_api import Operation, answer, decode, encode
+from environments.server.dispatcher import SLICE_S, Dispatcher
+from environments.server.json_api import Answer, Operation, Page, commas_outside_strings, decode, encode
 from environments.server.openapi import document
-from environments.server.sessions import RequestError
+from environments.server.request import Request, RequestError
 
 ITEMS: dict[str, type[msgspec.Struct]] = {"create": CreateItem, "reset": ResetItem, "step": StepItem, "close": CloseItem}
 SPLITS: tuple[Split, ...] = get_args(Split)
+MAX_COMMAS = 4 * MAX_ITEMS
+"""Of a request whose items are all right there are three for each, those within them included."""
 
 
 def operations(dispatcher: Dispatcher) -> dict[str, Operation]:
@@ -33,15 +33,24 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
     part = msgspec.json.Decoder(item)
     seconds = dispatcher.sessions.metrics.request_seconds("v1", name)
 
-    async def operation(body: bytes) -> tuple[int, bytes]:
+    async def operation(request: Request) -> Answer:
         began = time.perf_counter()
+        body = bytes(request.body)
+        if commas_outside_strings(body, MAX_COMMAS) >= MAX_COMMAS:
+            raise _too_many("more than could be told apart")
         try:
             items: list[Any] = whole.decode(body).items  # type: ignore[attr-defined]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # perhaps one item is wrong: the others are still served
-            items = [_decoded(part, raw) for raw in decode(parts, body).items]  # type: ignore[attr-defined]
+            raws = decode(parts, body).items  # type: ignore[attr-defined]
+            if len(raws) > MAX_ITEMS:
+                raise _too_many(str(len(raws))) from None
+            items = await _decoded(part, raws)
         if len(items) > MAX_ITEMS:
-            raise RequestError(413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {len(items)}", "items")
+            raise _too_many(str(len(items)))
         calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
+        if name == "create":
+            client = request.client
+            calls = [(*call, False, client) for call in calls]
         performed = await dispatcher.perform(name, calls)
         if len(calls) < len(items):
             answers = iter(performed)
@@ -54,11 +63,23 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
     return operation
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
-    try:
-        return decode(decoder, raw)
-    except RequestError as refusal:
-        return Reply(status=refusal.status, error=refusal.error)
+async def _decoded(decoder: msgspec.json.Decoder[Any], raws: list[msgspec.Raw]) -> list[Any]:
+    """The items, or what answers those that are wrong; other requests come in between."""
+    items: list[Any] = []
+    began = time.perf_counter()
+    for raw in raws:
+        try:
+            items.append(decode(decoder, raw))
+        except RequestError as refusal:
+            items.append(Reply(status=refusal.status, error=refusal.error))
+        if time.perf_counter() - began > SLICE_S:
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+    return items
+
+
+def _too_many(count: str) -> RequestError:
+    return RequestError(413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {count}", "items")
 
 
 def _judge(replies: list[Reply]) -> tuple[int, Replies]:
@@ -69,10 +90,10 @@ def _judge(replies: list[Reply]) -> tuple[int, Replies]:
     return (replies[0].status, Replies(replies, replies[0].error)) if replies else (200, Replies())
 
 
-def routes(world: World) -> list[Route]:
+def pages(world: World) -> dict[str, Page]:
     """What describes the world and the dialect."""
     tasks = {split: list(world.tasks(split)) for split in SPLITS}
-    info = WorldInfo(
+    description = WorldInfo(
         world.name,
         world.version,
         world.instruction,
@@ -81,23 +102,29 @@ def routes(world: World) -> list[Route]:
         rules=getattr(world, "rules", "ours"),
         success_score=getattr(world, "success_score", 1.0),
     )
-    openapi = document(world, ITEMS)
+    info, openapi = encode(description), encode(document(world, ITEMS))
+    tag = getattr(world, "tag", None)
 
-    async def describe(_: Request) -> Response:
-        return answer(info)
+    async def describe(_: dict[str, str]) -> Answer:
+        return 200, info
 
-    async def list_tasks(request: Request) -> Response:
-        name = request.query_params.get("split", "train")
+    # Encoded once: however many clients ask for a list and do not read the answer, it is in memory once.
+    @functools.lru_cache(maxsize=16)
+    def listed(name: str, tagged: bool) -> bytes:
+        found = TaskList(name, list(world.tasks(name)))
+        if tagged and tag is not None:
+            found.tags = [tag(index) for index in found.tasks]
+        return encode(found)
+
+    async def list_tasks(query: dict[str, str]) -> Answer:
+        tagged = query.get("tags") == "1"
         try:
-            found = TaskList(name, list(world.tasks(name)))
+            name = query.get("split", "train")
+            return 200, await asyncio.to_thread(listed, name, tagged) if tagged else listed(name, tagged)
         except KeyError as unknown:
             raise RequestError(422, "invalid_field", str(unknown.args[0])[:1000], "split") from None
-        tag = getattr(world, "tag", None)
-        if tag is not None and request.query_params.get("tags") == "1":
-            found.tags = await asyncio.to_thread(lambda: [tag(index) for index in found.tasks])
-        return answer(found)
 
-    async def show_openapi(_: Request) -> Response:
-        return answer(openapi)
+    async def show_openapi(_: dict[str, str]) -> Answer:
+        return 200, openapi
 
-    return [Route("/v1/world", describe), Route("/v1/tasks", list_tasks), Route("/openapi.json", show_openapi)]
+    return {"/v1/world": describe, "/v1/tasks": list_tasks, "/openapi.json": show_openapi}

@@ -1,22 +1,30 @@
 """Requests between the worker processes of one server.
 
-Every worker listens on a unix socket of Linux's abstract namespace, which leaves no file behind. A frame is a length, a number that
-pairs answer with question, and msgpack: (operation, calls) one way, what `Dispatcher` answered the other way. One connection per pair
-carries many requests at once.
+Every worker listens on a unix socket in a folder that only this user can enter, and answers only processes of this user: what comes
+here passes by the token and the limits of HTTP. A frame is a length, a number that pairs answer with question, and msgpack: (operation,
+calls) one way, what `Dispatcher` answered the other way. One connection per pair carries many requests at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
+import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+log = logging.getLogger(__name__)
+
 _HEAD = struct.Struct(">IQ")
+_CREDENTIALS = struct.Struct("3i")
+"""What the kernel says of the process at the other end: its id, its user, its group."""
 _encode = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
@@ -68,11 +76,11 @@ class _Link:
 
 
 class OtherWorkers:
-    """Asks the other workers. `address` is the prefix of their sockets' names."""
+    """Asks the other workers, whose sockets are in `folder`."""
 
-    def __init__(self, address: str, worker: int, workers: int) -> None:
+    def __init__(self, folder: Path, worker: int, workers: int) -> None:
         self.workers = workers
-        self._address = address
+        self._folder = folder
         self._worker = worker
         self._links: dict[int, _Link] = {}
         self._connecting = asyncio.Lock()
@@ -103,7 +111,7 @@ class OtherWorkers:
                 peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 peer.setblocking(False)
                 try:
-                    await asyncio.get_running_loop().sock_connect(peer, f"{self._address}{worker}")
+                    await asyncio.get_running_loop().sock_connect(peer, str(self._folder / str(worker)))
                     link = _Link(*await asyncio.open_unix_connection(sock=peer))
                 except OSError as refused:
                     peer.close()
@@ -112,7 +120,7 @@ class OtherWorkers:
             return link
 
 
-async def listen(address: str, worker: int, serve: Serve) -> asyncio.Server:
+async def listen(folder: Path, worker: int, serve: Serve) -> asyncio.Server:
     """Answers the other workers with what `serve` returns."""
 
     async def answer_one(writer: asyncio.StreamWriter, number: int, body: bytes) -> None:
@@ -123,6 +131,9 @@ async def listen(address: str, worker: int, serve: Serve) -> asyncio.Server:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks: set[asyncio.Task[None]] = set()
         try:
+            if (user := _user_of(writer.get_extra_info("socket"))) != os.getuid():
+                log.warning("a process of another user asked a worker", extra={"user": user})
+                return
             while True:
                 length, number = _HEAD.unpack(await reader.readexactly(_HEAD.size))
                 task = asyncio.create_task(answer_one(writer, number, await reader.readexactly(length)))
@@ -133,7 +144,16 @@ async def listen(address: str, worker: int, serve: Serve) -> asyncio.Server:
         finally:
             writer.close()
 
+    path = folder / str(worker)
+    with contextlib.suppress(FileNotFoundError):  # of the worker in whose place this one is
+        path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
-    listener.bind(f"{address}{worker}")
+    listener.bind(str(path))
     return await asyncio.start_unix_server(connected, sock=listener)
+
+
+def _user_of(connection: socket.socket) -> int:
+    """The id of the user whose process is at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])

@@ -10,9 +10,11 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import time
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 
 from configs.rules import Rules
 from environments.environment import WorldError
@@ -52,7 +54,7 @@ class _Workers:
         self._rules = rules
         self._options = options
         self._listener = listener
-        self._address = f"\0environments-{secrets.token_hex(16)}-"
+        self._folder: Path | None = None
         self._secret = secrets.token_bytes(32)
         self._processes: dict[int, ForkProcess] = {}
         self._started: dict[int, float] = {}
@@ -60,6 +62,12 @@ class _Workers:
         self._ending = False
 
     def run(self) -> int:
+        """Serves until a signal; returns the exit status."""
+        with tempfile.TemporaryDirectory(prefix="environments-", dir=_short_folder()) as folder:  # which no other user can enter
+            self._folder = Path(folder)
+            return self._serve()
+
+    def _serve(self) -> int:
         for ending in (signal.SIGTERM, signal.SIGINT):
             signal.signal(ending, self._end)
         for worker in range(self._options.workers):
@@ -79,7 +87,8 @@ class _Workers:
             process.terminate()
 
     def _start(self, worker: int) -> None:
-        place = Place(worker, self._options.workers, self._address, self._secret)
+        assert self._folder is not None
+        place = Place(worker, self._options.workers, self._folder, self._secret)
         process = multiprocessing.get_context("fork").Process(target=self._work, args=(place, os.getpid()), daemon=True)
         process.start()
         self._processes[worker] = process
@@ -119,3 +128,9 @@ class _Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _short_folder() -> str:
+    """Where a socket's path fits into the 108 bytes that the kernel allows."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) < 60 else "/tmp"

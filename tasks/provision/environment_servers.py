@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.rules import Rules
+from environments.token import VARIABLE, shared_token
 from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
@@ -45,7 +46,11 @@ def environment_replicas(
         from tasks.provision.containers import ContainerServer
 
         assert image is not None
-        containers = [ContainerServer(f"{world}-{number}", image, start_deadline_s=start_deadline_s) for number in range(replicas)]
+        # In a container the server listens beyond loopback. This process, those that it starts and the containers share a token.
+        token = {VARIABLE: shared_token()}
+        containers = [
+            ContainerServer(f"{world}-{number}", image, environment=token, start_deadline_s=start_deadline_s) for number in range(replicas)
+        ]
         return ReplicaSet(containers, state_dir=state_dir)
     serve = [sys.executable, "-m", "environments", "serve", world, "--rules", rules, "--port", "{port}", "--workers", str(workers)]
     return local_replicas(world, [serve] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)

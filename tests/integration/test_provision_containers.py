@@ -23,7 +23,7 @@ from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"
-SERVE = ["-m", "environments", "serve", "textcraft", "--host", "0.0.0.0", "--port", "8000"]
+SERVE = ["-m", "environments", "serve", "textcraft", "--host", "0.0.0.0", "--port", "8000", "--no-token"]
 
 
 def _engine_missing() -> str | None:
@@ -48,7 +48,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def imported_packages() -> list[Path]:
     """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
     code = (
-        "import sys, uvloop, httptools, uvicorn.lifespan.on, uvicorn.protocols.http.httptools_impl\n"
+        "import sys, uvloop, httptools\n"
         "import environments.server.workers, environments.server.logs\n"
         "from environments.registry import load_world\nload_world('textcraft').create().reset(0)\n"
         "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
@@ -79,7 +79,8 @@ def image_archive() -> bytes:
         archive.add(library, filter=chosen)
         for package in imported_packages():
             archive.add(package, f"/srv/{package.name}")
-        archive.add(ROOT / "environments", "/srv/environments")
+        for ours_too in ("configs", "environments"):
+            archive.add(ROOT / ours_too, f"/srv/{ours_too}")
         extensions = [*(library / "lib-dynload").glob("*.so"), *(file for package in imported_packages() for file in package.rglob("*.so"))]
         for file in shared_libraries([python.resolve(), *extensions]):
             archive.add(file.resolve(), file)

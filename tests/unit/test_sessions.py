@@ -4,61 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.environment import Split, Step, TaskIndexError
-from environments.server.metrics import Metrics
-from environments.server.sessions import Sessions
-
-
-class Echo:
-    """A world whose observation is the action; it remembers which of its episodes are open."""
-
-    name, version, instruction = "echo", "1", ""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    def tasks(self, split: Split) -> range:
-        return range(10)
-
-    def create(self) -> EchoEpisode:
-        self.open += 1
-        return EchoEpisode(self)
-
-
-class EchoEpisode:
-    def __init__(self, world: Echo) -> None:
-        self.world = world
-        self.performed: list[str] = []
-
-    def reset(self, index: int) -> str:
-        if index not in self.world.tasks("train"):
-            raise TaskIndexError(f"no task {index}")
-        return f"task {index}"
-
-    def step(self, action: str) -> Step:
-        self.performed.append(action)
-        return Step(f"{len(self.performed)}: {action}", 0.0, False)
-
-    def oracle_action(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        self.world.open -= 1
-
-
-class TimeBreakdown:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(world: Echo | None = None, clock: TimeBreakdown | None = None, **options: object) -> Sessions:
-    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or TimeBreakdown(), **options)  # type: ignore[arg-type]
+from tests.support.echo_sessions import Clock, Echo, EchoEpisode, make
 
 
 def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
-    world, clock = Echo(), TimeBreakdown()
+    world, clock = Echo(), Clock()
     sessions = make(world, clock)
     session = sessions.create(1, 10.0).session
     assert session is not None
@@ -73,27 +23,27 @@ def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
 
 
 def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
-    world, clock = Echo(), TimeBreakdown()
+    world, clock = Echo(), Clock()
     sessions = make(world, clock)
     for lease_s in (5.0, 10.0, 20.0):
         sessions.create(1, lease_s, numbered=True)
     clock.now = 12.0
-    for session in sessions.expired():
-        sessions.end(session, "expired")
+    for session in sessions.store.expired():
+        sessions.store.end(session, "expired")
     assert len(sessions) == world.open == 1
 
 
 def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
-    clock = TimeBreakdown()
+    clock = Clock()
     sessions = make(clock=clock)
     ref = sessions.create(1, 5.0).session
     assert ref is not None
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
     clock.now = 6.0
-    assert sessions.expired() == [session]
+    assert sessions.store.expired() == [session]
     session.lock._locked = True
-    assert sessions.expired() == []
+    assert sessions.store.expired() == []
 
 
 def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None:
@@ -122,7 +72,7 @@ def test_turns_are_performed_in_order_and_once_whatever_is_asked(asked: list[tup
             assert (reply.status, reply.observation) == (200, f"{len(performed)}: {action}")
         else:
             assert reply.status == 409
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
     assert isinstance(session.environment, EchoEpisode)
     assert session.environment.performed == performed
@@ -143,9 +93,9 @@ def test_sessions_of_our_dialect_cannot_be_reached_by_a_number() -> None:
     sessions = make()
     ref = sessions.create(1, None).session
     assert ref is not None
-    session = sessions.get(ref)
+    session = sessions.store.get(ref)
     assert session is not None
-    assert sessions.get(session.number) is None
+    assert sessions.store.get(session.number) is None
 
 
 def test_the_session_limit_is_refused_as_busy_and_frees_up() -> None:
@@ -173,13 +123,32 @@ def test_the_holder_of_a_session_is_read_from_its_id_and_number(workers: int) ->
             reply = sessions.create(None, None, numbered=True)
             assert reply.session is not None
             assert reply.number is not None
-            assert sessions.holder(reply.session) == sessions.holder(reply.number) == worker
+            assert sessions.store.ids.holder(reply.session) == sessions.store.ids.holder(reply.number) == worker
 
 
 def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
     first, second = (make(worker=0, workers=1, secret=b"s" * 32) for _ in range(2))
     reply = first.create(None, None)
     assert second.answer("close", (reply.session,)).status == 410
+
+
+@pytest.mark.parametrize("operation", ["end_all", "store", "__init__", "answer", "_begin", "create_awaited"])
+def test_only_the_operations_can_be_asked_for(operation: str) -> None:
+    sessions = make()
+    assert sessions.answer(operation, ()).status == 404
+
+
+def test_a_session_keeps_a_digest_in_place_of_the_action() -> None:
+    sessions = make()
+    ref = sessions.create(1, None).session
+    assert ref is not None
+    action = "x" * 10_000_000
+    assert sessions.answer("step", (ref, 0, action)).status == 200
+    session = sessions.store.get(ref)
+    assert session is not None
+    kept = [getattr(session, name) for name in session.__slots__ if isinstance(getattr(session, name), str | bytes)]
+    assert max(len(value) for value in kept) < 100
+    assert sessions.answer("step", (ref, 0, action + "x")).status == 409
 
 
 class Keyed(EchoEpisode):

@@ -1,0 +1,209 @@
+"""How each world speaks AgentGym's dialect: its bodies, its replies, what else it shows. Adding a world's takes one entry of DIALECTS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from environments.protocol import Action, Int64, Reply
+
+
+class Create(msgspec.Struct):
+    """A create body of which nothing is needed."""
+
+
+class TextCraftCreate(msgspec.Struct):
+    """TextCraft's create body. Tasks of one's own are not served: the three fields are null in AgentGym's clients."""
+
+    minecraft_dir: str | None = None
+    commands: None = None
+    goal: None = None
+
+
+class Reset(msgspec.Struct):
+    """Begins the task `data_idx` in session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+    index: Int64 | None = msgspec.field(name="data_idx", default=0)
+
+
+class Step(msgspec.Struct):
+    """Performs `action` in session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+    action: Action
+
+
+class Close(msgspec.Struct):
+    """Ends session `id`."""
+
+    session: Int64 = msgspec.field(name="id")
+
+
+class SearchQAReset(msgspec.Struct):
+    """Begins the task `id` in session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    index: Int64 | None = msgspec.field(name="id", default=0)
+
+
+class WebArenaReset(msgspec.Struct):
+    """Begins the task `idx` in session `env_idx`. The seed that AgentGym's clients send has no meaning."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    index: Int64 | None = msgspec.field(name="idx", default=0)
+
+
+class EnvStep(msgspec.Struct):
+    """Performs `action` in session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+    action: Action
+
+
+class EnvClose(msgspec.Struct):
+    """Ends session `env_idx`."""
+
+    session: Int64 = msgspec.field(name="env_idx")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one world speaks AgentGym's dialect.
+
+    Attributes:
+        greeting: What GET / answers.
+        created: create's reply, from the session's number and the first observation ("" unless `begins_on_create`).
+        begun: reset's reply, from the session's number, the request and the reply of ours.
+        stepped: step's reply.
+        closed: close's reply.
+        create, reset, step, close: The bodies. Whatever the wire calls them, their attributes are `session`, `index` and `action`.
+        session_field: The query parameter that names the session in GET requests.
+        begins_on_create: Whether create begins an episode (of the first task) at once.
+        wraps: Whether any index is taken modulo the number of tasks; else an unknown one is an error.
+        views: Further GET paths, the environment's attribute or method that each shows, and the reply made of its text.
+        observed: GET /observation's reply.
+        besides: Further fields of reset's reply: the environment's attribute or method that each shows, and the value made of its text.
+        running: Further fields of step's reply, likewise.
+        asked: Further POST paths with close's body: the environment's attribute or method that each shows, and the reply made of it.
+    """
+
+    greeting: str
+    created: Callable[[int, str], Any]
+    begun: Callable[[int, Any, Reply], Any]
+    stepped: Callable[[Reply], Any]
+    closed: Any = True
+    create: type[msgspec.Struct] = Create
+    reset: type[msgspec.Struct] = Reset
+    step: type[msgspec.Struct] = Step
+    close: type[msgspec.Struct] = Close
+    session_field: str = "id"
+    begins_on_create: bool = False
+    wraps: bool = True
+    views: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    observed: Callable[[Reply], Any] = lambda reply: reply.observation
+    besides: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    running: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    asked: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+
+
+def _scored(reply: Reply) -> dict[str, Any]:
+    """An answer of BabyAI's, where by our rules only the end earns anything: the score so far is what the last action earned."""
+    return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
+
+
+def _goal_without_order(observation: str) -> str:
+    """AgentGym's BabyAI does not tell in which order the parts of a goal are to be done; its clients' prompts and data are made of that."""
+    goal, newline, rest = observation.partition("\n")
+    return goal.replace("then", "and").replace("after you", "and") + newline + rest
+
+
+def _without_description(reply: Reply) -> str:
+    """An observation of SciWorld's. The first one begins with the task's description, which is a field of its own there."""
+    observation = reply.observation or ""
+    return observation if reply.reward is not None else observation.partition("\n")[2]
+
+
+DIALECTS: dict[str, Dialect] = {
+    "babyai": Dialect(
+        greeting="This is environment BabyAI.",
+        wraps=False,
+        created=lambda number, observation: {"id": number},
+        begun=lambda number, body, reply: {
+            **_scored(reply),
+            "observation": _goal_without_order(reply.observation or ""),
+            "deleted": False,
+        },
+        stepped=_scored,
+        views={"/discounted_reward": ("discounted_reward", str)},
+        observed=_scored,
+        running={"score": ("score", float)},
+        asked={"/render": ("picture_url", lambda url: {"image": url})},
+    ),
+    "sciworld": Dialect(
+        greeting="This is environment ScienceWorld.",
+        wraps=False,
+        created=lambda number, observation: {"id": number},
+        begun=lambda number, body, reply: {
+            "observation": _without_description(reply),
+            "reward": 0,
+            "score": 0,
+            "done": False,
+            "deleted": False,
+        },
+        besides={"task_name": ("task_name", str), "var_num": ("variation", int), "task_description": ("task_description", str)},
+        observed=_without_description,
+        # Their points, 0 to 100; -100, which says that the task has failed, under AgentGym's rules alone.
+        stepped=lambda reply: {"observation": reply.observation, "reward": round(100 * (reply.reward or 0)), "done": reply.done},
+        running={"score": ("score", lambda score: round(100 * float(score)))},
+        views={
+            "/task_description": ("task_description", str),
+            "/goals": ("hints", lambda hints: {"goals": json.loads(hints)["goals"]}),
+            "/action_hint": ("hints", lambda hints: {key: value for key, value in json.loads(hints).items() if key != "goals"}),
+        },
+    ),
+    "searchqa": Dialect(
+        greeting="ok",
+        reset=SearchQAReset,
+        step=EnvStep,
+        close=EnvClose,
+        session_field="env_idx",
+        begins_on_create=True,
+        wraps=False,
+        created=lambda number, observation: number,
+        begun=lambda number, body, reply: reply.observation,
+        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done, "info": None},
+    ),
+    "textcraft": Dialect(
+        greeting="This is environment TextCraft.",
+        create=TextCraftCreate,
+        begins_on_create=True,
+        created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
+        begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
+        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
+        views={"/goal": ("goal", str)},
+    ),
+    "webarena": Dialect(
+        greeting="ok",
+        reset=WebArenaReset,
+        step=EnvStep,
+        close=EnvClose,
+        session_field="env_idx",
+        wraps=False,
+        created=lambda number, observation: {"env_idx": number},
+        begun=lambda number, body, reply: {"observation": reply.observation},
+        besides={"sites": ("sites", lambda names: names.split()), "object": ("objective", str)},
+        stepped=lambda reply: {
+            "observation": reply.observation,
+            "reward": reply.reward,
+            "terminated": reply.done,
+            "truncated": False,
+            "info": {},
+        },
+        closed={"closed": True},
+    ),
+}

@@ -1,0 +1,140 @@
+"""The open sessions of one process: found by their names, ended by their leases, their number shared fairly."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from environments.environment import World, WorldError
+from environments.server.fair_shares import FairShares
+from environments.server.metrics import Metrics
+from environments.server.request import RequestError
+from environments.server.session import Session
+from environments.server.session_ids import SessionIds, SessionRef
+
+log = logging.getLogger(__name__)
+
+
+class SessionStore:
+    """Safe to use from several threads."""
+
+    def __init__(
+        self,
+        world: World,
+        metrics: Metrics,
+        limit: int = 10_000,
+        default_lease_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+        ids: SessionIds | None = None,
+    ) -> None:
+        """
+        Args:
+            world: Makes the sessions' environments.
+            metrics: Where they are counted.
+            limit: Sessions open at once.
+            default_lease_s: Seconds that a session outlives its last request unless its creator asked otherwise.
+            clock: Seconds.
+            ids: Makes their names.
+        """
+        self.clock = clock
+        self.ids = ids or SessionIds()
+        self._world = world
+        self._metrics = metrics
+        self._default_lease_s = default_lease_s
+        self._open: dict[SessionRef, Session] = {}
+        self._shares = FairShares(limit, clock)
+
+    def __len__(self) -> int:
+        return self._shares.count
+
+    @property
+    def free(self) -> int:
+        """About how many more sessions there is room for, the other workers taken to be as full as this one."""
+        return (self._shares.limit - self._shares.count) * self.ids.workers
+
+    def open(self, lease_s: float | None, client: str, *, numbered: bool) -> Session:
+        """A new session. `numbered` also makes it reachable by its number.
+
+        Raises:
+            RequestError: 503 all are in use, 500 the world failed.
+        """
+        place = self._shares.take(client)
+        if place is None:
+            limit = self._shares.limit
+            raise RequestError(503, "session_limit", f"all {limit} sessions of this server are in use; try again later")
+        client, reclaimed = place
+        if reclaimed is not None:
+            self.end(reclaimed, "reclaimed")
+        try:
+            environment = self._world.create()
+        except Exception as fault:
+            self._shares.give_back(client)
+            log.exception("the world failed to create a session", extra={"world": self._world.name})
+            raise world_failed(fault) from fault
+        id, number = self.ids.draw()
+        session = Session(environment, id, number, lease_s or self._default_lease_s, client)
+        self._open[session.id] = session
+        if numbered:
+            self._open[number] = session
+        self._metrics.sessions.labels("created").inc()
+        return session
+
+    def opened(self, session: Session) -> None:
+        """The session's first episode has begun, or it waits for one: its lease runs from now."""
+        session.renew(self.clock())
+        self._shares.opened(session)
+
+    def get(self, ref: SessionRef) -> Session | None:
+        """The session of that id or number if it is open, its lease untouched."""
+        return self._open.get(ref)
+
+    def find(self, ref: SessionRef) -> Session:
+        """The open session of that id or number, its lease renewed.
+
+        Raises:
+            RequestError: 404 it never was, 410 it has ended.
+        """
+        session = self._open.get(ref)
+        now = self.clock()
+        if session is None:
+            if self.ids.was_given_out(ref):
+                why = "the session has ended: closed, lease run out, its process gone, or its place given to a client that had fewer"
+                raise RequestError(410, "session_ended", why, "session")
+            raise RequestError(404, "no_such_session", "there is no such session", "session")
+        if session.expires < now:
+            self.end(session, "expired")
+            raise RequestError(410, "session_ended", f"the session's lease of {session.lease_s:g} s ran out", "session")
+        session.renew(now)
+        self._shares.used(session)
+        return session
+
+    def expired(self) -> list[Session]:
+        """The sessions whose lease has run out and that nothing is working on."""
+        now = self.clock()
+        return [s for ref, s in list(self._open.items()) if isinstance(ref, str) and s.expires < now and not s.lock.locked()]
+
+    def end(self, session: Session, how: str) -> None:
+        """Frees the session; `how` is closed, expired, failed or reclaimed. A second call does nothing."""
+        if self._open.pop(session.id, None) is None:
+            return
+        if self._open.pop(session.number, None) is not None:
+            self.ids.ended(session.number)
+        self._shares.ended(session)
+        self._metrics.sessions.labels(how).inc()
+        try:
+            session.environment.close()
+        except Exception:
+            log.exception("the world failed to close a session", extra={"world": self._world.name})
+
+    def end_all(self) -> None:
+        """Frees every session."""
+        for session in list(self._open.values()):
+            self.end(session, "closed")
+
+
+def world_failed(fault: Exception) -> RequestError:
+    """What answers a fault of the world's own."""
+    # A world says by its own types what is no bug of it, such as a program that it needs and that died.
+    why = "the world failed" if isinstance(fault, WorldError) else "the world failed, which is a bug in it"
+    return RequestError(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])

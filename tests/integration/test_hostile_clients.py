@@ -1,0 +1,261 @@
+"""What one hostile client does to a real server leaves the others played with and the server small."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from environments.client import EnvironmentClient, RefusedError
+from environments.token import VARIABLE
+from tasks.provision.local import LocalServer
+from tests.support.counting_servers import ROOT, Serve, counting_command
+from tests.support.hostile import Attacker, guess_numbers, held, items, long_actions, unfinished_bodies, wrong_items
+
+PATIENCE_S = 60.0
+SECRET = "a secret of three words"
+
+
+def memory_mb(server: LocalServer) -> float:
+    root = psutil.Process(server.pid)
+    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+
+
+def cpu_s(server: LocalServer) -> float:
+    root = psutil.Process(server.pid)
+    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
+
+
+def healthy(url: str) -> bool:
+    return requests.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200
+
+
+def play(url: str, episodes: int = 10) -> None:
+    """As an honest trainer does, all at once."""
+
+    async def run() -> None:
+        async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
+
+            async def episode() -> None:
+                session, _ = await client.start(2)
+                await client.step(session, "add 1")
+                assert (await client.step(session, "add 1")).done
+                await client.close(session)
+
+            await asyncio.gather(*(episode() for _ in range(episodes)))
+
+    asyncio.run(run())
+
+
+def test_a_million_wrong_items_are_refused_without_being_decoded(serve: Serve) -> None:
+    server = serve()
+    before = cpu_s(server)
+    attacker = Attacker(server.url)
+    wrong_items(attacker)
+    assert set(attacker.statuses) <= {400, 413, 422}
+    assert cpu_s(server) - before < 4.0  # one of the twelve once took 9.5
+    assert memory_mb(server) < 200
+    play(server.url)
+
+
+def test_a_batch_as_large_as_allowed_is_served(counting_server: str) -> None:
+    with requests.Session() as client:
+        wrong = client.post(f"{counting_server}/v1/step", data=items(*([0] * 10_000)), timeout=PATIENCE_S)
+        right = client.post(f"{counting_server}/v1/close", data=items(*({"session": "a,b"} for _ in range(10_000))), timeout=PATIENCE_S)
+    assert (wrong.status_code, len(wrong.json()["items"])) == (422, 10_000)
+    assert (right.status_code, len(right.json()["items"])) == (404, 10_000)
+
+
+def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    server = serve()
+    with held(Attacker(server.url), 1500) as silent, held(Attacker(server.url), 300, b"POST /v1/create HTTP/1.1\r\n"):
+        assert len(silent) == 1500
+        assert healthy(server.url)
+        play(server.url)
+
+
+def test_a_server_with_few_files_to_open_is_reachable_all_the_same(state_dir: Path) -> None:
+    command = ["bash", "-c", 'ulimit -n 256; exec "$@"', "-", *counting_command("counting")]
+    server = LocalServer("few-files", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server.start()
+    try:
+        with held(Attacker(server.url), 400):
+            assert healthy(server.url)
+            play(server.url)
+    finally:
+        server.end()
+
+
+def test_an_action_is_not_kept_by_its_session_and_has_a_length(serve: Serve) -> None:
+    server = serve()
+    attacker = Attacker(server.url)
+    long_actions(attacker)
+    assert attacker.statuses == {200: 41, 422: 40}
+    assert memory_mb(server) < 300  # it was 959
+    play(server.url)
+
+
+def test_bodies_that_never_end_have_bounded_memory(serve: Serve) -> None:
+    server = serve()
+    unfinished_bodies(Attacker(server.url), 40)
+    assert memory_mb(server) < 400
+    play(server.url)
+
+
+def test_all_sessions_taken_for_a_day_starve_nobody(serve: Serve) -> None:
+    server = serve("counting", "--max-sessions", "100")
+    taken = requests.post(f"{server.url}/v1/create", data=items(*({"lease_s": 86_400} for _ in range(200))), timeout=PATIENCE_S)
+    assert sum(reply["status"] == 200 for reply in taken.json()["items"]) == 100
+    play(server.url, episodes=60)
+
+
+def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serve) -> None:
+    url = serve().url
+
+    async def run() -> None:
+        async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
+            started = await asyncio.gather(*(client.start(3) for _ in range(2000)))
+            for _ in range(3):
+                steps = await asyncio.gather(*(client.step(session, "add 1") for session, _ in started))
+            assert all(step.done and step.reward == 1.0 for step in steps)
+            await asyncio.gather(*(client.close(session) for session, _ in started))
+
+    asyncio.run(run())
+    assert requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"] == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve, workers: str) -> None:
+    url = serve("counting", "--workers", workers).url
+    strangers = [requests.post(f"{url}/create", json={}, timeout=PATIENCE_S).json()["id"] for _ in range(50)]
+    assert guess_numbers(Attacker(url), 50) == []
+    assert min(abs(a - b) for a in strangers for b in strangers if a != b) > 1000
+    assert all(type(number) is int and number < 2**53 for number in strangers)
+    for number in strangers:
+        assert requests.post(f"{url}/reset", json={"id": number, "data_idx": 3}, timeout=PATIENCE_S).json()["observation"] == "Goal: 3."
+
+
+# -- the token
+
+
+@pytest.fixture(scope="module")
+def guarded(state_dir: Path) -> LocalServer:
+    """A server that wants a token."""
+    server = LocalServer(
+        "guarded", counting_command("counting"), state_dir=state_dir, environment={"PYTHONPATH": str(ROOT), VARIABLE: SECRET}
+    )
+    server.start()
+    yield server  # type: ignore[misc]
+    server.end()
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {SECRET}"}, {"Authorization": f"Digest {SECRET}"}]
+)
+@pytest.mark.parametrize("path", ["/v1/create", "/create", "/v1/world", "/metrics", "/", "/nothing"])
+def test_without_the_token_nothing_but_health_is_answered(guarded: LocalServer, path: str, headers: dict[str, str]) -> None:
+    assert requests.post(guarded.url + path, json={}, headers=headers, timeout=PATIENCE_S).status_code == 401
+    assert requests.get(guarded.url + path, headers=headers, timeout=PATIENCE_S).status_code == 401
+    assert healthy(guarded.url)
+
+
+def test_clients_carry_the_token_of_their_environment_or_of_the_address(guarded: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(RefusedError, match="Authorization: Bearer"):
+        play(guarded.url)
+    with_password = guarded.url.replace("http://", f"http://agent:{requests.utils.quote(SECRET)}@")
+    play(with_password)
+    # as AgentGym's own clients ask, which know an address and nothing else
+    assert isinstance(requests.post(f"{with_password}/create", json={}, timeout=PATIENCE_S).json()["id"], int)
+    monkeypatch.setenv(VARIABLE, SECRET)
+    play(guarded.url)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_a_server_that_others_could_reach_is_not_started_without_a_token(host: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    command = [sys.executable, "-m", "environments", "serve", "textcraft", "--host", host]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT, env=environment, check=False)
+    assert refused.returncode == 2
+    assert VARIABLE in refused.stderr
+    assert "--no-token" in refused.stderr
+
+
+@pytest.mark.parametrize("extra", [["--no-token"], []])
+def test_it_is_started_with_a_token_or_when_told_to_do_without(state_dir: Path, extra: list[str]) -> None:
+    environment = {"PYTHONPATH": str(ROOT), VARIABLE: "" if extra else SECRET}
+    command = [*counting_command("counting"), "--host", "0.0.0.0", *extra]
+    server = LocalServer("open", command, state_dir=state_dir, environment=environment)
+    server.start()
+    try:
+        assert requests.get(f"{server.url}/v1/world", timeout=PATIENCE_S).status_code == (200 if extra else 401)
+    finally:
+        server.end()
+
+
+# -- between the workers
+
+ASKS_AS_ANOTHER_USER = """
+import os, socket, struct, sys
+os.setgid(65534), os.setuid(65534)
+asking = socket.socket(socket.AF_UNIX)
+asking.settimeout(30)
+try:
+    asking.connect(sys.argv[1])
+    asking.sendall(struct.pack(">IQ", 11, 1) + b"\\x92\\xa8sessions\\x90")
+    print("answered" if asking.recv(100) else "closed")
+except PermissionError:
+    print("forbidden")
+except ConnectionError:
+    print("closed")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_workers_answer_no_other_user(serve: Serve) -> None:
+    server = serve("counting", "--workers", "2")
+    assert "@environments" not in Path("/proc/net/unix").read_text()
+    children = psutil.Process(server.pid).children(recursive=True)
+    sockets = {
+        Path(line.split()[7])
+        for child in children
+        for line in Path(f"/proc/{child.pid}/net/unix").read_text().splitlines()
+        if "/environments-" in line and len(line.split()) > 7
+    }
+    ours = [path for path in sockets if path.parent.exists()]
+    assert ours
+    for path in ours:
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert path.parent.stat().st_uid == os.getuid()
+
+    def ask(path: Path) -> str:
+        command = [sys.executable, "-c", ASKS_AS_ANOTHER_USER, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout.strip()
+
+    mine = ours[0]
+    assert ask(mine) == "forbidden"
+    mine.parent.chmod(0o755)
+    mine.chmod(0o777)
+    assert ask(mine) == "closed"
+    assert healthy(server.url)
+    assert json.loads(requests.get(f"{server.url}/health", timeout=PATIENCE_S).text)["workers"] == 2
+
+
+def test_the_workers_folder_goes_with_them(serve: Serve, state_dir: Path) -> None:
+    import tempfile
+
+    before = set(Path(tempfile.gettempdir()).glob("environments-*"))
+    server = serve("counting", "--workers", "2")
+    made = set(Path(tempfile.gettempdir()).glob("environments-*")) - before
+    assert made
+    server.end(grace_s=20)
+    assert not [folder for folder in made if folder.exists()]

@@ -1,0 +1,139 @@
+"""Attacks a server of a world while a well-behaved client plays: python -m tests.soaks.hostile_clients [WORLD] [--rounds 1]
+
+Every attack of tests/support/hostile.py against a real server on loopback: floods of wrong items, endless headers, connections that say
+nothing or too little, bodies that never end, answers that nobody reads, actions of megabytes, all sessions taken for a day, other
+clients' numbers guessed. Prints for each what was sent, the server's largest memory, the well-behaved client's slowest answer and its
+failures, and the 5xx but for "full" (503). Fails if there was one, if an episode of the well-behaved client failed, or an answer took it
+longer than --slowest seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psutil
+import requests
+
+from environments.client import EnvironmentCallError, EnvironmentClient
+from tests.support.hostile import ATTACKS, Attacker
+from tests.support.playing import server_of
+
+EPISODES_AT_ONCE = 8
+ACTION = "inventory"
+TURNS = 5
+
+
+@dataclass
+class Good:
+    """A well-behaved client: eight episodes at a time, and the server's health asked by new connections.
+
+    Attributes:
+        slowest_s: Of its answers.
+        answers: Steps answered.
+        failures: What went wrong.
+    """
+
+    url: str
+    slowest_s: float = 0.0
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def play(self, ended: threading.Event) -> None:
+        """Plays until it is told to stop."""
+        asyncio.run(self._play(ended))
+
+    async def _play(self, ended: threading.Event) -> None:
+        async with EnvironmentClient([self.url], deadline_s=60.0) as client:
+            tasks = (await client.tasks("train"))[:50]
+
+            async def timed(call: Callable[[], object]) -> object:
+                began = time.monotonic()
+                result = await call()  # type: ignore[misc]
+                self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+                return result
+
+            async def episodes(number: int) -> None:
+                while not ended.is_set():
+                    try:
+                        session, _ = await timed(lambda: client.start(tasks[number]))  # type: ignore[misc]
+                        for _ in range(TURNS):
+                            await timed(lambda session=session: client.step(session, ACTION))  # type: ignore[misc]
+                            self.answers += 1
+                            await asyncio.sleep(0.02)  # its policy thinks
+                        await client.close(session)
+                    except EnvironmentCallError as failed:
+                        self.failures.append(f"{type(failed).__name__}: {failed}"[:200])
+
+            async def health() -> None:
+                while not ended.is_set():
+                    await timed(lambda: asyncio.to_thread(self._health))
+                    await asyncio.sleep(0.1)
+
+            await asyncio.gather(health(), *(episodes(number) for number in range(EPISODES_AT_ONCE)))
+
+    def _health(self) -> None:
+        try:
+            if requests.get(f"{self.url}/health", timeout=60).status_code != 200:
+                self.failures.append("health was not 200")
+        except requests.RequestException as failed:
+            self.failures.append(f"health: {failed!r}"[:200])
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process and those below it."""
+    root = psutil.Process(pid)
+    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+
+
+def attacked(url: str, pid: int, name: str) -> tuple[Attacker, Good, float]:
+    """One attack with the well-behaved client beside; the third is the largest memory in MB."""
+    attacker, good, ended = Attacker(url), Good(url), threading.Event()
+    playing = threading.Thread(target=good.play, args=(ended,))
+    attacking = threading.Thread(target=ATTACKS[name], args=(attacker,))
+    playing.start()
+    time.sleep(0.5)
+    attacking.start()
+    largest = memory_mb(pid)
+    while attacking.is_alive():
+        attacking.join(0.02)
+        largest = max(largest, memory_mb(pid))
+    time.sleep(0.5)
+    ended.set()
+    playing.join()
+    return attacker, good, largest
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soaks.hostile_clients", description=__doc__)
+    parser.add_argument("world", nargs="?", default="textcraft", help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="of all attacks (default: %(default)s)")
+    parser.add_argument("--slowest", type=float, default=5.0, help="seconds that an answer to the well-behaved may take")
+    given = parser.parse_args()
+    server = server_of(given.world)
+    server.start()
+    bad = False
+    try:
+        sys.stdout.write(f"{'attack':20} {'sent':>6} {'largest MB':>10} {'slowest s':>9} {'answers':>7} {'failures':>8} {'5xx':>4}\n")
+        for name in list(ATTACKS) * given.rounds:
+            attacker, good, largest = attacked(server.url, server.pid, name)
+            faults = sum(count for status, count in attacker.statuses.items() if status >= 500 and status != 503)
+            bad |= bool(faults or good.failures or good.slowest_s > given.slowest)
+            sys.stdout.write(
+                f"{name:20} {attacker.sent:6} {largest:10.0f} {good.slowest_s:9.2f} {good.answers:7} {len(good.failures):8} {faults:4}\n"
+            )
+            sys.stdout.writelines(f"  {failure}\n" for failure in sorted(set(good.failures))[:3])
+            sys.stdout.flush()
+    finally:
+        server.end()
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

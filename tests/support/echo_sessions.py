@@ -1,0 +1,55 @@
+"""Sessions of a world that echoes, and a clock that is set by hand."""
+
+from __future__ import annotations
+
+from environments.environment import Split, Step, TaskIndexError
+from environments.server.metrics import Metrics
+from environments.server.sessions import Sessions
+
+
+class Echo:
+    """A world whose observation is the action; it remembers which of its episodes are open."""
+
+    name, version, instruction = "echo", "1", ""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def tasks(self, split: Split) -> range:
+        return range(10)
+
+    def create(self) -> EchoEpisode:
+        self.open += 1
+        return EchoEpisode(self)
+
+
+class EchoEpisode:
+    def __init__(self, world: Echo) -> None:
+        self.world = world
+        self.performed: list[str] = []
+
+    def reset(self, index: int) -> str:
+        if index not in self.world.tasks("train"):
+            raise TaskIndexError(f"no task {index}")
+        return f"task {index}"
+
+    def step(self, action: str) -> Step:
+        self.performed.append(action)
+        return Step(f"{len(self.performed)}: {action}", 0.0, False)
+
+    def oracle_action(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.world.open -= 1
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(world: Echo | None = None, clock: Clock | None = None, **options: object) -> Sessions:
+    return Sessions(world or Echo(), Metrics(lambda: 0), clock=clock or Clock(), **options)  # type: ignore[arg-type]

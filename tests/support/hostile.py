@@ -1,0 +1,220 @@
+"""What one hostile client can do to an environment server, each attack bounded in count and time. Sockets only: nothing of ours is fair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+PATIENCE_S = 60.0
+ITEM_BYTES = 2_400_000
+"""Of a request with nothing but wrong items: a third of the size once froze the server for seconds."""
+
+
+@dataclass
+class Attacker:
+    """One client that means harm.
+
+    Attributes:
+        url: The server.
+        sent: Requests so far.
+        statuses: How often each status was answered, 0 for no answer.
+    """
+
+    url: str
+    sent: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+
+    def connect(self) -> socket.socket:
+        """A new connection."""
+        address = urlsplit(self.url)
+        return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
+
+    def ask(self, path: str, body: bytes, method: str = "POST", *headers: str) -> tuple[int, bytes]:
+        """Status and content of the answer to one request on a connection of its own; status 0 without one."""
+        with self.connect() as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(head(path, len(body), method, *headers) + body)
+            return self.answer(connection)
+
+    def answer(self, connection: socket.socket) -> tuple[int, bytes]:
+        """Reads one answer."""
+        content = b""
+        self.sent += 1
+        try:
+            while b"\r\n\r\n" not in content and (part := connection.recv(1 << 16)):
+                content += part
+            top, _, rest = content.partition(b"\r\n\r\n")
+            status = int(top.split()[1]) if top else 0
+            wanted = int(top.lower().partition(b"content-length:")[2].split()[0]) if b"content-length" in top.lower() else 0
+            while len(rest) < wanted and (part := connection.recv(1 << 16)):
+                rest += part
+        except OSError:
+            status, rest = 0, b""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        return status, rest
+
+
+def head(path: str, length: int, method: str = "POST", *headers: str) -> bytes:
+    """A request up to its body."""
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}", *headers, "", ""]).encode()
+
+
+def items(*of: object) -> bytes:
+    """The body of a request in our dialect."""
+    return json.dumps({"items": of}).encode()
+
+
+def wrong_items(attacker: Attacker) -> None:
+    """A million items that are none, of several kinds."""
+    for item in (b"0,", b'"",', b"{},", b'"a\\"b",'):
+        body = b'{"items":[' + item * (ITEM_BYTES // len(item)) + b"0]}"
+        for path in ("/v1/step", "/v1/create", "/step"):
+            attacker.ask(path, body)
+
+
+def endless_headers(attacker: Attacker) -> None:
+    """Headers of any length, in any number, and a first line of a megabyte."""
+    attacker.ask("/health", b"", "GET", "X: " + "x" * 2**20)
+    attacker.ask("/health", b"", "GET", *(f"X{number}: x" for number in range(10_000)))
+    attacker.ask("/" + "x" * 2**20, b"", "GET")
+    with attacker.connect() as connection, contextlib.suppress(OSError):
+        connection.sendall(b"GET /health HTTP/1.1\r\n")
+        for _ in range(64):
+            connection.sendall(b"X: " + b"x" * 2**20 + b"\r\n")
+    attacker.sent += 1
+
+
+def malformed(attacker: Attacker, seed: int = 0, requests: int = 300) -> None:
+    """Bytes that are almost HTTP."""
+    rng = random.Random(seed)
+    for _ in range(requests):
+        whole = bytearray(head("/v1/step", 40) + items({"session": "x", "turn": 0, "action": "y"}))
+        for _ in range(rng.randrange(1, 20)):
+            at = rng.randrange(len(whole))
+            whole[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(4))
+        with attacker.connect() as connection, contextlib.suppress(OSError):
+            connection.sendall(bytes(whole))
+            connection.shutdown(socket.SHUT_WR)
+            attacker.answer(connection)
+
+
+@contextmanager
+def held(attacker: Attacker, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Many connections that say this much and no more, while the block lasts."""
+    open_ones = []
+    try:
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                connection = attacker.connect()
+                open_ones.append(connection)
+                connection.sendall(say)
+                attacker.sent += bool(say)
+        yield open_ones
+    finally:
+        for connection in open_ones:
+            connection.close()
+
+
+def silent_connections(attacker: Attacker, count: int = 1500, seconds: float = 3.0) -> None:
+    """Connections that say nothing."""
+    with held(attacker, count):
+        time.sleep(seconds)
+
+
+def slow_requests(attacker: Attacker, count: int = 300, seconds: float = 5.0) -> None:
+    """Requests that come byte by byte."""
+    with held(attacker, count, b"POST /v1/create HTTP/1.1\r\n") as connections:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"X")
+            time.sleep(0.5)
+
+
+def unfinished_bodies(attacker: Attacker, count: int = 100) -> None:
+    """Bodies of 15 megabytes that lack their last byte."""
+    part = bytes(2**20)
+    with held(attacker, count, head("/v1/step", 15 * 2**20 + 1)) as connections:
+        for _ in range(15):
+            for connection in connections:
+                connection.settimeout(1.0)
+                with contextlib.suppress(OSError):
+                    connection.sendall(part)
+
+
+def unread_answers(attacker: Attacker, count: int = 50, requests: int = 400) -> None:
+    """Answers that are asked for and not read."""
+    ask = head("/v1/tasks?split=train&tags=1", 0, "GET") * requests
+    with held(attacker, count) as connections:
+        for connection in connections:
+            connection.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                connection.sendall(ask)
+                attacker.sent += requests
+        time.sleep(2.0)
+
+
+def long_actions(attacker: Attacker, count: int = 40) -> None:
+    """Sessions with an action of megabytes each, in letters of four bytes."""
+    _, content = attacker.ask("/v1/create", items(*({"index": 0} for _ in range(count))))
+    sessions = [reply["session"] for reply in json.loads(content)["items"] if "session" in reply]
+    for session in sessions:
+        for action in ("\U0001f600" * 3_000_000, "\U0001f600" + "x" * 1_000_000):
+            body = json.dumps({"items": [{"session": session, "turn": 0, "action": action}]}, ensure_ascii=False).encode()
+            attacker.ask("/v1/step", body)
+
+
+def hoard(attacker: Attacker, count: int = 20_000, batch: int = 2000) -> None:
+    """All sessions of the server, for a day, and then again."""
+    for _ in range(count // batch):
+        attacker.ask("/v1/create", items(*({"lease_s": 86_400} for _ in range(batch))))
+
+
+def heavy_batches(attacker: Attacker, connections: int = 16) -> None:
+    """The largest batches that are allowed, many at once."""
+    body = items(*({"session": "0-0", "turn": 0, "action": "x"} for _ in range(10_000)))
+    threads = [threading.Thread(target=attacker.ask, args=("/v1/step", body)) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def guess_numbers(attacker: Attacker, reach: int = 200) -> list[int]:
+    """Closes AgentGym sessions by numbers near its own; returns those that were somebody's."""
+    _, content = attacker.ask("/create", b"{}")
+    reply = json.loads(content)
+    number = next(iter(reply.values())) if isinstance(reply, dict) else reply
+    hit = []
+    for guess in range(number - reach, number + reach):
+        if guess != number and attacker.ask("/close", json.dumps({"id": guess, "env_idx": guess}).encode())[0] == 200:
+            hit.append(guess)
+    attacker.ask("/close", json.dumps({"id": number, "env_idx": number}).encode())
+    return hit
+
+
+ATTACKS: dict[str, Callable[[Attacker], object]] = {
+    attack.__name__: attack
+    for attack in (
+        wrong_items,
+        endless_headers,
+        malformed,
+        silent_connections,
+        slow_requests,
+        unfinished_bodies,
+        unread_answers,
+        long_actions,
+        heavy_batches,
+        guess_numbers,
+        hoard,
+    )
+}

@@ -1,0 +1,170 @@
+"""Every part of a request has a limit, and whoever keeps the server waiting is not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from environments.server.connections import Connections, HttpLimits
+from environments.server.fast_http import HttpProtocol
+from environments.server.json_api import Answer, JsonApi, commas_outside_strings
+from environments.server.request import Request
+
+LIMITS = HttpLimits(request_s=0.2, idle_s=0.2, write_s=0.2)
+Play = Callable[[int, Connections], Awaitable[None]]
+
+
+def served(play: Play, limits: HttpLimits = LIMITS) -> None:
+    """Lets `play` at a server that answers /echo with the length of what came and / with a megabyte."""
+
+    async def echo(request: Request) -> Answer:
+        return 200, json.dumps(len(request.body)).encode()
+
+    async def page(_: dict[str, str]) -> Answer:
+        return 200, bytes(2**20)
+
+    async def run() -> None:
+        connections = Connections(limits)
+        api = JsonApi({"/echo": echo}, {"/": page, "/health": page}, lambda _: None)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: HttpProtocol(api, connections, set()), "127.0.0.1", 0)
+        sweeping = asyncio.create_task(connections.sweep())
+        try:
+            async with asyncio.timeout(60):
+                await play(server.sockets[0].getsockname()[1], connections)
+        finally:
+            sweeping.cancel()
+            server.close()
+
+    uvloop.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what the server holds tells nobody when it changes
+        await asyncio.sleep(0.01)
+
+
+async def said(port: int, *parts: bytes) -> bytes:
+    """Everything that the server answers until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+def post(length: int) -> bytes:
+    return f"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("say", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"])
+def test_a_connection_that_says_too_little_is_ended(say: bytes) -> None:
+    async def play(port: int, connections: Connections) -> None:
+        assert await said(port, say) == b""
+        assert not connections.open
+
+    served(play)
+
+
+def test_a_connection_that_rests_too_long_between_requests_is_ended() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        assert (await said(port, post(3) + b"123")).endswith(b"\r\n\r\n3")
+
+    served(play)
+
+
+def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
+            await until(lambda: bool(connections.open))
+            await until(lambda: not connections.open)
+
+    served(play)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"X: x\r\n" * 65 + b"\r\n",
+        b"GET /health?" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 400_000,
+    ],
+)
+def test_a_head_over_the_limits_is_refused(head: bytes) -> None:
+    async def play(port: int, connections: Connections) -> None:
+        answer = await said(port, head)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+
+    served(play)
+
+
+def test_a_head_just_within_the_limits_is_served() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        answer = await said(port, b"POST /echo HTTP/1.1\r\n" + b"X: " + b"x" * 15_000 + b"\r\n" + b"Y: y\r\n" * 60 + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+    served(play)
+
+
+def test_a_new_connection_takes_the_place_of_the_one_that_kept_the_server_waiting_longest() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        for _ in range(5):
+            assert (await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert len(connections.open) <= 10
+        for _, writer in silent:
+            writer.close()
+
+    served(play, HttpLimits(connections=10))
+
+
+def test_bodies_have_no_more_memory_than_is_set_apart_and_small_ones_are_always_taken() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post(90_001) + bytes(90_000))
+        await until(lambda: connections.bodies_bytes >= 50_000)
+        close = b"POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        refused = await said(port, close % 90_000 + bytes(90_000))
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert (await said(port, close % 9_000 + bytes(9_000))).endswith(b"\r\n\r\n9000")
+        writer.write(b"0")
+        assert b" 200 OK" in await reader.readline()
+        writer.close()
+        assert (await said(port, close % 90_000 + bytes(90_000))).endswith(b"\r\n\r\n90000")
+
+    served(play, replace(HttpLimits(), bodies_bytes=100_000))
+
+
+def test_a_page_in_a_browser_is_refused() -> None:
+    async def play(port: int, connections: Connections) -> None:
+        answer = await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 ")
+
+    served(play)
+
+
+@pytest.mark.parametrize(
+    ("body", "enough", "commas"),
+    [
+        (b'{"items":[1,2,3]}', 10, 2),
+        (b'{"items":["a,b,c","\\",,,\\\\",",\\\\\\","]}', 3, 2),
+        (b'["' + b"," * 50 + b'"]', 10, 0),
+        (b"0," * 200, 100, 200),
+        (b'"",' * 2000, 100, 100),
+    ],
+)
+def test_commas_are_counted_outside_of_strings_up_to_what_is_enough(body: bytes, enough: int, commas: int) -> None:
+    assert commas_outside_strings(body, enough) == commas
