@@ -31,6 +31,7 @@ from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe, recipe_names
 from flows.checks import check_experiment
 from flows.killed_flow_runs import note_flow_run
+from flows.prefect_stand_in import wait_for_prefect
 from flows.records import (
     COLLAPSED,
     ROLLED_BACK,
@@ -124,6 +125,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
                 measure(run, trainer, tasks, START, run.mlflow_run)
             for phase in schedule:
                 if not run.folder.is_done(phase_name(phase.number)):
+                    wait_for_prefect()
                     learn_phase(run, trainer, tasks, phase, is_last=phase is schedule[-1])
 
 
@@ -303,7 +305,7 @@ def where_to_look(run: Run, picture: Path) -> str:
     services = addresses(run.infrastructure.runs)
     open_both = (
         f"Prefect: {services.prefect_ui_url}\nMLflow:  {services.mlflow_tracking_uri}/#/experiments/{run.tracker.experiment_id}"
-        if services
+        if services and run.tracker.mlflow_id(run.mlflow_run)
         else "Both UIs: make up      (prints their addresses; make down ends them)"
     )
     return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -198,10 +197,10 @@ class Tracker:
         """MLflow's id of the run or phase; None as long as MLflow was never reached."""
         return self._sender.sent.runs.get(run)
 
-    @cached_property
+    @property
     def experiment_id(self) -> str:
-        """MLflow's number of the experiment."""
-        return open_store(self.tracking_uri, self._outbox.experiment).experiment_id
+        """MLflow's number of the experiment; MLflow is asked only where it was never reached."""
+        return self._sender.sent.experiment_id or open_store(self.tracking_uri, self._outbox.experiment).experiment_id
 
     def _start(self, run: str, parent: str | None, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, step: int) -> None:
         if self.is_finished(run):
