@@ -24,7 +24,9 @@ BATCH = [
 ]
 
 
-@pytest.mark.parametrize(("complete", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)])
+@pytest.mark.parametrize(
+    ("complete", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)]
+)
 def test_a_failed_member_costs_its_group_or_itself_and_one_without_a_turn_itself_alone(
     complete: bool, kept: list[tuple[int, int]], left_out: int
 ) -> None:
