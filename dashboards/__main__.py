@@ -22,6 +22,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--allowed-hosts", default="", help="further names under which browsers may ask, comma-separated; needed beyond this machine"
     )
+    parser.add_argument("--login", action="store_true", help="ask for the login of make up, which starts the viewer so")
     return parser.parse_args()
 
 
@@ -41,11 +42,15 @@ def main() -> None:
 
     from dashboards.links import Links
     from dashboards.web import application
+    from tasks.provision.services import addresses, login
 
     hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
     if chosen.host not in LOOPBACK and not chosen.allowed_hosts:
         raise SystemExit(f"--host {chosen.host} lets others in: name what they may call this machine with --allowed-hosts NAME,...")
-    app = application(runs, Links(settings.mlflow_tracking_uri, None), hosts)
+    services = addresses(runs)
+    # Who starts it beside `make up` is not asked again: only who can read the runs' folder reads its login.
+    links = Links(settings.mlflow_tracking_uri, login(runs) if services or chosen.login else None, lambda: addresses(runs))
+    app = application(runs, links, hosts, login(runs) if chosen.login else None)
     sys.stdout.write(f"The viewer of {runs}: http://{chosen.host}:{chosen.port}\n")
     sys.stdout.flush()
     uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning")

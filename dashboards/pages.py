@@ -112,7 +112,7 @@ def run(request: Request) -> Response:
     rises = {name: paired_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
     return _html(
         request, "run.html", run=folder, steps=steps, evaluations=evaluations, rises=rises, live=folder.is_live(time.time()),
-        mlflow=request.app.state.links.mlflow_run(folder), prefect=request.app.state.links.prefect,
+        mlflow=request.app.state.links.mlflow_run(folder), prefect=request.app.state.links.prefect(),
     )  # fmt: skip
 
 

@@ -14,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from configs.collection import Source
+from configs.environment import World
 from configs.recipe import explain
 from dashboards.filters import FilterError
 from dashboards.live_episode import LiveEpisode, begin
 from dashboards.pages import TEMPLATES, NotThereError, drawing_of
-from dashboards.players import Players, budgets_of, checkpoint_source
+from dashboards.players import Players, budgets_of, checkpoint_source, world_of
 from dashboards.run_folders import RunFolder, run_folder, run_folders
 from dashboards.trajectory import Address, as_shown, shown
 from environments.registry import WORLDS
@@ -26,7 +27,6 @@ from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectori
 
 MOST_EPISODES = 32
 """Episodes that are open at once; the oldest goes when another begins."""
-DECODED = {"turns", "tokens"}
 
 
 async def choose(request: Request) -> Response:
@@ -40,7 +40,7 @@ async def start(request: Request) -> Response:
     environment = str(words.get("environment", ""))
     if environment not in WORLDS:
         raise FilterError(f"environment must be one of {', '.join(sorted(WORLDS))}, it is {environment!r}")
-    client = await _players(request).client(environment)
+    client = await _players(request).client(World(name=environment))
     task = _number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
     return _opened(request, await begin(client, environment, task))
 
@@ -55,7 +55,7 @@ async def branch(request: Request) -> Response:
         raise NotThereError(f"there is no trajectory {address.path}")
     turns = _number(str((await request.form()).get("turn", "0")), "turn")
     recorded = read_trajectories(Path(found.path))[found.row["row"]]
-    client = await _players(request).client(found.row["environment"])
+    client = await _players(request).client(world_of(run_folder(index.runs, address.run), found.row["environment"]))
     episode = await begin(client, recorded.environment, recorded.task, recorded.seed)
     try:
         await episode.replay(recorded.first_observation, recorded.turns[: max(0, min(turns, len(recorded.turns)))])
@@ -109,7 +109,8 @@ async def act(request: Request) -> Response:
             episode.note = f"Kept as {keep(request.app.state.index.runs, number, episode)}"
         elif what in ("turn", "rest"):
             source, run = _source(request, words, origin)
-            name, agent = await _players(request).agent(episode.trajectory.environment, source)
+            own = run_folder(request.app.state.index.runs, origin.run) if origin else None
+            name, agent = await _players(request).agent(world_of(own, episode.trajectory.environment), source)
             budgets = budgets_of(run, _temperature(str(words.get("temperature", "1"))))
             if what == "turn":
                 await episode.advance(name, agent, budgets)

@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.collection import Collection, Source
 from configs.environment import World
+from configs.experiment import Rollout
 from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
 from environments.door import enter
@@ -25,43 +26,39 @@ DEADLINE_SECONDS = 120.0
 class Players:
     """Servers by world and agents by name. Its coroutines belong to one event loop."""
 
-    def __init__(self, urls: dict[str, tuple[str, ...]] | None = None) -> None:
-        """`urls` names servers that are up already, by world; others are started here."""
-        self._urls = dict(urls or {})
+    def __init__(self) -> None:
         self._held = ExitStack()
         self._clients = AsyncExitStack()
         self._client_of: dict[str, EnvironmentClient] = {}
-        self._world_of: dict[str, WorldInfo] = {}
+        self._told_by: dict[str, WorldInfo] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
         self._one = asyncio.Lock()
         self._closing = threading.Lock()
 
-    async def client(self, environment: str) -> EnvironmentClient:
-        """A client of the world's server."""
+    async def client(self, world: World) -> EnvironmentClient:
+        """A client of the world's server, under its rules."""
+        name = _name(world)
         async with self._one:
-            if environment not in self._client_of:
-                if environment not in self._urls:
-                    self._urls[environment] = await asyncio.to_thread(self._serve, environment)
-                urls = self._urls[environment]
-                told = await enter(urls, World(name=environment))
-                client = EnvironmentClient(urls, expected=told.identity, deadline_s=DEADLINE_SECONDS)
-                self._client_of[environment] = await self._clients.enter_async_context(client)
-                self._world_of[environment] = told
-            return self._client_of[environment]
+            if name not in self._client_of:
+                urls = await asyncio.to_thread(self._serve, world)
+                self._told_by[name] = await enter(urls, world)
+                client = EnvironmentClient(urls, expected=self._told_by[name].identity, deadline_s=DEADLINE_SECONDS)
+                self._client_of[name] = await self._clients.enter_async_context(client)
+            return self._client_of[name]
 
-    async def agent(self, environment: str, source: Source) -> tuple[str, Agent]:
+    async def agent(self, world: World, source: Source) -> tuple[str, Agent]:
         """An agent of the world, and its name.
 
         Raises:
             EngineError: It could not be started.
             OSError: A model or tokenizer is not to be had.
         """
-        await self.client(environment)
+        await self.client(world)
         name = EXPERT if source.kind == "oracle" else "/".join(Path(str(source.model)).parts[-3::2])
         async with self._one:
-            key = (environment, source.model_dump_json())
+            key = (_name(world), source.model_dump_json())
             if key not in self._agents:
-                self._agents[key] = await asyncio.to_thread(self._open, environment, source)
+                self._agents[key] = await asyncio.to_thread(self._open, world, source)
             return name, self._agents[key]
 
     async def close(self) -> None:
@@ -69,17 +66,21 @@ class Players:
         await self._clients.aclose()
         await asyncio.to_thread(self._held.close)
 
-    def _serve(self, environment: str) -> tuple[str, ...]:
+    def _serve(self, world: World) -> tuple[str, ...]:
         with self._closing:
-            return self._held.enter_context(environment_replicas(environment, backend="local")).urls
+            return self._held.enter_context(environment_replicas(world.name, rules=world.rules, backend="local")).urls
 
-    def _open(self, environment: str, source: Source) -> Agent:
-        collection = Collection.model_validate(
-            # One episode at a time needs no engine for many: plain transformers starts at once.
-            {"environment": environment, "source": source.model_dump(), "rollout": {"engine": "transformers"}}
-        )
+    def _open(self, world: World, source: Source) -> Agent:
+        # One episode at a time needs no engine for many: plain transformers starts at once.
+        collection = Collection(environment=world, source=source, rollout=Rollout(engine="transformers"))
         with self._closing:
-            return self._held.enter_context(open_agent(collection, self._world_of[environment]))
+            return self._held.enter_context(open_agent(collection, self._told_by[_name(world)]))
+
+
+def world_of(run: RunFolder | None, environment: str) -> World:
+    """The world of a trajectory, under the rules that its run's recipe names."""
+    rules = run.field("environment.rules", "ours") if run is not None else "ours"
+    return World(name=environment, rules=rules)
 
 
 def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
@@ -94,8 +95,10 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
 
 def budgets_of(run: RunFolder | None, temperature: float) -> Budgets:
     """The budgets of a run's recipe, or those of a collection by default."""
-    from configs.experiment import Rollout
-
     rollout: dict[str, Any] = run.field("rollout", {}) if run is not None else {}
     usual = Rollout()
     return Budgets(temperature, rollout.get("turn_tokens", usual.turn_tokens), rollout.get("trajectory_tokens", usual.trajectory_tokens))
+
+
+def _name(world: World) -> str:
+    return f"{world.name} {world.rules}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
@@ -59,6 +61,23 @@ class OwnPagesOnly:
         await self._app(scope, receive, send)
 
 
+class Login:
+    """Asks for a login before anything but /health is answered; None asks for none."""
+
+    def __init__(self, app: ASGIApp, login: str | None) -> None:
+        self._app = app
+        self._wanted = login and f"Basic {b64encode(login.encode()).decode()}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._wanted and scope["type"] == "http" and scope["path"] != "/health":
+            given = Headers(scope=scope).get("authorization", "")
+            if not secrets.compare_digest(given.encode(), self._wanted.encode()):
+                challenge = {"www-authenticate": 'Basic realm="the login that make up shows", charset="UTF-8"'}
+                await PlainTextResponse("log in with what make up shows", 401, headers=challenge)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
 class SecurityHeaders:
     """Adds HEADERS to every answer."""
 
@@ -74,13 +93,14 @@ class SecurityHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
+def application(runs: Path, links: Links, hosts: list[str], login: str | None = None) -> Starlette:
     """The application.
 
     Args:
         runs: Folder of the runs.
         links: Where MLflow and Prefect are.
         hosts: Host names under which it may be asked: a page elsewhere cannot reach it by a name of its own.
+        login: What opens it, as "user:password"; None asks for nothing.
     """
     index, players = Index(runs), Players()
 
@@ -109,9 +129,15 @@ def application(runs: Path, links: Links, hosts: list[str]) -> Starlette:
             *(Route(path, _awaited(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
             *(Route(path, _page(answer)) for path, answer in pages.ROUTES),
             Route("/static/plotly.min.js", _plotly),
+            Route("/health", _health),
             Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
         ],
-        middleware=[Middleware(SecurityHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=hosts), Middleware(OwnPagesOnly)],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
+            Middleware(Login, login=login),
+            Middleware(OwnPagesOnly),
+        ],
         lifespan=lifespan,
     )
     app.state.index, app.state.links, app.state.players, app.state.episodes = index, links, players, {}
@@ -137,6 +163,11 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return pages.problem(request, f"{type(problem).__name__}: {problem}", 502)
 
     return answered
+
+
+async def _health(_: Request) -> Response:
+    """Says that it is up."""
+    return PlainTextResponse("up")
 
 
 async def _plotly(_: Request) -> Response:

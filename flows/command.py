@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,7 @@ from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
+    from flows.prefect_stand_in import PrefectStandIn
     from tasks.provision.local import LocalServer
 
 EXAMPLES = """examples:
@@ -59,8 +61,9 @@ class LocalRecords:
     """
 
     def __init__(self) -> None:
+        from flows.prefect_stand_in import one_run_server
         from tasks.provision.errors import ProvisionError
-        from tasks.provision.local import LocalServer, free_port
+        from tasks.provision.local import free_port
         from tasks.provision.prefect_api import guarded
         from tasks.provision.services import addresses, login, mlflow_login
 
@@ -75,6 +78,8 @@ class LocalRecords:
         (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
+        self._services: tuple[Path, str, str] | None = None
+        self._stand_in: PrefectStandIn | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
@@ -83,6 +88,7 @@ class LocalRecords:
             # What a flow says of itself goes to its page; the terminal has the bar.
             "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+            "PREFECT_CLIENT_MAX_RETRIES": "7",  # four minutes: a server that is started again, or another in its place
             "DO_NOT_TRACK": "1",
         }
         if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
@@ -90,19 +96,12 @@ class LocalRecords:
         theirs = os.environ.get("PREFECT_API_URL")
         if services is not None and theirs in (None, services.prefect_api_url):
             os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}
+            self._services = (runs, services.prefect_api_url, opens)
         elif theirs is None:
             port = free_port()
             url = f"http://127.0.0.1:{port}"
             os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
-            command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
-            self._server = LocalServer(
-                "prefect-server",
-                [*command, "--log-level", "error", "--lifespan", "on"],
-                health_path="/api/health",
-                port=port,
-                environment={"PREFECT_UI_ENABLED": "0"},
-                start_deadline_s=120.0,
-            )
+            self._server = one_run_server(port, {})
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
         if self._server is not None:
@@ -115,18 +114,24 @@ class LocalRecords:
             ProvisionError: The server did not start.
         """
         from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
+        from flows.prefect_stand_in import PrefectStandIn
 
         if self._started is not None:
             self._started.result()
             serves_these_runs(os.environ["PREFECT_API_URL"])
+        if self._services is not None:
+            self._stand_in = PrefectStandIn(*self._services)
         say_failures_once()
         end_killed_flow_runs()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        if self._server is not None:
+        if self._server is not None or self._stand_in is not None:
             send_what_waits()
+        if self._server is not None:
             self._server.end()
+        if self._stand_in is not None:
+            self._stand_in.close()
 
 
 def say_failures_once() -> None:

@@ -18,14 +18,16 @@ import json
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact
 from pydantic import PositiveInt
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
+from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.records import evaluations, finished_run, open_tracker
-from flows.scaling_inter import Overrides, Recipe, data_url, scaling_inter
+from flows.run_names import named_by
+from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
@@ -48,7 +50,11 @@ dpo, which explore once, then see as many episodes as agentevol in its three exp
 successes, else learns from the failures alone."""
 
 
-@flow(name="methods", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
+@flow(
+    name="methods",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(lambda given: f"{given.get('recipe', 'methods')}, every method, {given.get('n_seeds', 5)} seeds"),
+)
 def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains with each method under the seeds 0, 1, ... and compares held-out success, steps and time.
 
@@ -104,7 +110,7 @@ def record(
         if is_last:
             tracker.end_run(run)
     create_markdown_artifact(table, key="methods", description=name)
-    create_image_artifact(data_url(picture), key="methods-plot", description=name)
+    show_picture(picture, "methods-plot", f"Held-out success by method: {name}")
     print(f"\n{table}\nTable and plot: {text}, {picture}")
 
 

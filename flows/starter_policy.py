@@ -40,7 +40,7 @@ def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: P
     command = ["--environment", environment, "--folder", str(folder), "--seed", str(seed), "--config", config.model_dump_json()]
     process = ChildProcess(
         "starter-policy",
-        [sys.executable, "-m", "tasks.starter.starter_policy", *command],
+        [sys.executable, "-m", "tasks.starter", *command],
         environment={"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "COLUMNS": "60"},
         log_path=folder / "building.log",
     )

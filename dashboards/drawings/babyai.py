@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from markupsafe import Markup
 
+from configs.rules import Rules
 from dashboards.drawings import NotDrawnError
 from dashboards.trajectory import Shown
 
@@ -18,10 +21,11 @@ def draw(trajectory: Shown, turns: int) -> Markup:
         from environments.babyai.world import BabyAIEnvironment
     except ImportError as missing:
         raise NotDrawnError(f"BabyAI's packages are missing here: {missing}") from None
-    level = BabyAIEnvironment()
+    # The file does not say under which rules it was played; the first observation does.
+    levels = [BabyAIEnvironment(rules) for rules in get_args(Rules)]
     try:
-        seen = level.reset(trajectory.row["task"])
-        if seen != trajectory.first_observation:
+        level = next((each for each in levels if each.reset(trajectory.row["task"]) == trajectory.first_observation), None)
+        if level is None:
             raise NotDrawnError("this trajectory was played in another version of BabyAI than is installed here")
         for turn in trajectory.turns[:turns]:
             if not turn.malformed:
@@ -30,4 +34,5 @@ def draw(trajectory: Shown, turns: int) -> Markup:
             turns, level.picture_url()
         )
     finally:
-        level.close()
+        for each in levels:
+            each.close()

@@ -153,7 +153,8 @@ def finish(folder: Path, about: About, ranked_by: str) -> About:
         about: What it is, its version still to be made.
         ranked_by: What else decides the ranking, e.g. the search library's version.
     """
-    digest = hashlib.sha256(f"{FORMAT} {about.retriever} {about.encoder} {ranked_by}".encode())
+    encoder = Path(about.encoder).name if about.encoder else None  # wherever it is
+    digest = hashlib.sha256(f"{FORMAT} {about.retriever} {encoder} {ranked_by}".encode())
     for name in (PASSAGES, QUESTIONS, LISTS):
         with (folder / name).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -96,8 +96,13 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
             encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
             build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
         write_questions(folder, questions, _lists(questions))
-        about = About("published", "", "dense" if vectors else "bm25", count, vectors.model if vectors else None)
+        about = About("published", "", "dense" if vectors else "bm25", count, _found_anywhere(vectors.model) if vectors else None)
         return finish(folder, about, ranking)
+
+
+def _found_anywhere(model: str) -> str:
+    """A model's folder as it is found from any folder that a server is started in; the name of one on the hub as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _bring(source: Path, target: Path) -> None:

@@ -13,9 +13,10 @@ import aiohttp
 import msgspec
 
 from configs.conversation_start import ConversationStart
+from tasks.agents.action_format import ActionFormat, with_format
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, opening_messages, react_instruction
-from tasks.agents.retokenisation import ActionFormat, Retokenisation
+from tasks.agents.chat_format import ChatFormat, opening_messages
+from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
 
@@ -43,7 +44,7 @@ class ChatAgent:
         Args:
             url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
             model: The endpoint's name of the model.
-            action_format: ActionFormat of a message.
+            action_format: How a message says its action.
             instruction: What the agent is told first.
             conversation_start: In whose name; see `configs.conversation_start`.
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
@@ -52,7 +53,7 @@ class ChatAgent:
         self.url = f"{url.rstrip('/')}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
-        told = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        told = with_format(instruction, action_format)
         fixed = opening_messages(conversation_start, told)
         self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
         self.chat_format = chat_format

@@ -1,4 +1,4 @@
-"""How the model speaks: from observations to token ids, and from the model's tokens to an action.
+"""The chat template as token ids: prompts, and what stands between two messages of a policy.
 
 Token in, token out: what the policy wrote is never decoded and encoded again. A turn is the policy's own tokens; only what stands
 between two of its messages (the end of its turn, the observation, the beginning of its next turn) comes from the chat template.
@@ -6,29 +6,20 @@ between two of its messages (the end of its turn, the observation, the beginning
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
 from configs.conversation_start import ConversationStart
+from tasks.agents.action_format import ActionFormat, read_action, with_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
-
-REACT_FORM = """Answer each observation with one message of this form:
-Thought:
-what you make of the situation and what you want to do next
-
-Action:
-one single action
-
-Write "Action:" once in a message. Only the line that follows it is performed."""
 
 CONSENT = "I understand. I will follow these instructions."
 """How the assistant answers the instruction where a conversation starts as AgentGym's do."""
@@ -40,49 +31,9 @@ _REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
 CACHED_REPLIES = 4096
 CACHED_PROMPTS = 256
 
-_ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
-
 
 class ChatTemplateError(ValueError):
     """The tokenizer's chat template cannot carry a dialogue of several turns."""
-
-
-class MalformedActionError(Exception):
-    """No action can be read from the policy's message. The text is what the agent gets to see as its observation."""
-
-
-def react_instruction(instruction: str) -> str:
-    """The environment's instruction, followed by the form that a message must have ("react")."""
-    return f"{instruction.rstrip()}\n\n{REACT_FORM}"
-
-
-def react_action(text: str) -> str:
-    """The action of a message in the "react" form: what follows "Action:", on its line or on the next that is not empty.
-
-    Raises:
-        MalformedActionError: "Action:" is missing, stands there more than once, or nothing follows it.
-    """
-    count = text.count("Action:")
-    if count == 0:
-        raise MalformedActionError('Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.')
-    if count > 1:
-        raise MalformedActionError(
-            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.'
-        )
-    match = _ACTION.search(text)
-    action = match.group(1).strip() if match else ""
-    if not action:
-        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.')
-    return action
-
-
-def read_action(text: str, action_format: Literal["react", "bare"]) -> str:
-    """The action of a message in either form.
-
-    Raises:
-        MalformedActionError: The message has not the form agreed on; only for "react".
-    """
-    return text.strip() if action_format == "bare" else react_action(text)
 
 
 def opening_messages(start: ConversationStart, instruction: str | None) -> list[Message] | None:
@@ -100,7 +51,7 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
 
 
 class ChatFormat:
-    """The turns of one policy in the words of its chat template.
+    """Turns observations into token ids by a tokenizer's chat template, and a policy's tokens into an action.
 
     Attributes:
         stop_tokens: Ids that end a message: the template's end of turn first where it has one, then the tokenizer's end of text.
@@ -110,7 +61,7 @@ class ChatFormat:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        action_format: Literal["react", "bare"],
+        action_format: ActionFormat,
         instruction: str | None,
         extra_stop_tokens: Iterable[int] = (),
         conversation_start: ConversationStart = "system",
@@ -130,7 +81,7 @@ class ChatFormat:
         """
         self._tokenizer = tokenizer
         self._action_format = action_format
-        self._instruction = react_instruction(instruction) if instruction is not None and action_format == "react" else instruction
+        self._instruction = with_format(instruction, action_format)
         self._fixed = opening_messages(conversation_start, self._instruction)
         if self._fixed is not None:
             self._instruction = None

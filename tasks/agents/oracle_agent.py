@@ -1,4 +1,4 @@
-"""A world's expert as an agent.
+"""The world's oracle (expert policy) as an agent.
 
 The expert knows the state of a world, and the server does not tell it. So each episode is played a second time beside the server's,
 in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from environments.environment import Environment, OracleError, World, WorldError
+from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
-from tasks.agents.retokenisation import ActionFormat, Retokenisation
+from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class OracleAgent:
 
     Attributes:
         world: The world, of the same version as the servers'.
-        action_format: ActionFormat of a message; "react" gets an empty thought.
+        action_format: How a message says its action; "react" gets an empty thought.
         chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
     """
 

@@ -1,14 +1,12 @@
-"""Token ids for agents that have only text: what they said, in the tokens of the policy that will learn from it."""
+"""Retokenisation: messages of agents that have only text, in the token ids of the policy that will learn from them."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
+from tasks.agents.action_format import ActionFormat, MalformedActionError, read_action
 from tasks.agents.agent import Message
-from tasks.agents.chat_format import ChatFormat, MalformedActionError, read_action
-
-ActionFormat = Literal["react", "bare"]
+from tasks.agents.chat_format import ChatFormat
 
 
 class Retokenisation:
@@ -18,7 +16,7 @@ class Retokenisation:
         """
         Args:
             chat_format: Chat template and tokenizer of the policy that is to learn from the episode.
-            action_format: ActionFormat of a message.
+            action_format: How a message says its action.
             observation: The first observation.
         """
         self._chat_format = chat_format

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, MalformedActionError
+from tasks.agents.chat_format import ChatFormat
+from tasks.agents.observation_cut import cut_to_fit
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.inference.engine import Engine, Sampling
 
@@ -39,7 +41,12 @@ class TokenAgent:
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
         """Begins an episode; see `Agent.begin`."""
-        return TokenConversation(self, seed, self.chat_format.prompt(observation), budgets)
+        length, _ = _limit(self.engine, budgets)
+        prompt = self.chat_format.prompt(observation)
+        if len(prompt) >= length:
+            shorter = cut_to_fit(observation, length - budgets.turn_tokens, lambda text: len(self.chat_format.prompt(text)))
+            prompt = prompt if shorter is None else self.chat_format.prompt(shorter)
+        return TokenConversation(self, seed, prompt, budgets)
 
 
 class TokenConversation:
@@ -57,7 +64,7 @@ class TokenConversation:
     async def act(self, turn: int) -> Message:
         """Samples a message with a seed of its own; see `Conversation.act`."""
         engine, chat_format, budgets = self._agent.engine, self._agent.chat_format, self._budgets
-        length, limit = self._limit()
+        length, limit = _limit(engine, budgets)
         room = length - len(self._context)
         if room < 1:
             raise TokenBudgetError(limit)
@@ -85,10 +92,15 @@ class TokenConversation:
 
     async def observe(self, observation: str) -> list[int]:
         """Appends the last message and the observation to the context; see `Conversation.observe`."""
-        reply = self._agent.chat_format.reply(observation, self._last)
+        chat_format = self._agent.chat_format
+        reply = chat_format.reply(observation, self._last)
         self._context += self._last
+        length, limit = _limit(self._agent.engine, self._budgets)
+        if len(self._context) + len(reply) >= length:
+            room = length - len(self._context) - self._budgets.turn_tokens
+            shorter = cut_to_fit(observation, room, lambda text: len(chat_format.reply(text, self._last)))
+            reply = reply if shorter is None else chat_format.reply(shorter, self._last)
         self._context += reply
-        length, limit = self._limit()
         if len(self._context) >= length:
             raise TokenBudgetError(limit)
         return reply
@@ -96,9 +108,9 @@ class TokenConversation:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _limit(self) -> tuple[int, str]:
-        """Most tokens of the context, and what sets it."""
-        engine = self._agent.engine
-        if self._budgets.trajectory_tokens <= engine.context_length:
-            return self._budgets.trajectory_tokens, "rollout.trajectory_tokens"
-        return engine.context_length, f"context length of the engine ({engine.context_length})"
+
+def _limit(engine: Engine, budgets: Budgets) -> tuple[int, str]:
+    """Most tokens of the context, and what sets it."""
+    if budgets.trajectory_tokens <= engine.context_length:
+        return budgets.trajectory_tokens, "rollout.trajectory_tokens"
+    return engine.context_length, f"context length of the engine ({engine.context_length})"

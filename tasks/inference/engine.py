@@ -1,4 +1,4 @@
-"""The contract of what generates text: tokens in, tokens and log-probabilities out."""
+"""The contract of an inference engine: tokens in, sampled tokens and their log-probabilities out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class Engine(Protocol):
         context_length: Most tokens of prompt and output together.
         out_of_process: Whether it computes outside this process, and so may generate while the trainer updates.
         batch_invariant: Whether a request gets the same bits whatever else is in flight, so that runs can be repeated bit for bit.
-        generated_tokens: Tokens generated since the start.
         prompt_tokens: Tokens of the prompts since the start.
         cached_tokens: Those of them that the prefix cache held.
         kv_cache_tokens: Tokens that the KV cache holds at once; None where that bounds nothing.
@@ -64,7 +63,6 @@ class Engine(Protocol):
     name: str
     out_of_process: bool
     batch_invariant: bool
-    generated_tokens: int
     prompt_tokens: int
     cached_tokens: int
     context_length: int

@@ -1,4 +1,4 @@
-"""Plain transformers as an engine: for models that vLLM does not know. Correct and slow.
+"""Plain transformers as an inference engine: for models that vLLM does not know. Correct and slow.
 
 Requests that wait are run together as one padded batch from beginning to end; those that come meanwhile form the next batch.
 """
@@ -39,7 +39,7 @@ class TransformersEngine:
         self._max_num_seqs = max_num_seqs
         self._waiting: list[_Request] = []
         self._pump: asyncio.Task[None] | None = None
-        self.generated_tokens = self.prompt_tokens = self.cached_tokens = self.policy_version = 0
+        self.prompt_tokens = self.cached_tokens = self.policy_version = 0
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
@@ -67,7 +67,6 @@ class TransformersEngine:
                     request.answer.set_exception(EngineError(f"transformers failed while generating: {problem!r}"))
                 continue
             for request, answer in zip(batch, answers, strict=True):
-                self.generated_tokens += len(answer.tokens)
                 self.prompt_tokens += len(request.tokens)
                 request.answer.set_result(answer)
 

@@ -1,4 +1,4 @@
-"""vLLM inside this process, stepped between the events of the caller's event loop.
+"""vLLM inside this process, stepped in the event loop between other events.
 
 The engine runs in the loop's own thread: a request can only join the batch between two steps, so answers of environments
 that arrive during a step lose nothing, and on a CPU there is no second process to wait for (five times the throughput of
@@ -123,7 +123,6 @@ class VllmEngine:
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None
-        self.generated_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.policy_version = 0
@@ -188,7 +187,6 @@ class VllmEngine:
         # Flat: the values of all positions in one list; of each position the first is the sampled token's.
         flat = completion.logprobs
         log_probabilities = [flat.logprobs[start] for start in flat.start_indices]
-        self.generated_tokens += len(tokens)
         self.prompt_tokens += len(output.prompt_token_ids or ())
         self.cached_tokens += output.num_cached_tokens or 0
         answer.set_result(Generation(tokens, log_probabilities, self.policy_version))

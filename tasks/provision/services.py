@@ -1,6 +1,6 @@
-"""The services of one machine: a Prefect server, an MLflow server and a worker that runs what is triggered or scheduled.
+"""The services of one machine: a Prefect server, an MLflow server, the viewer, and a worker that runs what is triggered or scheduled.
 
-`up` starts a supervisor (supervisor.py) that outlives the command and owns the three; `down` ends it. runs/services.json names it and
+`up` starts a supervisor (supervisor.py) that outlives the command and owns the four; `down` ends it. runs/services.json names it and
 the addresses; the record of a supervisor that is gone counts for nothing.
 """
 
@@ -36,6 +36,7 @@ class Addresses:
     prefect_ui_url: str
     prefect_api_url: str
     mlflow_tracking_uri: str
+    viewer_url: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def read(runs: Path) -> Record | None:
 
 
 def login(runs: Path) -> str:
-    """What opens the pages and APIs of Prefect and MLflow, as "user:password"; made at the first call.
+    """What opens the pages and APIs of Prefect, MLflow and the viewer, as "user:password"; made at the first call.
 
     Who has it can run code as this user.
 
@@ -136,9 +137,10 @@ def up(runs: Path) -> Addresses:
 
 def _answering(runs: Path) -> Addresses | None:
     found = addresses(runs)
-    if found and answers(f"{found.prefect_api_url}/health") and answers(f"{found.mlflow_tracking_uri}/health"):
-        return found
-    return None
+    if found is None:
+        return None
+    health = (f"{found.prefect_api_url}/health", f"{found.mlflow_tracking_uri}/health", f"{found.viewer_url}/health")
+    return found if all(answers(url) for url in health) else None
 
 
 def down(runs: Path) -> bool:
@@ -156,7 +158,7 @@ def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.provision.services",
-        description="Prefect server, MLflow server and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",
+        description="Prefect server, MLflow server, viewer and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",
         epilog="example: python -m tasks.provision.services up",
     )
     parser.add_argument("action", choices=["up", "down", "status"], help="start them, end them, or show where they answer")
@@ -173,7 +175,8 @@ def main() -> int:
     if found is None:
         print("The services are not up: make up")
         return 1
-    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nLog in   {login(runs)}\nEnd them with: make down")
+    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nViewer   {found.viewer_url}")
+    print(f"Log in   {login(runs)}\nEnd them with: make down")
     return 0
 
 

@@ -29,7 +29,7 @@ from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.relocation import follow_moved_folder
 
-PREFECT_PORT, MLFLOW_PORT, PORTS_END = 4200, 5000, 32_768
+PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT, PORTS_END = 4200, 5000, 5050, 32_768
 POOL, WORKER = "agentgym", "this-machine"
 POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
 """The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
@@ -85,13 +85,14 @@ def supervise(runs: Path) -> None:
 
 
 class _Pieces:
-    """The three processes of one supervisor."""
+    """The four processes of one supervisor."""
 
     def __init__(self, runs: Path) -> None:
         self._logs = runs / "services"
         prefect_url = f"http://{HOST}:{_free_port(PREFECT_PORT)}"
         mlflow_url = f"http://{HOST}:{_free_port(MLFLOW_PORT)}"
-        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url)
+        viewer_url = f"http://{HOST}:{_free_port(VIEWER_PORT)}"
+        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url, viewer_url)
         self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
             **guarded(prefect_url, login(runs)),
@@ -126,23 +127,24 @@ class _Pieces:
         self._mlflow = self._server(
             "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
         )
+        self._viewer = self._server("viewer", viewer_url, "/health", ["dashboards", "--login"])
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:
-        """Starts all, the two servers side by side; a worker without deployments would be of no use, so they come with it.
+        """Starts all, the servers side by side; a worker without deployments would be of no use, so they come with it.
 
         Raises:
             PortTakenError: Another server took a port in the half minute that ours need to listen. Others must be tried.
             ProvisionError: A piece did not start.
         """
         sweep(self._logs)
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(len(self._servers)) as pool:
             try:
-                for started in [pool.submit(_timed_start, self._prefect), pool.submit(_timed_start, self._mlflow)]:
+                for started in [pool.submit(_timed_start, server) for server in self._servers]:
                     started.result()
             except ProvisionError as problem:
                 self.end()
-                for url in (self.addresses.prefect_ui_url, self.addresses.mlflow_tracking_uri):
+                for url in (self.addresses.prefect_ui_url, self.addresses.mlflow_tracking_uri, self.addresses.viewer_url):
                     if not is_free(_port(url)):  # ours have ended
                         raise PortTakenError(f"{url} was taken by another process; taking others") from problem
                 raise
@@ -159,11 +161,15 @@ class _Pieces:
         print(f"deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
 
     def alive(self) -> bool:
-        return self._prefect.alive() and self._mlflow.alive() and self._worker is not None and self._worker.alive()
+        return all(server.alive() for server in self._servers) and self._worker is not None and self._worker.alive()
+
+    @property
+    def _servers(self) -> tuple[LocalServer, ...]:
+        return self._prefect, self._mlflow, self._viewer
 
     def start_again(self) -> None:
         """Starts what has died, on the same port."""
-        for server in (self._prefect, self._mlflow):
+        for server in self._servers:
             if not server.alive():
                 print(f"{server.name} has died; the end of its log:\n{server.log_tail()}", flush=True)
                 _timed_start(server)
@@ -181,7 +187,7 @@ class _Pieces:
             self._worker.end(END_GRACE_S)
             if self._prefect.alive():
                 self._report_crashed()
-        for server in (self._prefect, self._mlflow):
+        for server in self._servers:
             server.end()
 
     def _make_pool(self) -> None:

@@ -161,13 +161,13 @@ def _orthonormal(rows: int, columns: int) -> torch.Tensor:
     return basis
 
 
-def to_example(demonstration: Demonstration, dialogue: ChatFormat) -> Example:
+def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example:
     """The tokens of a demonstration, laid out as the collector would see them had the policy played it."""
-    tokens = dialogue.prompt(demonstration.first_observation)
+    tokens = chat_format.prompt(demonstration.first_observation)
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
-        message = dialogue.message(exchange.action)
-        following = dialogue.reply(exchange.observation, message) if position < len(demonstration.exchanges) else []
+        message = chat_format.message(exchange.action)
+        following = chat_format.reply(exchange.observation, message) if position < len(demonstration.exchanges) else []
         tokens = [*tokens, *message, *following]
         learned += [exchange.by_oracle] * len(message) + [False] * len(following)
     return Example(tokens, learned)

@@ -1,6 +1,7 @@
 """The Muon optimiser (K. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) for small matrices in float32.
 
-torch.optim.Muon computes in bfloat16, which a CPU without the instructions for it does many times slower, and one matrix after the other.
+Not torch.optim.Muon, which computes in bfloat16: an update of the quickstart's matrices takes it 530 to 620 ms on one thread of a CPU with
+AVX2 alone, against 40 ms here (25 against 35 ms with AVX-512's bfloat16 instructions).
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
             for shape, matrices in by_shape.items():
-                ahead = torch.stack([self._ahead(matrix, group["momentum"]) for matrix in matrices])
+                updates = torch.stack([self._nesterov(matrix, group["momentum"]) for matrix in matrices])
                 size = group["lr"] * LIKE_ADAM * shape[1] ** 0.5
-                for matrix, update in zip(matrices, orthogonalised(ahead), strict=True):
-                    matrix.add_(_wide(matrix, update), alpha=-size)
+                for matrix, update in zip(matrices, orthogonalised(updates), strict=True):
+                    matrix.add_(_lying(matrix, update), alpha=-size)
 
-    def _ahead(self, matrix: Tensor, momentum: float) -> Tensor:
+    def _nesterov(self, matrix: Tensor, momentum: float) -> Tensor:
         """The gradient with Nesterov's momentum, no higher than wide."""
         assert matrix.grad is not None
         if "mean" not in self.state[matrix]:
             self.state[matrix]["mean"] = torch.zeros_like(matrix)
         mean = self.state[matrix]["mean"].lerp_(matrix.grad, 1 - momentum)
-        return _wide(matrix, matrix.grad.lerp(mean, momentum))
+        return _lying(matrix, matrix.grad.lerp(mean, momentum))
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -64,6 +65,6 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return x
 
 
-def _wide(like: Tensor, matrix: Tensor) -> Tensor:
+def _lying(like: Tensor, matrix: Tensor) -> Tensor:
     """The matrix, transposed if `like` is higher than wide."""
     return matrix.mT if like.shape[0] > like.shape[1] else matrix

@@ -1,13 +1,10 @@
-"""The starter policy: a small model made from nothing, so that everything can be run without a GPU and without a hub.
-
-    python -m tasks.starter.starter_policy --environment textcraft --folder runs/starter
+"""The starter policy: a small model built from random weights, so that everything can be run without a GPU and without a hub.
 
 What was built once is found again: the folder's name is a digest of all that determines the weights, and its files are checked.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -25,12 +22,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from configs.experiment import StarterPolicy
 from environments.environment import World
 from environments.registry import load_world
-from tasks.provision.ipc import die_with_parent
 from tasks.starter.demonstrations import Demonstration, demonstrations
 
 if TYPE_CHECKING:
@@ -135,7 +129,7 @@ def _build(config: StarterPolicy, environment: str, seed: int, path: Path, repor
 
     began = time.monotonic()
     with _assisted(config, environment, seed, path) as store:
-        cloned = _clone(config, environment, seed, store, 0, report)
+        cloned = clone_from_oracle(config, environment, seed, store, 0, report)
     cloning.soften(cloned.model, config.temperature)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
@@ -166,7 +160,7 @@ class _Cloned:
     losses: list[float]
 
 
-def _clone(config: StarterPolicy, environment: str, seed: int, store: Path | None, rank: int, report: Report | None) -> _Cloned:
+def clone_from_oracle(config: StarterPolicy, environment: str, seed: int, store: Path | None, rank: int, report: Report | None) -> _Cloned:
     """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
     import torch
     from torch import distributed
@@ -178,11 +172,11 @@ def _clone(config: StarterPolicy, environment: str, seed: int, store: Path | Non
     stream = demonstrations(world, _tasks(world, config.tasks), seed, DETOUR_RATE)
     first = list(islice(stream, TOKENIZER_DEMONSTRATIONS))
     tokenizer = cloning.build_tokenizer(_texts(world, first))
-    dialogue = ChatFormat(tokenizer, "bare", None)
+    chat_format = ChatFormat(tokenizer, "bare", None)
     examples: list[Example] = []
     tokens = 0
     for demonstration in chain(first, stream):
-        examples.append(cloning.to_example(demonstration, dialogue))
+        examples.append(cloning.to_example(demonstration, chat_format))
         tokens += len(examples[-1].tokens)
         if tokens >= config.tokens:
             break
@@ -214,9 +208,7 @@ def _assisted(config: StarterPolicy, environment: str, seed: int, folder: Path) 
         return
     store = folder.with_name(f"{folder.name}.meeting")
     what = ["--environment", environment, "--seed", str(seed), "--config", config.model_dump_json(), "--folder", str(folder.parent)]
-    assistant = subprocess.Popen(
-        [sys.executable, "-m", "tasks.starter.starter_policy", *what, "--assist", str(store)], stdout=subprocess.DEVNULL
-    )
+    assistant = subprocess.Popen([sys.executable, "-m", "tasks.starter", *what, "--assist", str(store)], stdout=subprocess.DEVNULL)
     try:
         yield store
     finally:
@@ -261,38 +253,3 @@ def _alone(lock: Path) -> Iterator[None]:
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def main() -> None:
-    """Builds a starter policy from the command line; prints its report as JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.starter.starter_policy",
-        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",
-        epilog="example: python -m tasks.starter.starter_policy --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
-    )
-    parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
-    parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
-    parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    config = StarterPolicy.model_validate_json(arguments.config)
-    if arguments.assist:
-        die_with_parent()
-        _clone(config, arguments.environment, arguments.seed, arguments.assist, 1, None)
-        return
-    with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
-
-        def show(seen: int, total: int, loss: float) -> None:
-            bar.total = total
-            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
-            bar.update(seen - bar.n)
-
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
-        bar.update((bar.total or 0) - bar.n)
-    print(json.dumps(asdict(made), default=str))
-
-
-if __name__ == "__main__":
-    main()

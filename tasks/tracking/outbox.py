@@ -35,11 +35,13 @@ class Sent:
         key: Of the outbox that this is about.
         offset: Bytes of the outbox whose records are stored.
         runs: Our name of a run ("run", "phase-1") to MLflow's id.
+        experiment_id: MLflow's number of the experiment that they are in; empty before it was asked.
     """
 
     key: str
     offset: int = 0
     runs: dict[str, str] = field(default_factory=dict)
+    experiment_id: str = ""
 
 
 class Outbox:

@@ -91,7 +91,7 @@ class Sender:
                         self._outbox.write_sent(Sent(self._outbox.key))
                         raise RunLostError(f"MLflow has no run {sent.runs['run']} any more")
                 self._store(store, sent, record)
-                sent = replace(sent, offset=offset)
+                sent = replace(sent, offset=offset, experiment_id=store.experiment_id)
                 self._outbox.write_sent(sent)
                 self.sent = sent
                 self._back()

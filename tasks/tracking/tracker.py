@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.outbox import Outbox
@@ -145,6 +145,12 @@ class Tracker:
         record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
         self._add(record, update=True)
 
+    def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
+        """Store which task lists a run uses, as MLflow's datasets."""
+        self._add(
+            {"id": f"task lists of {run}", "kind": "task lists", "run": run, "entries": [asdict(each) for each in entries]}, update=True
+        )
+
     def log_picture(self, run: str, path: Path) -> None:
         """Store a picture under the run, with its file name; it replaces an older one.
 
@@ -198,10 +204,10 @@ class Tracker:
         """MLflow's id of the run or phase; None as long as MLflow was never reached."""
         return self._sender.sent.runs.get(run)
 
-    @cached_property
+    @property
     def experiment_id(self) -> str:
-        """MLflow's number of the experiment."""
-        return open_store(self.tracking_uri, self._outbox.experiment).experiment_id
+        """MLflow's number of the experiment; MLflow is asked only where it was never reached."""
+        return self._sender.sent.experiment_id or open_store(self.tracking_uri, self._outbox.experiment).experiment_id
 
     def _start(self, run: str, parent: str | None, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, step: int) -> None:
         if self.is_finished(run):

@@ -250,7 +250,7 @@ class Worker:
         else:
             for _ in weights:
                 pass  # where they are spread over the processes, gathering them takes all
-        loaded = self._shared(self.engine.loaded)
+        loaded = self._shared(self.engine.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None
             self.engine.follow(loaded)

@@ -59,7 +59,7 @@ def test_a_policy_is_trained_on_a_server_that_speaks_agentgyms_dialect_alone(
 
 
 def test_a_recipe_for_babyai_on_a_textcraft_server_ends_with_the_reason_before_anything_is_played(
-    policy: str, agentgym_only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = LocalServer(
         "textcraft", [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -170,6 +171,18 @@ def test_a_schedule_makes_a_run_that_completes_and_is_seen_in_both_uis(runs: Pat
     (parent,) = (run for run in recorded if "mlflow.parentRunId" not in run.data.tags)
     assert len(client.get_metric_history(parent.info.run_id, "rollout/reward")) == 6
     assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+    (folder,) = runs.glob("small-*")
+    page = viewed(found.viewer_url + f"/runs/{folder.name}", login(runs))
+    assert f"{found.mlflow_tracking_uri}/#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}" in page
+    assert found.prefect_ui_url in page
+
+
+def viewed(url: str, who: str) -> str:
+    """A page of the viewer."""
+    header = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.slow

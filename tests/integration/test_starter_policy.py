@@ -135,7 +135,7 @@ def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "tasks.starter.starter_policy",
+        "tasks.starter",
         "--folder",
         str(tmp_path),
         "--seed",

@@ -106,7 +106,7 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: Vl
 
 
 def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmPoolEngine) -> None:
-    one, other = (member.kv_cache_tokens for member in engine.members)
+    one, other = (replica.kv_cache_tokens for replica in engine.pool.replicas)
     assert one == other > 10_000
     assert engine.kv_cache_tokens == one + other
 
@@ -119,11 +119,11 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine
             answers = await asyncio.gather(*(engine.generate(c, sampling(turn), s) for c, s in zip(contexts, sessions, strict=True)))
             for context, answer in zip(contexts, answers, strict=True):
                 context += [*answer.tokens, *PROMPTS[0][:30]]
-        assert [len(member.sessions) for member in engine.members] == [3, 3]
-        return [engine._seats[session].server.url for session in sessions]
+        assert [len(replica.sessions) for replica in engine.pool.replicas] == [3, 3]
+        return [engine.pool._routes[session].server.url for session in sessions]
 
     in_event_loop(dialogues())
-    assert [len(member.sessions) for member in engine.members] == [0, 0]  # episodes that are over hold no place
+    assert [len(replica.sessions) for replica in engine.pool.replicas] == [0, 0]  # episodes that are over hold no place
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
@@ -169,23 +169,23 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
                 as_after_a_restart(servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
                     assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
-                assert [bool(member.down) for member in engine.members] == [False, True]
+                assert [bool(replica.down) for replica in engine.pool.replicas] == [False, True]
             if update == 2:
                 requests.post(f"{servers[0].url}/start_weight_update", timeout=60).raise_for_status()
-        assert not any(member.down for member in engine.members)
+        assert not any(replica.down for replica in engine.pool.replicas)
 
 
 def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
-    assert engine.loaded is not None
-    assert engine.loaded.folder is not None
-    folder, version = engine.loaded.folder, engine.loaded.version
+    assert engine.pool.loaded is not None
+    assert engine.pool.loaded.folder is not None
+    folder, version = engine.pool.loaded.folder, engine.pool.loaded.version
 
     async def cut_short() -> None:
         for seconds in (0.001, 0.004, 0.01, 0.02, 0.04):
             with suppress(TimeoutError):
-                await asyncio.wait_for(engine.members[0].server.read_weights(folder, version), seconds)
+                await asyncio.wait_for(engine.pool.replicas[0].server.read_weights(folder, version), seconds)
 
     in_event_loop(cut_short())
     engine.load(model.named_parameters())
@@ -213,11 +213,11 @@ def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them
 def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
-    assert engine.loaded is not None
+    assert engine.pool.loaded is not None
     with closing(VllmPoolEngine([server.url for server in servers])) as other:
         as_after_a_restart(servers[0], policy)
-        other.follow(engine.loaded)
-        assert [bool(member.down) for member in other.members] == [True, False]
+        other.follow(engine.pool.loaded)
+        assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
 
@@ -239,7 +239,7 @@ def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmPoolEngi
     async def kill_one_meanwhile() -> list[Generation]:
         sessions = [Session() for _ in range(16)]
         running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
-        while not all(member.requests for member in engine.members):  # noqa: ASYNC110
+        while not all(replica.requests for replica in engine.pool.replicas):  # noqa: ASYNC110
             await asyncio.sleep(0)
         os.killpg(servers[0].pid, signal.SIGKILL)
         return list(await asyncio.gather(*running))
@@ -247,4 +247,4 @@ def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmPoolEngi
     for i, answer in enumerate(in_event_loop(kill_one_meanwhile())):
         assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
     assert engine.moved > 0
-    assert engine.members[0].down
+    assert engine.pool.replicas[0].down

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,6 +33,7 @@ from tests.support.small_runs import (
 )
 from tests.support.tiny_policy import build_tiny_policy
 
+LONGER: dict[str, Any] = {"algorithm__steps": 24, "curriculum__every": 8}
 VICTIMS = {"flow": (), "trainer": ("tasks.training.worker",), "environment server": ("environments", "serve")}
 
 
@@ -47,13 +49,13 @@ def main() -> None:
     place = arguments.runs or Path(tempfile.mkdtemp(prefix="kill-soak-"))
     policy = build_tiny_policy(place / "policy")
     began = time.monotonic()
-    finish(start(place / "undisturbed", policy), place / "undisturbed", seconds=1800)
+    finish(start(place / "undisturbed", policy, **LONGER), place / "undisturbed", seconds=1800)
     life = time.monotonic() - began
     killed: Counter[str] = Counter()
     chance, runs = random.Random(arguments.seed), place / "killed"
     while killed.total() < arguments.kills:
         victim, lines = chance.choice(list(VICTIMS)), len(metrics(runs))
-        run = start(runs, policy)
+        run = start(runs, policy, **LONGER)
         try:
             if chance.random() < 0.3:
                 time.sleep(chance.uniform(0.1, 0.95) * life)
@@ -69,10 +71,12 @@ def main() -> None:
             if victim != "environment server":
                 run.wait(300)
         except (AssertionError, psutil.NoSuchProcess):
-            continue  # it was not there (yet)
+            if run.poll() == 0:
+                break
+            continue  # the victim was not there (yet)
         finally:
             end(run)
-    finish(start(runs, policy), runs, seconds=1800)
+    finish(start(runs, policy, **LONGER), runs, seconds=1800)
     assert final_weights(runs) == final_weights(place / "undisturbed")
     assert_one_value_a_step(runs)
     assert {run.info.status for run in mlflow_runs(runs)} == {"FINISHED"}

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tasks.agents.chat_format import ChatFormat, ChatTemplateError, MalformedActionError, react_action
+from tasks.agents.action_format import MalformedActionError, react_action
+from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 
 CHATML = """{%- if messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}

@@ -18,7 +18,7 @@ from tasks.provision.services import Addresses, Record, addresses, write
 
 
 def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
-    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
+    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3")
     assert addresses(tmp_path) is None
     started = started_at(os.getpid())
     assert started is not None
@@ -45,7 +45,7 @@ def test_services_of_a_folder_that_was_moved_end(tmp_path: Path, monkeypatch: py
 
     class Pieces:
         def __init__(self, runs: Path) -> None:
-            self.addresses = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2")
+            self.addresses = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3")
             self.ended = False
             made.append(self)
 

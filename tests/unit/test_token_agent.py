@@ -20,7 +20,7 @@ class Writer:
     name = "writer"
     out_of_process = False
     batch_invariant = True
-    generated_tokens = prompt_tokens = cached_tokens = 0
+    prompt_tokens = cached_tokens = 0
     kv_cache_tokens = None
 
     def __init__(self, length: int, context_length: int) -> None:
@@ -105,3 +105,55 @@ def test_every_turn_has_a_seed_of_its_own_that_the_episodes_seed_fixes() -> None
 
     assert seeds(1) == seeds(1)
     assert len({*seeds(1), *seeds(2)}) == 6
+
+
+PAGE = "".join(f"[{n:03}] link 'somewhere'\n" for n in range(100)) + "URL: http://shop.test\nOBJECTIVE: buy\nPREVIOUS ACTION: None"
+
+
+class Letters(Words):
+    """A chat format in which every letter of an observation is its own token."""
+
+    def prompt(self, observation: str) -> list[int]:
+        return [*map(ord, observation)]
+
+    def reply(self, observation: str, last_tokens: Sequence[int]) -> list[int]:
+        return [*map(ord, observation)]
+
+
+def played(budgets: Budgets, observations: int) -> list[str]:
+    """What the agent reads of `PAGE`, seen again and again, until its episode ends or it has seen so many."""
+
+    async def play() -> list[str]:
+        agent = TokenAgent(Writer(4, 100_000), Letters())  # type: ignore[arg-type]
+        conversation = await agent.begin(0, 1, PAGE, budgets)
+        read = ["".join(map(chr, conversation.prompt))]
+        try:
+            for turn in range(observations):
+                await conversation.act(turn)
+                read.append("".join(map(chr, await conversation.observe(PAGE))))
+        except TokenBudgetError:
+            pass
+        return read
+
+    return asyncio.run(play())
+
+
+def test_a_first_page_that_fills_the_trajectory_is_cut_and_leaves_room_for_a_turn() -> None:
+    [first] = played(Budgets(1.0, 50, 1_000), 0)
+    assert 900 < len(first) <= 950
+    shown = first.count("link")
+    assert first.startswith("[000] link")
+    assert first.endswith(f"\n[observation cut: {100 - shown} more lines]\nURL: http://shop.test\nOBJECTIVE: buy\nPREVIOUS ACTION: None")
+    assert len(played(Budgets(1.0, 50, 1_000), 5)) == 1  # and then there is no room for another page
+
+
+def test_a_later_page_is_cut_to_what_is_left_and_the_episode_goes_on() -> None:
+    first, second = played(Budgets(1.0, 50, len(PAGE) + 700), 1)
+    assert first == PAGE
+    assert len(second) <= 700 - 4 - 50
+    assert "[observation cut: " in second
+
+
+def test_a_page_is_not_cut_to_next_to_nothing() -> None:
+    assert played(Budgets(1.0, 50, len(PAGE) + 300), 1) == [PAGE]
+    assert played(Budgets(1.0, 50, 2 * len(PAGE) + 100), 1) == [PAGE, PAGE]

@@ -35,7 +35,8 @@ class E5:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             self._model = transformers.AutoModel.from_pretrained(model).eval().to(self._device)
         except (OSError, ValueError) as fault:
-            raise SearchDataError(f"the encoder {model!r} cannot be loaded: {fault}") from fault
+            said = " ".join(str(fault).split())
+            raise SearchDataError(f"the encoder {model!r} cannot be loaded: {said}") from fault
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of n texts, shape (n, d)."""

@@ -1,0 +1,59 @@
+"""How a message says its action: "react" (arXiv 2210.03629) = free thought, then "Action: ..."; "bare" = the message is the action."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+ActionFormat = Literal["react", "bare"]
+
+REACT_FORM = """Answer each observation with one message of this form:
+Thought:
+what you make of the situation and what you want to do next
+
+Action:
+one single action
+
+Write "Action:" once in a message. Only the line that follows it is performed."""
+
+_ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
+
+
+class MalformedActionError(Exception):
+    """No action can be read from the policy's message. The text is what the agent gets to see as its observation."""
+
+
+def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:
+    """The environment's instruction, for "react" followed by the form that a message must have; None stays None."""
+    if instruction is None or action_format == "bare":
+        return instruction
+    return f"{instruction.rstrip()}\n\n{REACT_FORM}"
+
+
+def react_action(text: str) -> str:
+    """The action of a message in the "react" form: what follows "Action:", on its line or on the next that is not empty.
+
+    Raises:
+        MalformedActionError: "Action:" is missing, stands there more than once, or nothing follows it.
+    """
+    count = text.count("Action:")
+    if count == 0:
+        raise MalformedActionError('Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.')
+    if count > 1:
+        raise MalformedActionError(
+            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.'
+        )
+    match = _ACTION.search(text)
+    action = match.group(1).strip() if match else ""
+    if not action:
+        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.')
+    return action
+
+
+def read_action(text: str, action_format: ActionFormat) -> str:
+    """The action of a message in either form.
+
+    Raises:
+        MalformedActionError: The message has not the form agreed on; only for "react".
+    """
+    return text.strip() if action_format == "bare" else react_action(text)

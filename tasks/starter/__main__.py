@@ -1,0 +1,51 @@
+"""Builds the starter policy from the command line: python -m tasks.starter --environment textcraft --folder runs/starter"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from configs.experiment import StarterPolicy
+from tasks.provision.ipc import die_with_parent
+from tasks.starter.starter_policy import build_starter_policy, clone_from_oracle
+
+
+def main() -> None:
+    """Builds a starter policy from the command line; prints its report as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.starter",
+        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",
+        epilog="example: python -m tasks.starter --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
+    )
+    parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
+    parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
+    parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    config = StarterPolicy.model_validate_json(arguments.config)
+    if arguments.assist:
+        die_with_parent()
+        clone_from_oracle(config, arguments.environment, arguments.seed, arguments.assist, 1, None)
+        return
+    with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def show(seen: int, total: int, loss: float) -> None:
+            bar.total = total
+            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
+            bar.update(seen - bar.n)
+
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
+        bar.update((bar.total or 0) - bar.n)
+    print(json.dumps(asdict(made), default=str))
+
+
+if __name__ == "__main__":
+    main()
