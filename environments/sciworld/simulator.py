@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
-import importlib.util
 import os
 import select
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -20,33 +17,10 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
-from environments.environment import WorldError
-from environments.sciworld.tasks import PACKAGE_VERSION
+from environments.sciworld.frames import Answer, JavaMissingError, SimulatorError, SimulatorGoneError, frame, served
+from environments.sciworld.java import INSTALL, command, package_folder
 
-INSTALL = "sudo apt-get install default-jre-headless"
-SOURCE = Path(__file__).with_name("Simulator.java")
-HEAP_MB = 768
-"""The most that the sessions of one process may take: about 0.3 MB each. What 64 of them need is a small part of it."""
-YOUNG_MB = 256
-"""For what is new: a reset makes 4 MB, and each collection copies the houses that are in use. With 40 MB that cost a third of a reset."""
-FLAGS = (
-    "-XX:+UnlockExperimentalVMOptions",
-    "-XX:hashCode=2",  # the simulator's sets of objects are then in the order in which the objects came, not in a random one
-    "--add-opens=java.base/java.util=ALL-UNNAMED",  # lets Simulator.java take out the state of the random generator
-    "-Duser.language=en",  # the simulator changes case and writes numbers by the locale
-    "-Duser.country=US",
-    "-Dfile.encoding=UTF-8",
-    "-XX:+UseSerialGC",
-    f"-Xms{YOUNG_MB + 128}m",
-    f"-Xmn{YOUNG_MB}m",
-    f"-Xmx{YOUNG_MB + HEAP_MB}m",
-    "-XX:ReservedCodeCacheSize=64m",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-XX:-UsePerfData",
-    "-XX:+AlwaysPreTouch",  # or the memory of a process seems to grow until all of its heap was used once
-)
 START_S = 180.0
 ANSWER_S = 60.0
 EXPERT_S = 600.0
@@ -55,53 +29,6 @@ CHECK_S = 1.0
 """How often an event loop looks whether a deadline has passed."""
 AHEAD = 4
 """Requests sent before their turn, so that the simulator need not wait for the event loop. They fit the pipe: no write waits."""
-
-
-class SimulatorError(WorldError):
-    """The simulator failed, which says nothing about the agent."""
-
-
-class JavaMissingError(SimulatorError):
-    """There is no Java on this machine, or none that can run the simulator."""
-
-
-class SimulatorGoneError(SimulatorError):
-    """The process ended, or gave no answer in time and was ended; its sessions can be built again in another."""
-
-
-class RefusedRequestError(SimulatorError):
-    """The simulator broke over a request; the process goes on. The same request would break it again."""
-
-
-class Answer:
-    """What the simulator answered; the results are taken out one after another."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._at = 0
-
-    def flag(self) -> bool:
-        """A truth value."""
-        return bool(self._take(">?"))
-
-    def integer(self) -> int:
-        """A 32-bit integer."""
-        return int(self._take(">i"))
-
-    def real(self) -> float:
-        """A double."""
-        return float(self._take(">d"))
-
-    def text(self) -> str:
-        """A string."""
-        start = self._at + 4
-        self._at = start + self.integer()
-        return self._content[start : self._at].decode()
-
-    def _take(self, form: str) -> float:
-        value: float = struct.unpack_from(form, self._content, self._at)[0]
-        self._at += struct.calcsize(form)
-        return value
 
 
 class Simulator:
@@ -122,10 +49,7 @@ class Simulator:
             JavaMissingError: There is no Java; the message says how to install it.
             SimulatorError: There is no scienceworld package, or not the version that the task indices are written for.
         """
-        java = shutil.which("java")
-        if java is None:
-            raise JavaMissingError(f"SciWorld's simulator needs Java, and there is none; run: {INSTALL}")
-        package = _package()
+        java = command()
         self.gone = False
         self.sessions = 0
         self.episodes = 0
@@ -138,12 +62,12 @@ class Simulator:
         self._late_at = 0.0
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [java, *FLAGS, "-cp", str(package / "scienceworld.jar"), str(SOURCE)],
+            java,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
-            cwd=package,  # the simulator reads a table there
+            cwd=package_folder(),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -170,16 +94,16 @@ class Simulator:
             RefusedRequestError: It failed over this request; the message is Java's.
             JavaMissingError: This Java cannot run it.
         """
-        frame = _frame(operation, arguments)
+        request = frame(operation, arguments)
         with self._lock:
             loop = self._loop
             if loop is None:
-                return _served(self._exchange(frame, deadline_s))
-        return _served(asyncio.run_coroutine_threadsafe(self._queue(frame, deadline_s), loop).result())
+                return served(self._exchange(request, deadline_s))
+        return served(asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result())
 
     async def asked(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
         """As `ask`, on the running event loop."""
-        return _served(await self._queue(_frame(operation, arguments), deadline_s))
+        return served(await self._queue(frame(operation, arguments), deadline_s))
 
     def tell(self, operation: str, *arguments: int | str) -> None:
         """As `ask`, for a request whose answer nobody needs; never waits on an event loop."""
@@ -188,7 +112,7 @@ class Simulator:
             with contextlib.suppress(SimulatorGoneError):
                 self.ask(operation, *arguments)
         elif not loop.is_closed():
-            request = _Request(_frame(operation, arguments), ANSWER_S, loop.create_future())
+            request = _Request(frame(operation, arguments), ANSWER_S, loop.create_future())
             request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())  # which nobody misses
             loop.call_soon_threadsafe(self._enqueue, request)
 
@@ -348,25 +272,6 @@ class _Request:
     answer: asyncio.Future[bytes]
 
 
-def _frame(operation: str, arguments: tuple[int | str, ...]) -> bytes:
-    parts = [operation.encode("utf-16-be")]
-    for argument in arguments:
-        if isinstance(argument, str):
-            text = argument.encode(errors="replace")  # a lone surrogate cannot travel; it becomes "?"
-            parts += (struct.pack(">i", len(text)), text)
-        else:
-            parts.append(struct.pack(">i", argument))
-    content = b"".join(parts)
-    return struct.pack(">i", len(content)) + content
-
-
-def _served(content: bytes) -> Answer:
-    answer = Answer(content)
-    if not answer.flag():
-        raise RefusedRequestError(answer.text())
-    return answer
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # it is dying all the same; the standard library collects it later
@@ -374,14 +279,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         pipe.close()
-
-
-def _package() -> Path:
-    """The folder of the scienceworld package."""
-    found = importlib.util.find_spec("scienceworld")
-    if found is None or found.origin is None:
-        raise SimulatorError(f"SciWorld needs the scienceworld package; run: pip install scienceworld=={PACKAGE_VERSION}")
-    version = importlib.metadata.version("scienceworld")
-    if version != PACKAGE_VERSION:
-        raise SimulatorError(f"the scienceworld package is {version}; run: pip install scienceworld=={PACKAGE_VERSION}")
-    return Path(found.origin).parent

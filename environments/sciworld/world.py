@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from configs.rules import Rules
 from environments.environment import EpisodeOverError, OracleError, Step, version_under
+from environments.sciworld.frames import Answer, RefusedRequestError, SimulatorError, SimulatorGoneError
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
-from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Answer, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
+from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Simulator
 from environments.sciworld.tasks import VERSION, Task, task, task_list
 
 log = logging.getLogger(__name__)

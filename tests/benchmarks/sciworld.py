@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from environments.sciworld.simulator import INSTALL
+from environments.sciworld.java import INSTALL
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
 from tests.benchmarks.load import Client, cpu_seconds, drive, row, served

@@ -15,7 +15,7 @@ import requests
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
-from environments.sciworld.simulator import INSTALL
+from environments.sciworld.java import INSTALL
 from environments.sciworld.tasks import all_tasks, task
 from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer

@@ -15,7 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from environments.sciworld.simulator import INSTALL, JavaMissingError, RefusedRequestError, Simulator, SimulatorError, SimulatorGoneError
+from environments.sciworld.frames import JavaMissingError, RefusedRequestError, SimulatorError, SimulatorGoneError
+from environments.sciworld.java import INSTALL
+from environments.sciworld.simulator import Simulator
 from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
 
 needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
-from environments.sciworld.simulator import FLAGS, INSTALL, SOURCE, _package
+from environments.sciworld.java import FLAGS, INSTALL, SOURCE, package_folder
 from environments.sciworld.tasks import all_tasks, task, task_list
 from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
 
@@ -213,11 +213,11 @@ def test_64_interleaved_sessions_play_as_each_would_alone(world: SciWorld) -> No
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The package's own interface, in a virtual machine set up as ours are but with one session for itself."""
-    classes, jar = tmp_path_factory.mktemp("classes"), _package() / "scienceworld.jar"
+    classes, jar = tmp_path_factory.mktemp("classes"), package_folder() / "scienceworld.jar"
     compiler = ["java", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", str(jar), "-d", str(classes), str(SOURCE)]
     subprocess.run(compiler, check=True)
     port, process = launch_gateway(
-        classpath=f"{classes}:{jar}", javaopts=list(FLAGS), cwd=str(_package()), die_on_exit=True, return_proc=True
+        classpath=f"{classes}:{jar}", javaopts=list(FLAGS), cwd=str(package_folder()), die_on_exit=True, return_proc=True
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process)
     gateway.jvm.Simulator.loadEnvObject(False)
