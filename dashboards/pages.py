@@ -6,11 +6,10 @@ import csv
 import io
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -22,53 +21,14 @@ from dashboards.filters import Filters, choices, listed
 from dashboards.index import Index
 from dashboards.parting import Attempt, attempts_at
 from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.templating import TEMPLATES, NotThereError, html
 from dashboards.trajectory import Address, Shown, group_of, shown
-from tasks.evaluation.statistics import Estimate
 
-TEMPLATES = Environment(
-    loader=PackageLoader("dashboards"), autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
-)
 FIGURES: dict[str, Callable[[RunFolder], figures.Figure]] = {
     "learning-curve": figures.learning_curve,
     "lanes": figures.lanes,
     "signs": figures.signs,
 }
-
-
-class NotThereError(LookupError):
-    """An address that leads nowhere; the message says what is not there."""
-
-
-def percent(share: float | None) -> str:
-    """A share as people read it."""
-    return "—" if share is None or share != share else f"{100 * share:.1f} %"
-
-
-def interval(estimate: Estimate, points: bool = False) -> str:
-    """A value with its 95 % interval, as shares or as a difference in points."""
-    if estimate.value != estimate.value:
-        return "—"
-    sign = "+" if points else ""
-    value = f"{100 * estimate.value:{sign}.1f}" + ("" if points else " %")
-    return value if estimate.low != estimate.low else f"{value} [{100 * estimate.low:{sign}.1f}, {100 * estimate.high:{sign}.1f}]"
-
-
-def stored_interval(estimate: Mapping[str, Any] | None) -> str:
-    """The same of an estimate as an evaluation's file holds it."""
-    if not estimate or estimate.get("value") is None:
-        return "—"
-    low, high = estimate.get("low"), estimate.get("high")
-    return percent(estimate["value"]) + (f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else "")
-
-
-def seconds(value: float | None) -> str:
-    """A duration as people read it."""
-    if value is None:
-        return "—"
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
-
-
-TEMPLATES.filters |= {"percent": percent, "interval": interval, "stored_interval": stored_interval, "seconds": seconds}
 
 
 def runs(request: Request) -> Response:
@@ -92,7 +52,7 @@ def runs(request: Request) -> Response:
         "where kind = 'collected' group by 1, 2 order by 1"
     )
     problems = index.query("select path, problem from files where problem <> '' order by path")
-    return _html(request, "runs.html", experiments=experiments, collected=collected, problems=problems)
+    return html(request, "runs.html", experiments=experiments, collected=collected, problems=problems)
 
 
 def run(request: Request) -> Response:
@@ -110,7 +70,7 @@ def run(request: Request) -> Response:
     evaluations = folder.evaluations()
     start = evaluations.get("start")
     rises = {name: paired_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
-    return _html(
+    return html(
         request, "run.html", run=folder, steps=steps, evaluations=evaluations, rises=rises, live=folder.is_live(time.time()),
         mlflow=request.app.state.links.mlflow_run(folder), prefect=request.app.state.links.prefect(),
     )  # fmt: skip
@@ -141,7 +101,7 @@ def step(request: Request) -> Response:
     names = index.query("select distinct name from trajectories where run = ? and kind = ? order by 1", [words["run"], words["kind"]])
     ordered = [row["name"] for row in names]
     at = ordered.index(words["name"])
-    return _html(
+    return html(
         request, "step.html", groups=groups, **words, before=ordered[at - 1] if at else None,
         after=ordered[at + 1] if at + 1 < len(ordered) else None,
     )  # fmt: skip
@@ -151,13 +111,13 @@ def trajectories(request: Request) -> Response:
     """The list of trajectories, narrowed down."""
     filters = Filters.of(request.query_params)
     index = _index(request)
-    return _html(request, "trajectories.html", filters=filters, listed=listed(index, filters), choices=choices(index, filters.run))
+    return html(request, "trajectories.html", filters=filters, listed=listed(index, filters), choices=choices(index, filters.run))
 
 
 def trajectory(request: Request) -> Response:
     """One trajectory."""
     found = _trajectory(request)
-    return _html(request, "trajectory.html", alone=False, **_about(request, found))
+    return html(request, "trajectory.html", alone=False, **_about(request, found))
 
 
 def drawing(request: Request) -> Response:
@@ -191,7 +151,7 @@ def group(request: Request) -> Response:
     rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"]
     mean = sum(rewards) / len(rewards) if rewards else 0.0
     deviation = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if rewards else 0.0
-    return _html(request, "group.html", members=members, mean=mean, deviation=deviation, **words)
+    return html(request, "group.html", members=members, mean=mean, deviation=deviation, **words)
 
 
 def task(request: Request) -> Response:
@@ -201,7 +161,7 @@ def task(request: Request) -> Response:
     found: list[Attempt] = attempts_at(index, environment, number, chosen)
     if not found:
         raise NotThereError(f"no evaluation holds task {number} of {environment}")
-    return _html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
+    return html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
 
 
 def compare(request: Request) -> Response:
@@ -217,7 +177,7 @@ def compare(request: Request) -> Response:
         tallies = [end["tallies"] for end in ends if end]
         rows = [(task, tallies[0][task], tallies[1][task]) for task in sorted(tallies[0].keys() & tallies[1].keys(), key=int)]
         rows.sort(key=lambda row: row[2][0] / max(1, row[2][1]) - row[1][0] / max(1, row[1][1]))
-    return _html(request, "compare.html", everything=everything, chosen=chosen, gap=gap, rows=rows)
+    return html(request, "compare.html", everything=everything, chosen=chosen, gap=gap, rows=rows)
 
 
 def study(request: Request) -> Response:
@@ -225,7 +185,7 @@ def study(request: Request) -> Response:
     arms = _arms(request)
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     differences = {arm.name: against(reference, arm) for arm in arms if arm is not reference}
-    return _html(
+    return html(
         request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences
     )
 
@@ -247,12 +207,6 @@ def data(request: Request) -> Response:
             raise NotThereError(f"there is no run {request.query_params.get('run', '')!r}")
         return _csv([{"step": number, **row} for number, row in folder.metrics().items()], f"{folder.name}-metrics.csv")
     raise NotThereError(f"there is no data {words['what']!r}; there are: trajectories, metrics")
-
-
-def problem(request: Request, message: str, status: int) -> Response:
-    """A page that says what is wrong with an address."""
-    page = TEMPLATES.get_template("problem.html").render(request=request, message=message)
-    return HTMLResponse(page, status)
 
 
 def _about(request: Request, found: Shown) -> dict[str, Any]:
@@ -301,10 +255,6 @@ def _arms(request: Request) -> list[Any]:
 def _index(request: Request) -> Index:
     index: Index = request.app.state.index
     return index
-
-
-def _html(request: Request, template: str, **values: Any) -> Response:
-    return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
 
 
 def _csv(rows: list[dict[str, Any]], name: str) -> Response:

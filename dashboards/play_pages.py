@@ -11,16 +11,17 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from configs.collection import Source
 from configs.environment import World
 from configs.recipe import explain
 from dashboards.filters import FilterError
 from dashboards.live_episode import LiveEpisode, begin
-from dashboards.pages import TEMPLATES, NotThereError, drawing_of
+from dashboards.pages import drawing_of
 from dashboards.players import Players, budgets_of, checkpoint_source, world_of
 from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.templating import TEMPLATES, NotThereError, html
 from dashboards.trajectory import Address, as_shown, shown
 from environments.registry import WORLDS
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
@@ -31,7 +32,7 @@ MOST_EPISODES = 32
 
 async def choose(request: Request) -> Response:
     """What can be played."""
-    return _html(request, "play_choose.html", worlds=sorted(WORLDS))
+    return html(request, "play_choose.html", worlds=sorted(WORLDS))
 
 
 async def start(request: Request) -> Response:
@@ -76,7 +77,7 @@ async def watch(request: Request) -> Response:
         if (run is None or each.name != run.name) and each.field("environment.name", "textcraft") == episode.trajectory.environment
         for path in _checkpoints(each)[-1:]
     ]
-    return _html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
+    return html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
 
 
 async def state(request: Request) -> Response:
@@ -205,10 +206,6 @@ def _temperature(word: str) -> float:
     if not 0 <= value <= 10:
         raise FilterError(f"temperature must be a number from 0 to 10, it is {word!r}")
     return value
-
-
-def _html(request: Request, template: str, **values: Any) -> Response:
-    return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
 
 
 ROUTES: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [

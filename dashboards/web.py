@@ -28,6 +28,8 @@ from dashboards.index import Index
 from dashboards.links import Links
 from dashboards.live_episode import ReplayError
 from dashboards.players import Players
+from dashboards.templating import NotThereError
+from dashboards.templating import problem as problem_page
 from environments.errors import EnvironmentCallError
 from tasks.provision.errors import ProvisionError
 
@@ -156,11 +158,11 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
         try:
             return await answer(request)
         except FilterError as problem:
-            return pages.problem(request, str(problem), 400)
-        except pages.NotThereError as problem:
-            return pages.problem(request, str(problem), 404)
+            return problem_page(request, str(problem), 400)
+        except NotThereError as problem:
+            return problem_page(request, str(problem), 404)
         except (EnvironmentCallError, ProvisionError, ReplayError) as problem:
-            return pages.problem(request, f"{type(problem).__name__}: {problem}", 502)
+            return problem_page(request, f"{type(problem).__name__}: {problem}", 502)
 
     return answered
 

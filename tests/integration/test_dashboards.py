@@ -13,10 +13,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from dashboards.drawings import NotDrawnError
-from dashboards.drawings.webarena import screenshots
-from dashboards.trajectory import as_shown
-from environments.registry import load_world
 from environments.webarena.browser import find_chromium
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
@@ -283,21 +279,3 @@ def test_an_address_that_leads_nowhere_says_so(page: Page) -> None:
     assert "page" in page.content() or "Not Found" in page.content() or "no run" in page.content()
     page.goto("/trajectories?turns_from=few")
     assert "turns_from must be a number, it is 'few'" in page.inner_text("main")
-
-
-def test_webarenas_window_is_shown_as_it_was_at_each_turn() -> None:
-    task = load_world("webarena").tasks("test")[3]
-    trajectory = as_shown(played("webarena", task, skill=1.0, horizon=12))
-    shots = screenshots(trajectory)
-    assert trajectory.turns[-1].reward == 1.0
-    assert len(shots) == len(trajectory.turns)  # the last action stops, after which there is no window
-    assert all(shot.startswith(b"\x89PNG") for shot in shots)
-    assert len(set(shots)) == len(shots)
-
-
-def test_a_trajectory_of_other_sites_is_not_drawn_but_says_why() -> None:
-    task = load_world("webarena").tasks("test")[3]
-    trajectory = played("webarena", task, skill=1.0, horizon=1)
-    trajectory.first_observation += "\n\t[99] link 'Elsewhere'"
-    with pytest.raises(NotDrawnError, match="other sites"):
-        screenshots(as_shown(trajectory))

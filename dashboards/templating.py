@@ -1,0 +1,63 @@
+"""How a page is made: templates, figures as people read them, and the pages that say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from tasks.evaluation.statistics import Estimate
+
+TEMPLATES = Environment(
+    loader=PackageLoader("dashboards"), autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
+)
+
+
+class NotThereError(LookupError):
+    """An address that leads nowhere; the message says what is not there."""
+
+
+def percent(share: float | None) -> str:
+    """A share as people read it."""
+    return "—" if share is None or share != share else f"{100 * share:.1f} %"
+
+
+def interval(estimate: Estimate, points: bool = False) -> str:
+    """A value with its 95 % interval, as shares or as a difference in points."""
+    if estimate.value != estimate.value:
+        return "—"
+    sign = "+" if points else ""
+    value = f"{100 * estimate.value:{sign}.1f}" + ("" if points else " %")
+    return value if estimate.low != estimate.low else f"{value} [{100 * estimate.low:{sign}.1f}, {100 * estimate.high:{sign}.1f}]"
+
+
+def stored_interval(estimate: Mapping[str, Any] | None) -> str:
+    """The same of an estimate as an evaluation's file holds it."""
+    if not estimate or estimate.get("value") is None:
+        return "—"
+    low, high = estimate.get("low"), estimate.get("high")
+    return percent(estimate["value"]) + (f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else "")
+
+
+def seconds(value: float | None) -> str:
+    """A duration as people read it."""
+    if value is None:
+        return "—"
+    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
+
+
+TEMPLATES.filters |= {"percent": percent, "interval": interval, "stored_interval": stored_interval, "seconds": seconds}
+
+
+def html(request: Request, template: str, **values: Any) -> Response:
+    """A page of a template."""
+    return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
+
+
+def problem(request: Request, message: str, status: int) -> Response:
+    """A page that says what is wrong with an address."""
+    page = TEMPLATES.get_template("problem.html").render(request=request, message=message)
+    return HTMLResponse(page, status)

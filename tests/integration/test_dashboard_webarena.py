@@ -1,0 +1,32 @@
+"""WebArena's window beside the turns of a trajectory: played again in a real browser, on the embedded sites alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.drawings import NotDrawnError
+from dashboards.drawings.webarena import screenshots
+from dashboards.trajectory import as_shown
+from environments.registry import load_world
+from tests.support.chromium import needs_chromium
+from tests.support.recorded_runs import played
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+
+
+def test_webarenas_window_is_shown_as_it_was_at_each_turn() -> None:
+    task = load_world("webarena").tasks("test")[3]
+    trajectory = as_shown(played("webarena", task, skill=1.0, horizon=12))
+    shots = screenshots(trajectory)
+    assert trajectory.turns[-1].reward == 1.0
+    assert len(shots) == len(trajectory.turns)  # the last action stops, after which there is no window
+    assert all(shot.startswith(b"\x89PNG") for shot in shots)
+    assert len(set(shots)) == len(shots)
+
+
+def test_a_trajectory_of_other_sites_is_not_drawn_but_says_why() -> None:
+    task = load_world("webarena").tasks("test")[3]
+    trajectory = played("webarena", task, skill=1.0, horizon=1)
+    trajectory.first_observation += "\n\t[99] link 'Elsewhere'"
+    with pytest.raises(NotDrawnError, match="other sites"):
+        screenshots(as_shown(trajectory))
