@@ -95,3 +95,8 @@ def _names_a_file(value: str) -> bool:
 def _line(line: str) -> Any:
     line = line.strip()
     return json.loads(line) if line.startswith("{") else line
+
+
+def selection_name(selection: TaskSelection) -> str:
+    """What a selection is called where people read: the list's name, or how many tasks were given."""
+    return selection if isinstance(selection, str) else f"{len(selection)} given tasks"

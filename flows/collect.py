@@ -21,6 +21,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,12 @@ from prefect.artifacts import create_markdown_artifact
 
 from configs.collection import Collection
 from configs.infrastructure import infra_settings
+from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices
 from environments.protocol import WorldInfo
 from flows.killed_flow_runs import note_flow_run
 from flows.progress import EpisodeBar
+from flows.run_names import named_by
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
@@ -43,7 +46,14 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
 
-@flow(name="collect", on_running=[note_flow_run], flow_run_name="{collection.environment.name} by {collection.source.kind}")
+def described(parameters: Mapping[str, Any]) -> str:
+    """The name of the flow run of a collection, e.g. "textcraft wood-test by step-000040"."""
+    collection: Collection = parameters["collection"]
+    source = collection.source
+    return f"{collection.environment.name} {selection_name(collection.tasks)} by {Path(source.model).name if source.model else source.kind}"
+
+
+@flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))
 def collect(collection: Collection, folder: Path | None = None) -> str:
     """Collects trajectories.
 

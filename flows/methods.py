@@ -18,28 +18,31 @@ import json
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact
 from pydantic import PositiveInt
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
+from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.records import evaluations, finished_run, open_tracker
-from flows.scaling_inter import Overrides, Recipe, data_url, scaling_inter
+from flows.run_names import named_by
+from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
-from tasks.training.process import TrainerFailed
+from tasks.training.trainer_client import TrainerFailedError
 
+BEHAVIOUR = {"algorithm.importance_correction": "behaviour"}
 METHODS: dict[str, dict[str, Any]] = {
-    "grpo": {"algorithm.normalise_by": "trajectory"},
-    "rloo": {},
-    "reinforce++": {},
-    "ppo": {"algorithm.mini_batches": 4},
-    "gigpo": {},
-    "sft": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96},
-    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 10.0},
-    "agentevol": {"algorithm.learning_rate": 3e-4},
+    "grpo": {**BEHAVIOUR, "algorithm.loss_aggregation": "trajectory"},
+    "rloo": BEHAVIOUR,
+    "reinforce++": BEHAVIOUR,
+    "ppo": {**BEHAVIOUR, "algorithm.mini_batches": 4, "algorithm.critic.learning_rate": 1e-3},
+    "gigpo": BEHAVIOUR,
+    "sft": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 96},
+    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 96, "algorithm.cloning_weight": 10.0},
+    "agentevol": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 32, "algorithm.explore_every": 6},
 }
 """Methods in the order of the table, and what differs from the recipe besides the name: grpo takes its paper's mean over the tokens of each
 trajectory (in a mean over all tokens failures outweigh the far shorter successes); a critic learns faster from more updates a batch, as in
@@ -48,7 +51,11 @@ dpo, which explore once, then see as many episodes as agentevol in its three exp
 successes, else learns from the failures alone."""
 
 
-@flow(name="methods", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
+@flow(
+    name="methods",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(lambda given: f"{given.get('recipe', 'methods')}, every method, {given.get('n_seeds', 5)} seeds"),
+)
 def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains with each method under the seeds 0, 1, ... and compares held-out success, steps and time.
 
@@ -58,7 +65,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
         The table, in Markdown.
 
     Raises:
-        TrainerFailed: At least one run failed; the same command tries only those again.
+        TrainerFailedError: At least one run failed; the same command tries only those again.
     """
     runs: dict[str, list[MethodRun]] = {}
     failures: list[str] = []
@@ -72,7 +79,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
                 if finished_run(infrastructure, experiment) is None:
                     worked = True
                     scaling_inter(recipe, fields)
-            except TrainerFailed as problem:
+            except TrainerFailedError as problem:
                 failures.append(f"{method}, seed {seed}: {problem}")
                 continue
             folder = RunFolder(infrastructure.runs, experiment)
@@ -82,7 +89,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
             so_far = {method: runs[method] for method in METHODS if method in runs}
             record(recipe, overrides, n_seeds, so_far, infrastructure, is_last)
     if failures:
-        raise TrainerFailed("\n".join(failures))
+        raise TrainerFailedError("\n".join(failures))
     return methods_table({method: runs[method] for method in METHODS})
 
 
@@ -104,7 +111,7 @@ def record(
         if is_last:
             tracker.end_run(run)
     create_markdown_artifact(table, key="methods", description=name)
-    create_image_artifact(data_url(picture), key="methods-plot", description=name)
+    show_picture(picture, "methods-plot", f"Held-out success by method: {name}")
     print(f"\n{table}\nTable and plot: {text}, {picture}")
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
+from flows.flow_page import description_tags, flow_log, link_to_mlflow
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase
@@ -18,11 +20,12 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
+from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
-from tasks.training.collapse import COLLAPSED, TrainingCollapsed, collapse_note, last_good_step, verdict_at
-from tasks.training.job import Evaluated, Event, Saved, StepDone, TrainerJob
-from tasks.training.process import TrainerProcess
+from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
+from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
+from tasks.training.trainer_client import TrainerProcess
 
 
 @dataclass(slots=True)
@@ -95,13 +98,13 @@ class Run:
     def _end_if_collapsed(self, step: int) -> None:
         """
         Raises:
-            TrainingCollapsed: It collapsed, and the recipe says that it is to end then.
+            TrainingCollapsedError: It collapsed, and the recipe says that it is to end then.
         """
         if self.experiment.algorithm.on_collapse == "report":
             return
         history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
         if verdict_at(history, step).level == COLLAPSED:
-            raise TrainingCollapsed(collapse_note(history), last_good_step(history))
+            raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +127,32 @@ class TaskLists:
     evaluation: list[int]
     tags: dict[int, str]
 
+    def entries(self, experiment: Experiment) -> list[TaskListEntry]:
+        """The lists as MLflow's datasets."""
+        world = experiment.environment.name
+        return [
+            TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
+            TaskListEntry.of(world, self.identity, selection_name(experiment.evaluation.tasks), "evaluation", self.evaluation),
+        ]
+
 
 @contextmanager
-def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown) -> Iterator[Run]:
-    """Claims the run's folder and opens its records; ends them with how the block ended."""
-    folder = RunFolder(infrastructure.runs, experiment)
+def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str) -> Iterator[Run]:
+    """Claims the run's folder and opens its records, under this name; ends them with how the block ended."""
+    folder, runs, log = RunFolder(infrastructure.runs, experiment), infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
-        RunBar(experiment.algorithm.steps) as bar,
+        RunBar(experiment.algorithm.steps, log) as bar,
     ):
         with clock.part("MLflow"):
             parent = tracker.start_run(
-                f"{experiment.environment.name} {experiment.curriculum.kind} seed {experiment.seeds.training}",
+                name,
                 experiment.model_dump(mode="json"),
-                {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)},
+                {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)}
+                | description_tags(experiment, folder.path, runs),
             )
+            link_to_mlflow(tracker, parent, runs, log)
         try:
             yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
         except BaseException as problem:

@@ -14,21 +14,19 @@ if __name__ == "__main__":
     RECIPE, OVERRIDES = recipe_arguments("python -m flows.scaling_inter", "Train an agent by ScalingInter-RL and measure it.")
     RECORDS = LocalRecords()
 
-import base64
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, task
-from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from pydantic import Field
 
-from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings, infra_settings
-from configs.recipe import load_recipe, recipe_names
+from configs.infrastructure import infra_settings
+from configs.recipe import RecipeError, load_recipe, recipe_names
+from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.killed_flow_runs import note_flow_run
 from flows.prefect_stand_in import wait_for_prefect
@@ -38,7 +36,6 @@ from flows.records import (
     START,
     Measurement,
     earlier_records_settled,
-    evaluations,
     finished_run,
     is_readable,
     missing_measurements,
@@ -46,23 +43,21 @@ from flows.records import (
     phase_name,
 )
 from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
+from flows.run_names import named_by
+from flows.run_report import report, show_finished
 from flows.starter_policy import starter_policy
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
-from tasks.evaluation.learning_curve import draw_learning_curve
-from tasks.evaluation.report import markdown_table, share, text_table
+from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
-from tasks.provision.services import addresses
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
-from tasks.tracking.outbox import is_unsent
-from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
-from tasks.training.collapse import TrainingCollapsed, collapse_note
-from tasks.training.job import Evaluate
-from tasks.training.process import TrainerProcess
+from tasks.training.collapse import TrainingCollapsedError
+from tasks.training.messages import Evaluate
+from tasks.training.trainer_client import TrainerProcess
 
 TRACES_PER_PHASE = 12
 
@@ -72,7 +67,16 @@ Overrides = Annotated[
 ]
 
 
-@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name="{recipe}")
+def described(parameters: Mapping[str, Any]) -> str:
+    """The name of the run that these parameters of the flow ask for."""
+    recipe, overrides = str(parameters.get("recipe", "quickstart")), parameters.get("overrides")
+    try:
+        return run_name(load_recipe(recipe, overrides), overrides)
+    except RecipeError:  # which the flow says
+        return recipe
+
+
+@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described))
 def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) -> str:
     """Trains an agent by ScalingInter-RL and measures it on tasks that it never trained on.
 
@@ -87,10 +91,10 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     check_experiment(experiment, infrastructure)
     schedule = phases(experiment.curriculum, experiment.algorithm.steps)
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
-    with settled, opened_run(experiment, infrastructure, clock) as run:
+    with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:
             learn(run, schedule)
-        except TrainingCollapsed as fall:
+        except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:
             end_collapsed(run, schedule, noted)
@@ -113,6 +117,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
         tasks = task_lists(run, servers)
+        run.tracker.log_task_lists(run.mlflow_run, tasks.entries(run.experiment))
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
             if each.step != newest or not undone:
@@ -122,7 +127,7 @@ def learn(run: Run, schedule: list[Phase]) -> None:
         with trainer_process(run, policy, tasks, servers, schedule) as trainer:
             run.continue_from(trainer.step, schedule)
             if not is_readable(run.folder.evaluation(START.name)):
-                measure(run, trainer, tasks, START, run.mlflow_run)
+                measure(run, trainer, tasks, START)
             for phase in schedule:
                 if not run.folder.is_done(phase_name(phase.number)):
                     wait_for_prefect()
@@ -136,7 +141,7 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
         CheckpointError: Neither is there (any more).
     """
     if has_episodes(run, tasks, what):
-        measure(run, None, tasks, what, run.mlflow_run)
+        measure(run, None, tasks, what)
         return
     try:
         of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
@@ -147,10 +152,10 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
         ) from None
     run.bar.say(f"The evaluation {what.name!r} is missing or damaged; it is made again with the weights of step {what.step}.")
     with trainer_process(run, policy, tasks, servers, schedule, from_step=what.step) as trainer:
-        measure(run, trainer, tasks, what, run.mlflow_run)
+        measure(run, trainer, tasks, what)
 
 
-def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> None:
+def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsedError) -> None:
     """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
     run.bar.say(str(fall))
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
@@ -159,7 +164,7 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> N
         with environment_servers(run) as servers:
             tasks = task_lists(run, servers)
             with trainer_process(run, policy, tasks, servers, schedule) as trainer:
-                measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step), run.mlflow_run)
+                measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step))
     run.folder.mark_done(COLLAPSED)
 
 
@@ -173,12 +178,13 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
         {"horizon": phase.horizon, "first_step": phase.first_step, "end_step": phase.end_step},
         step=phase.first_step,
     )
+    run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
     try:
         train(run, trainer, phase, mlflow_run)
         if experiment.evaluation.each_phase or is_last:
-            record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase), mlflow_run))
+            record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
     except BaseException as problem:
-        if isinstance(problem, TrainingCollapsed):
+        if isinstance(problem, TrainingCollapsedError):
             run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
         run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
         raise
@@ -187,7 +193,7 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
     run.folder.mark_done(phase_name(phase.number))
 
 
-@task(cache_policy=NO_CACHE)
+@task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} to step {phase.end_step}")
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Trains to the end of the phase; the trainer starts from its last checkpoint."""
     run.bar.training(f"phase {phase.number}, horizon {phase.horizon}")
@@ -195,8 +201,8 @@ def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> N
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
-@task(cache_policy=NO_CACHE)
-def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement, mlflow_run: str) -> EvaluationResult:
+@task(cache_policy=NO_CACHE, task_run_name="measure {what.label}")
+def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
     """Measures the policy on the held-out tasks, unless that was done before."""
     path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
@@ -223,7 +229,7 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
             raise RuntimeError(f"all {result.failed} episodes of the evaluation {what.name!r} failed; see {failed} for the reasons")
         write_evaluation(path, result)
         run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
-    run.tracker.log_metrics(mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
+    run.tracker.log_metrics(run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
     return result
 
 
@@ -233,7 +239,7 @@ def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
     return holds_evaluation(run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes)
 
 
-@task(cache_policy=NO_CACHE)
+@task(cache_policy=NO_CACHE, task_run_name="record phase {phase.number}")
 def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) -> None:
     """Registers the phase's checkpoint and stores a sample of its trajectories as traces."""
     published = verify(run.folder.checkpoint(phase.end_step), run.folder.fingerprint)
@@ -268,52 +274,6 @@ def prepare_policy(run: Run) -> str:
             run.infrastructure.runs.absolute() / "starter",
             run.bar.detail,
         )
-
-
-def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> str:
-    """Shows the table of a run that is finished. It is read only: nothing changes in its folder, or in MLflow."""
-    results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
-    if is_unsent(folder.path / "records"):  # MLflow was away when it ended
-        with earlier_records_settled(infrastructure):
-            pass
-    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
-    create_markdown_artifact(table, key="evaluation", description=folder.path.name)
-    print(f"\n{text_table(results)}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
-    return table
-
-
-def report(run: Run) -> str:
-    """Draws the learning curve and sets up the table, for MLflow, Prefect and the terminal."""
-    results = evaluations(run.folder, run.experiment)
-    picture = run.folder.path / "learning_curve.png"
-    draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
-    note = collapse_note(run.folder.metrics())
-    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
-    run.tracker.log_picture(run.mlflow_run, picture)
-    run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
-    create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
-    create_image_artifact(data_url(picture), key="learning-curve", description=run.folder.path.name)
-    with run.clock.part("MLflow"):
-        run.tracker.flush()
-    run.bar.close()
-    print(f"\n{text_table(results)}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
-    return table
-
-
-def where_to_look(run: Run, picture: Path) -> str:
-    """What to type, or to open, to see more."""
-    services = addresses(run.infrastructure.runs)
-    open_both = (
-        f"Prefect: {services.prefect_ui_url}\nMLflow:  {services.mlflow_tracking_uri}/#/experiments/{run.tracker.experiment_id}"
-        if services and run.tracker.mlflow_id(run.mlflow_run)
-        else "Both UIs: make up      (prints their addresses; make down ends them)"
-    )
-    return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"
-
-
-def data_url(picture: Path) -> str:
-    """A PNG as a URL that carries the picture itself: the page of Prefect has no access to our files."""
-    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 if __name__ == "__main__":

@@ -25,13 +25,18 @@ from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from flows.killed_flow_runs import note_flow_run
 from flows.records import evaluations, finished_run
+from flows.run_names import named_by
 from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import seeds_table
 from tasks.tracking.run_folder import RunFolder
 
 
-@flow(name="seeds", on_running=[note_flow_run], flow_run_name="{recipe} x {n_seeds}")
+@flow(
+    name="seeds",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(lambda given: f"{given.get('recipe', 'quickstart')}, {given.get('n_seeds', 5)} seeds"),
+)
 def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 5) -> str:
     """Trains once with each of the seeds 0, 1, ... and compares held-out success before and after.
 

@@ -1,4 +1,4 @@
-"""The agent that a collection names, ready to play."""
+"""Agent factory: opens the agent that a collection names."""
 
 from __future__ import annotations
 

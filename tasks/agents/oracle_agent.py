@@ -1,4 +1,4 @@
-"""A world's expert as an agent.
+"""The world's oracle (expert policy) as an agent.
 
 The expert knows the state of a world, and the server does not tell it. So each episode is played a second time beside the server's,
 in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.

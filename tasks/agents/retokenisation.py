@@ -1,4 +1,4 @@
-"""Token ids for agents that have only text: what they said, in the tokens of the policy that will learn from it."""
+"""Retokenisation: messages of agents that have only text, in the token ids of the policy that will learn from them."""
 
 from __future__ import annotations
 

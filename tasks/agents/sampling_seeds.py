@@ -1,4 +1,4 @@
-"""Seeds that depend on what they are for and on nothing else."""
+"""Deterministic seeds, derived by hashing what they are for: the same on every machine and in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of what generates text: tokens in, tokens and log-probabilities out."""
+"""The contract of an inference engine: tokens in, sampled tokens and their log-probabilities out."""
 
 from __future__ import annotations
 

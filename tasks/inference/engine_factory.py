@@ -1,4 +1,4 @@
-"""Starts the engine that a recipe names."""
+"""Engine factory: starts the engine that a recipe or a collection names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP connections, which belong to an event loop."""
+"""HTTP client sessions, one for each event loop, as connections cannot outlive their loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a vLLM server is started so that it can serve as an engine, on a GPU or a CPU."""
+"""The command that launches a vLLM server with the options that an engine needs, on a GPU or a CPU."""
 
 from __future__ import annotations
 

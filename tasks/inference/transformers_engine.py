@@ -1,4 +1,4 @@
-"""Plain transformers as an engine: for models that vLLM does not know. Correct and slow.
+"""Plain transformers as an inference engine: for models that vLLM does not know. Correct and slow.
 
 Requests that wait are run together as one padded batch from beginning to end; those that come meanwhile form the next batch.
 """

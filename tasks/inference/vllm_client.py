@@ -1,4 +1,4 @@
-"""One vLLM server: what it is asked, and what of its answers is read."""
+"""HTTP client of one vLLM server: completions, health, pausing, new weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM on a CPU: plain weights, and the same bits for an episode whatever else is in the batch.
+"""vLLM on a CPU: batch-invariant linear layers on plain weights.
 
 oneDNN packs weights when they are loaded, and a later load into a model with tied embeddings leaves the packed copy of the
 output layer stale; plain matrix products have no such copy. A plain product changes its order of summation when it has fewer than

@@ -1,4 +1,4 @@
-"""What a vLLM server on a CPU imports in its worker before the model is loaded: plain, row-invariant weights (see `vllm_cpu`)."""
+"""Worker extension of a vLLM server on a CPU: imported before the model is loaded, it makes linear layers batch-invariant (`vllm_cpu`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM inside this process, stepped between the events of the caller's event loop.
+"""vLLM inside this process, stepped in the event loop between other events.
 
 The engine runs in the loop's own thread: a request can only join the batch between two steps, so answers of environments
 that arrive during a step lose nothing, and on a CPU there is no second process to wait for (five times the throughput of

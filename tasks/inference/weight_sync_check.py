@@ -1,4 +1,7 @@
-"""The proof, after every load, that the engine's probabilities are the trainer's."""
+"""Weight-sync check: after every load, the engine's log-probabilities on a few prompts must be the trainer's.
+
+This finds weights that did not arrive, arrived in part, or are computed with differently, before anything is learned from them.
+"""
 
 from __future__ import annotations
 

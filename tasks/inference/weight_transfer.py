@@ -1,4 +1,4 @@
-"""vLLM's own transfer of weights from a trainer to its servers: over NCCL, from GPU to GPU, with no file in between."""
+"""Weights over NCCL, from the trainer's GPU to the vLLM servers' GPUs without a file, by vLLM's own weight transfer."""
 
 from __future__ import annotations
 

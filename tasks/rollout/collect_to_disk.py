@@ -1,4 +1,4 @@
-"""Collects the groups that are not on disk yet, and writes them."""
+"""Collects the episodes that are not on disk yet, and writes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def collect_to_disk(
     finished: Callable[[Trajectory], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Plays the episodes of the missing groups. Complete groups are written even when it ends in an exception.
+    """Plays the episodes that the writer does not have yet. What is finished is written even when it ends in an exception.
 
     Args:
         collection: Settings and budgets.

@@ -1,4 +1,4 @@
-"""Trajectories on disk: one parquet file per batch, one row per trajectory.
+"""Trajectories as parquet: one file per batch, one row per trajectory.
 
 Any parquet reader opens the files (`pandas.read_parquet`, duckdb's `select * from 'runs/**/*.parquet'`). The columns:
 

@@ -1,4 +1,4 @@
-"""What the starter policy learns from: episodes of the oracle, with detours.
+"""Expert demonstrations with injected mistakes ("detours"; noise injection as in arXiv 1703.09327), to clone the starter policy from.
 
 An oracle's episode never shows how to go on after a mistake, and a small policy makes many. So now and then another action is
 taken than the oracle's; what follows shows the way back. Detours are context, never an example.

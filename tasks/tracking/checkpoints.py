@@ -44,8 +44,7 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
     """Register a checkpoint of a run as the next version of its model.
 
     There is one version for a step of a run: registered again, or done again after it was damaged, a checkpoint keeps its version, which
-    then tells of the present files. Its metrics are stored with it and with the run as checkpoint/<last part of the name>, and as tags of
-    the version.
+    then tells of the present files. Its metrics are stored once, as metrics of the run that belong to the checkpoint.
 
     Args:
         store: Where to.
@@ -62,7 +61,6 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
     client = store.client
     metrics, _ = usable_metrics(entry.metrics)
     tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
-    tags |= {name: f"{value:.6g}" for name, value in metrics.items()}
     found = [
         model
         for key in keys
@@ -81,12 +79,12 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
         )
     stored = {metric.key for metric in model.metrics or []}
     for name, value in metrics.items():
-        key = f"checkpoint/{name.rpartition('/')[2]}"
-        client.log_metric(run_id, key, value, timestamp=time, step=entry.step, model_id=None if key in stored else model.model_id)
-    return _version(client, entry.model, model.model_id, run_id, tags)
+        client.log_metric(run_id, name, value, timestamp=time, step=entry.step, model_id=None if name in stored else model.model_id)
+    about = f"Checkpoint of step {entry.step}, trained under horizon {entry.horizon}, in {entry.folder.absolute()}."
+    return _version(client, entry.model, model.model_id, run_id, tags, about)
 
 
-def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str], about: str) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -97,9 +95,10 @@ def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags:
     versions = client.search_model_versions(f"name = '{model}' AND tags.`{_MODEL}` = '{model_id}'")
     if not versions:
         version = client.create_model_version(
-            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id
+            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id, description=about
         )
         return str(version.version)
+    client.update_model_version(model, str(versions[0].version), about)
     for tag, value in tags.items():
         client.set_model_version_tag(model, str(versions[0].version), tag, value)
     return str(versions[0].version)

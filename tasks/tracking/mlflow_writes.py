@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry, register_checkpoint
+from tasks.tracking.datasets import TaskListEntry, log_task_lists
 from tasks.tracking.outbox import Outbox, Record, Sent
 from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
 from tasks.tracking.store import Store
@@ -59,6 +60,10 @@ def _checkpoint(store: Store, outbox: Outbox, sent: Sent, record: Record) -> Non
     register_checkpoint(store, sent.runs[record["run"]], entry, [*outbox.replaces, outbox.key], record["time"])
 
 
+def _task_lists(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    log_task_lists(store, sent.runs[record["run"]], [TaskListEntry(**each) for each in record["entries"]])
+
+
 def _picture(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     path: Path = outbox.run_folder / record["file"]
     if path.is_file():  # deleted by hand while MLflow was away
@@ -74,6 +79,7 @@ _KINDS: dict[str, Callable[[Store, Outbox, Sent, Record], None]] = {
     "metrics": _metrics,
     "traces": _traces,
     "checkpoint": _checkpoint,
+    "task lists": _task_lists,
     "picture": _picture,
     "table": _table,
 }

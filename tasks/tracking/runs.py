@@ -76,7 +76,7 @@ def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping
     Args:
         store: Where to look for it.
         identity: Tags that identify it.
-        name: Shown in MLflow.
+        name: Shown in MLflow, if the run is new.
         tags: Set on it; those that it has already keep their value when not given here.
         parent: The run it is a phase of; None for a run of its own.
         started: When it began, in ms, if it is new.
@@ -93,7 +93,7 @@ def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping
         run = client.create_run(store.experiment_id, started, resolve_tags({**tags, **identity}), name)
         return OpenedRun(run.info.run_id, {})
     run = found[0]
-    client.update_run(run.info.run_id, status="RUNNING", name=name)
+    client.update_run(run.info.run_id, status="RUNNING")  # its name may be a person's by now
     if tags:
         client.log_batch(run.info.run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
     return OpenedRun(run.info.run_id, dict(run.data.params))

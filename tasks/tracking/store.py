@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.tracking.mlflow_import import TrackingError, as_tracking_error, load_mlflow
+from tasks.tracking.mlflow_page import present_experiment
 from tasks.tracking.relocation import follow_moved_folder
 from tasks.tracking.runs import open_experiment
 
@@ -76,7 +77,9 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
     artifacts = None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
     with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
         client = mlflow.MlflowClient(tracking_uri)
-        return Store(client, tracking_uri, open_experiment(client, experiment_name, artifacts))
+        experiment_id = open_experiment(client, experiment_name, artifacts)
+        present_experiment(client, experiment_id)
+        return Store(client, tracking_uri, experiment_id)
 
 
 def _database(tracking_uri: str) -> Path | None:

@@ -1,6 +1,7 @@
 """Trajectories as MLflow traces: the trace page of MLflow is a good viewer of episodes.
 
-The span tree of one episode: `episode` (agent), below it `reset` (tool) and, turn by turn, `generate` (chat model) and `step` (tool).
+The spans of one episode are named for what happened: the root "textcraft 12: truncated after 6 turns, horizon" (agent), below it "reset"
+(tool) and turn by turn "turn 3: craft 4 oak planks using 1 oak log" (chat model) and "answer 3: Crafted 4 oak planks" (tool).
 The spans of many episodes go to the store in one request: about 20 ms for an episode of 10 turns on sqlite, where MLflow's tracer, which
 sends span by span, takes 150.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -19,16 +20,33 @@ from tasks.tracking.store import Store
 if TYPE_CHECKING:
     from mlflow.entities import Span
 
+_NAME_LENGTH = 60  # of a span, in characters
 _AT_ONCE = 50  # episodes in a request; MLflow links at most 100 traces to a run at once
 
 
 def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
-    """At most `count` trajectories that show every outcome: one of each in turn, in the order of the batch."""
-    by_outcome: dict[Outcome, list[Trajectory]] = {outcome: [] for outcome in Outcome}
-    for each in trajectories:
-        by_outcome[each.outcome].append(each)
-    in_turn = chain.from_iterable(zip_longest(*by_outcome.values()))
-    return [each for each in in_turn if each is not None][:count]
+    """At most `count` trajectories that cover outcomes and tasks evenly.
+
+    Every outcome that occurs comes first, the rarest before the others; then whatever task has been taken least, and of its episodes the
+    outcome taken least. Ties go to the order of the batch.
+    """
+    frequency = Counter(each.outcome for each in trajectories)
+    outcomes: Counter[Outcome] = Counter()
+    tasks: Counter[int] = Counter()
+    left = list(enumerate(trajectories))
+    sample: list[Trajectory] = []
+
+    def rank(item: tuple[int, Trajectory]) -> tuple[bool, int, int, int, int]:
+        place, each = item
+        return outcomes[each.outcome] > 0, tasks[each.task], outcomes[each.outcome], frequency[each.outcome], place
+
+    while left and len(sample) < count:
+        taken = min(left, key=rank)
+        left.remove(taken)
+        sample.append(taken[1])
+        outcomes[taken[1].outcome] += 1
+        tasks[taken[1].task] += 1
+    return sample
 
 
 def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str], time: int) -> None:
@@ -43,6 +61,7 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         tags: Tags of all of them, besides environment, task, step, horizon and outcome, which each gets.
         time: When they were given, in ms; their spans end then.
     """
+    from mlflow.entities.trace_state import TraceState
     from mlflow.tracing.client import TracingClient
 
     tracing, ended = TracingClient(store.uri), time * 1_000_000
@@ -52,6 +71,11 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         stored = {trace.info.trace_id for trace in tracing.batch_get_traces(ids)}
         new = [(number, each) for number, each in part.items() if _trace_id(number) not in stored]
         tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
+        undecided = {_trace_id(number) for number, each in new if each.outcome in (Outcome.FINISHED, Outcome.TRUNCATED)}
+        for trace in tracing.batch_get_traces(sorted(undecided)) if undecided else []:
+            # MLflow reads a root span that is no error as a success; what is said of the trace itself wins.
+            trace.info.state = TraceState.STATE_UNSPECIFIED
+            tracing.start_trace(trace.info)
         store.client.link_traces_to_run(ids, run_id)
 
 
@@ -74,6 +98,7 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
     t = trajectory
     played = sum(turn.generate_seconds + turn.environment_seconds for turn in t.turns)
     begin = ended - _nanoseconds(max(t.seconds, played))
+    title = f"{t.environment} {t.task}: {_ending(t)}"
     named = {
         **tags,
         "environment": t.environment,
@@ -81,21 +106,21 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         "step": str(t.policy_version),
         "horizon": str(t.horizon),
         "outcome": str(t.outcome),
-        TraceTagKey.TRACE_NAME: f"{t.environment} {t.task}",
+        TraceTagKey.TRACE_NAME: title,
     }
     yield _span(
         number,
         0,
-        "episode",
+        title,
         SpanType.AGENT,
         (begin, ended),
-        {"environment": t.environment, "task": t.task, "observation": t.first_observation},
+        {"task": t.task, "observation": t.first_observation},
         {"outcome": str(t.outcome), "reason": t.reason, "reward": t.reward, "turns": len(t.turns)},
         {
             **{SpanAttributeKey.TRACE_TAG_PREFIX + tag: value for tag, value in named.items()},
             **{name: getattr(t, name) for name in ("group", "member", "seed", "engine", "attempts")},
         },
-        error=t.reason if t.outcome is Outcome.FAILED else None,
+        status=_status(t),
     )
     yield _span(number, 1, "reset", SpanType.TOOL, (begin, begin), {"task": t.task}, {"observation": t.first_observation}, {})
     seen, read, clock = t.first_observation, len(t.prompt), begin
@@ -105,19 +130,41 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         yield _span(
             number,
             2 + 2 * i,
-            "generate",
+            f"turn {i + 1}: {'no action can be read' if turn.malformed else _first_words(turn.action)}",
             SpanType.CHAT_MODEL,
             (clock, answered),
             {"messages": [{"role": "user", "content": seen}]},
-            {"choices": [{"message": {"role": "assistant", "content": turn.action}}]},
+            {"choices": [{"message": {"role": "assistant", "content": turn.message or turn.action}}]},
             {
                 SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
                 "log_probability": sum(turn.log_probabilities),
                 "malformed": turn.malformed,
             },
         )
-        yield _span(number, 3 + 2 * i, "step", SpanType.TOOL, (answered, stepped), {"action": turn.action}, _answer(turn), {})
+        answer = f"answer {i + 1}: {_first_words(turn.observation)}"
+        yield _span(number, 3 + 2 * i, answer, SpanType.TOOL, (answered, stepped), {"action": turn.action}, _answer(turn), {})
         seen, read, clock = turn.observation, read + len(turn.tokens) + len(turn.observation_tokens), stepped
+
+
+def _ending(trajectory: Trajectory) -> str:
+    """How an episode ended, in words, e.g. "truncated after 6 turns, horizon"."""
+    n = len(trajectory.turns)
+    how = "no success" if trajectory.outcome is Outcome.FINISHED else str(trajectory.outcome)
+    why = f", {_first_words(trajectory.reason)}" if trajectory.reason else ""
+    return f"{how} after {n} turn{'' if n == 1 else 's'}{why}"
+
+
+def _status(trajectory: Trajectory) -> tuple[str, str]:
+    """OpenTelemetry's status: OK for a success alone, ERROR where infrastructure broke the episode; anything else is neither."""
+    if trajectory.outcome is Outcome.FAILED:
+        return "ERROR", trajectory.reason
+    return ("OK" if trajectory.outcome is Outcome.SUCCESS else "UNSET"), ""
+
+
+def _first_words(text: str) -> str:
+    """The first line of a text, cut to what a list of spans can show."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "(nothing)")
+    return line if len(line) <= _NAME_LENGTH else f"{line[: _NAME_LENGTH - 3]}..."
 
 
 def _span(
@@ -129,7 +176,7 @@ def _span(
     inputs: Any,
     outputs: Any,
     attributes: Mapping[str, Any],
-    error: str | None = None,
+    status: tuple[str, str] = ("OK", ""),
 ) -> Span:
     """A finished span; `place` 0 is the root, the others hang below it. Times in ns."""
     from mlflow.entities import Span
@@ -157,7 +204,7 @@ def _span(
             attributes={key: json.dumps(value, ensure_ascii=False) for key, value in written.items()},
             start_time=times[0],
             end_time=times[1],
-            status=Status(StatusCode.ERROR, error) if error is not None else Status(StatusCode.OK),
+            status=Status(StatusCode[status[0]], status[1] or None),
         )
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.outbox import Outbox
@@ -140,6 +141,12 @@ class Tracker:
         plain = asdict(entry) | {"folder": self._relative(entry.folder)}
         record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
         self._add(record, update=True)
+
+    def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
+        """Store which task lists a run uses, as MLflow's datasets."""
+        self._add(
+            {"id": f"task lists of {run}", "kind": "task lists", "run": run, "entries": [asdict(each) for each in entries]}, update=True
+        )
 
     def log_picture(self, run: str, path: Path) -> None:
         """Store a picture under the run, with its file name; it replaces an older one.

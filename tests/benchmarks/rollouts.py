@@ -21,92 +21,36 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from configs.experiment import Rollout, StarterPolicy
-from environments.client import EnvironmentClient, Session
-from environments.environment import Step
-from environments.registry import load_world
-from tasks.agents.agent import Budgets, Message
+from environments.client import EnvironmentClient
+from tasks.agents.agent import Budgets
 from tasks.agents.chat_format import ChatFormat
-from tasks.agents.token_agent import TokenAgent, TokenConversation
 from tasks.inference.engine import Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.vllm_engine import VllmEngine, vllm_parameters
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
+from tests.benchmarks.guided_agent import HORIZON, GuidedAgent, LateClient, Latency, expert_solutions, exponential, heavy_tail, none, slow
 from tests.benchmarks.load import row, served
 from tests.support.tiny_policy import build_tiny_policy
 
 EPISODES, FEW_EPISODES, IN_FLIGHT = 1536, 192, 64
 MORE_IN_FLIGHT = 80
-HORIZON = 30
 ROLLOUT = Rollout(max_concurrent_episodes=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
 STOPS = 1 / 12
 """Share of the vocabulary that ends a message: messages of the random policy are then 12 tokens long on average."""
-
-Latency = Callable[[int, int], float]
-"""Seconds that the environment takes longer, by task and turn."""
-
-
-def none(task: int, turn: int) -> float:
-    return 0.0
-
-
-def exponential(task: int, turn: int) -> float:
-    return random.Random(f"{task} {turn}").expovariate(1 / 0.3)
-
-
-def heavy_tail(task: int, turn: int) -> float:
-    draw = random.Random(f"{task} {turn}")
-    return 2.0 if draw.random() < 0.02 else draw.expovariate(1 / 0.1)
-
-
-def slow(task: int, turn: int) -> float:
-    return random.Random(f"{task} {turn}").expovariate(1 / 0.02)
-
 
 CASES: tuple[tuple[str, Latency, int], ...] = (
     ("no latency", none, 5),
     ("latency exponential, mean 0.3 s", exponential, 3),
     ("latency mean 0.1 s, 2 % of steps 20 times that", heavy_tail, 2),
 )
-
-
-class GuidedPolicy(TokenAgent):
-    """Its messages are sampled by the engine, its actions are the expert's."""
-
-    solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
-
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> GuidedConversation:
-        return GuidedConversation(self, task, seed, self.chat_format.prompt(observation), budgets)
-
-
-class GuidedConversation(TokenConversation):
-    """One episode of a `GuidedPolicy`."""
-
-    def __init__(self, policy: GuidedPolicy, task: int, seed: int, prompt: list[int], budgets: Budgets) -> None:
-        super().__init__(policy, seed, prompt, budgets)
-        self._solution = policy.solutions[task]
-
-    async def act(self, turn: int) -> Message:
-        said = await super().act(turn)
-        return Message(said.text, self._solution[turn], "", said.tokens, said.log_probabilities, said.policy_version, said.cut)
-
-
-class LateClient(EnvironmentClient):
-    """An environment that takes its time."""
-
-    latency: Latency = staticmethod(none)
-
-    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
-        if seconds := self.latency(session.index, session.turn):
-            await asyncio.sleep(seconds)
-        return await super().step(session, action, deadline_s=deadline_s)
 
 
 @dataclass(frozen=True)
@@ -116,13 +60,13 @@ class Sides:
     url: str
     model: str
     engine: VllmEngine
-    policy: GuidedPolicy
-    plans: tuple[RolloutRequest, ...]
+    agent: GuidedAgent
+    requests: tuple[RolloutRequest, ...]
     rollout: Rollout = ROLLOUT
 
-    def with_plans(self, count: int) -> Sides:
+    def with_requests(self, count: int) -> Sides:
         """The same with the first so many episodes."""
-        return replace(self, plans=self.plans[:count])
+        return replace(self, requests=self.requests[:count])
 
     def client(self, latency: Latency) -> LateClient:
         client = LateClient([self.url], deadline_s=60, connections=self.rollout.max_concurrent_episodes)
@@ -137,8 +81,8 @@ class Sides:
             def client(self) -> EnvironmentClient:
                 return sides.client(latency)
 
-        with LateCollector("textcraft", (self.url,), self.policy, self.rollout) as collector:
-            trajectories = collector.collect([Batch("all", self.plans, RolloutSettings(HORIZON, 1.0))])
+        with LateCollector("textcraft", (self.url,), self.agent, self.rollout) as collector:
+            trajectories = collector.collect([Batch("all", self.requests, RolloutSettings(HORIZON, 1.0))])
         assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
 
@@ -149,15 +93,15 @@ class Sides:
     async def _lock_step(self, latency: Latency) -> int:
         tokens = 0
         async with self.client(latency) as client:
-            for begin in range(0, len(self.plans), IN_FLIGHT):
-                tokens += await self._batch(client, self.plans[begin : begin + IN_FLIGHT])
+            for begin in range(0, len(self.requests), IN_FLIGHT):
+                tokens += await self._batch(client, self.requests[begin : begin + IN_FLIGHT])
         return tokens
 
-    async def _batch(self, client: LateClient, plans: Sequence[RolloutRequest]) -> int:
-        begun = await asyncio.gather(*(client.start(plan.task) for plan in plans))
+    async def _batch(self, client: LateClient, requests: Sequence[RolloutRequest]) -> int:
+        begun = await asyncio.gather(*(client.start(request.task) for request in requests))
         going = [
-            (session, await self.policy.begin(plan.task, plan.seed, observation, BUDGETS))
-            for plan, (session, observation) in zip(plans, begun, strict=True)
+            (session, await self.agent.begin(request.task, request.seed, observation, BUDGETS))
+            for request, (session, observation) in zip(requests, begun, strict=True)
         ]
         tokens = 0
         for turn in range(HORIZON):
@@ -200,33 +144,16 @@ def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
         engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, max_num_seqs=IN_FLIGHT, dtype="float32")
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
-            dialogue, ids = ChatFormat(tokenizer, "bare", None), range(len(tokenizer))
-            dialogue.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
-            policy = GuidedPolicy(engine, dialogue)
+            chat_format, ids = ChatFormat(tokenizer, "bare", None), range(len(tokenizer))
+            chat_format.stop_tokens += tuple(random.Random(0).sample(ids, round(len(ids) * STOPS)))
+            agent = GuidedAgent(engine, chat_format)
             solutions = expert_solutions()
-            object.__setattr__(policy, "solutions", solutions)
+            object.__setattr__(agent, "solutions", solutions)
             tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
-            plans = tuple(RolloutRequest(task, group, 0, group) for group, task in enumerate(tasks))
-            yield Sides(server.url, model, engine, policy, plans)
+            requests = tuple(RolloutRequest(task, group, 0, group) for group, task in enumerate(tasks))
+            yield Sides(server.url, model, engine, agent, requests)
         finally:
             engine.close()
-
-
-def expert_solutions() -> dict[int, list[str]]:
-    """The expert's actions in all training tasks of at most `HORIZON` turns, in a random order."""
-    world, found = load_world("textcraft"), {}
-    tasks = list(world.tasks("train"))
-    random.Random(0).shuffle(tasks)
-    for task in tasks:
-        environment, actions, done = world.create(), [], False
-        environment.reset(task)
-        with suppress(Exception):
-            while not done and len(actions) < HORIZON:
-                actions.append(environment.oracle_action())
-                done = environment.step(actions[-1]).done
-        if done:
-            found[task] = actions
-    return found
 
 
 class Recorder:
@@ -274,12 +201,12 @@ def alternate(engine: VllmEngine, ours: Callable[[], int], theirs: Callable[[], 
 
 def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
     """Both sides collect the same episodes, `IN_FLIGHT` at once."""
-    bench, rows = bench.with_plans(FEW_EPISODES), []
+    bench, rows = bench.with_requests(FEW_EPISODES), []
     for name, latency, pairs in CASES:
 
         def collect(side: Callable[[Latency], int], latency: Latency = latency) -> int:
             side(latency)
-            return len(bench.plans)
+            return len(bench.requests)
 
         ours, theirs = alternate(bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs)
         rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, "episodes/s", theirs))
@@ -292,19 +219,19 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
 
     rows = []
     for name, latency, count, pairs in (("no latency", None, FEW_EPISODES * 2, 5), ("latency mean 0.02 s", slow, IN_FLIGHT * 2, 3)):
-        few = bench.with_plans(count)
+        few = bench.with_requests(count)
         with tempfile.TemporaryDirectory() as folder:
             loop = TrlLoop(few, few.model, Path(folder), IN_FLIGHT, HORIZON, latency)
 
             def theirs(loop: TrlLoop = loop, few: Sides = few) -> int:
-                loop.collect([plan.task for plan in few.plans])
-                return len(few.plans)
+                loop.collect([request.task for request in few.requests])
+                return len(few.requests)
 
             def ours(few: Sides = few, latency: Latency | None = latency) -> int:
                 few.ours(latency or none)
-                return len(few.plans)
+                return len(few.requests)
 
-            loop.collect([plan.task for plan in few.plans[:IN_FLIGHT]])  # warms up
+            loop.collect([request.task for request in few.requests[:IN_FLIGHT]])  # warms up
             speeds, others = alternate(few.engine, ours, theirs, pairs)
             rows.append(row(f"rollouts, {name}: against TRL's loop", speeds, "episodes/s", others))
     return rows
@@ -322,8 +249,8 @@ def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
 def run() -> list[dict[str, Any]]:
     """The rows of the table."""
     with sides(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
-        bench.with_plans(FEW_EPISODES).ours(none)  # warms up
+        bench.with_requests(FEW_EPISODES).ours(none)  # warms up
         rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 3)]
     with sides(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
-        bench.with_plans(FEW_EPISODES).ours(none)
-        return [*rows, against_offline(bench.with_plans(FEW_EPISODES * 2), "3 million", 2)]
+        bench.with_requests(FEW_EPISODES).ours(none)
+        return [*rows, against_offline(bench.with_requests(FEW_EPISODES * 2), "3 million", 2)]

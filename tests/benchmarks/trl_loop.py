@@ -121,7 +121,7 @@ class TrlLoop:
                 raise Rolled
 
         environment: type[TextCraft] = PromptTextCraft if latency is None else LateTextCraft
-        environment.url, environment.solutions = sides.url, sides.policy.solutions
+        environment.url, environment.solutions = sides.url, sides.agent.solutions
         if latency is not None:
             LateTextCraft._latency = staticmethod(latency)
         tokenizer = AutoTokenizer.from_pretrained(model, chat_template=TEMPLATE)
@@ -136,7 +136,7 @@ class TrlLoop:
             return {"role": "assistant", "content": text, "tool_calls": [call]}
 
         grpo_trainer.parse_response = parse
-        stops = list(sides.policy.chat_format.stop_tokens)
+        stops = list(sides.agent.chat_format.stop_tokens)
         arguments = GRPOConfig(
             output_dir=str(folder),
             max_steps=1,

@@ -1,54 +1,22 @@
+"""The environment server's own dialect over HTTP, and several workers behind one port."""
+
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import re
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import requests
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.counting_servers import Serve
-
-PATIENCE_S = 60.0
-
-
-def post(url: str, operation: str, *items: dict[str, Any]) -> list[dict[str, Any]]:
-    return requests.post(f"{url}/v1/{operation}", json={"items": list(items)}, timeout=PATIENCE_S).json()["items"]
-
-
-def start(url: str, index: int = 50, **fields: Any) -> str:
-    [reply] = post(url, "create", {"index": index, **fields})
-    assert reply["status"] == 200
-    return reply["session"]
-
-
-def eventually(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)
-
-
-def workers(url: str) -> int:
-    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["workers"]
-
-
-def open_sessions(url: str) -> int:
-    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
-
-
-# -- our dialect
+from tests.support.server_requests import PATIENCE_S, AgentGymClient, eventually, open_sessions, post, start, workers
 
 
 def test_an_episode_from_create_to_close(counting_server: str) -> None:
@@ -260,65 +228,6 @@ def test_metrics_count_what_happened(serve: Serve) -> None:
     assert samples["environment_errors_total", "wrong_turn"] == 1
 
 
-# -- robustness
-
-
-class Connection:
-    """Keeps one connection, as fuzzing needs thousands of requests."""
-
-    def __init__(self, url: str) -> None:
-        self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
-
-    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        self._http.request("POST", path, body)
-        response = self._http.getresponse()
-        return response.status, response.read()
-
-
-PATHS = ["/v1/create", "/v1/reset", "/v1/step", "/v1/close", "/create", "/reset", "/step", "/close"]
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.integers(min_value=2**63)
-KEYS = st.sampled_from(["session", "turn", "action", "index", "lease_s", "id", "data_idx", "items", "goal"]) | st.text(max_size=5)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=12)
-
-
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(path=st.sampled_from(PATHS), value=VALUES, wrapped=st.booleans())
-def test_any_json_is_answered_without_a_server_fault(counting_server: str, path: str, value: Any, wrapped: bool) -> None:
-    body = json.dumps({"items": [value]} if wrapped else value).encode()
-    status, answer = _connection(counting_server).post(path, body)
-    assert status < 500, answer
-    json.loads(answer)
-
-
-def test_thousands_of_random_bodies_get_no_server_fault(counting_server: str) -> None:
-    rng = random.Random(1)
-    session = start(counting_server)
-    number = requests.post(f"{counting_server}/create", json={}, timeout=PATIENCE_S).json()["id"]
-    valid = [
-        json.dumps({"items": [{"session": session, "turn": 0, "action": "add 1"}]}).encode(),
-        json.dumps({"action": "add 1", "id": number}).encode(),
-        json.dumps({"data_idx": 3, "id": number}).encode(),
-    ]
-    connection = _connection(counting_server)
-    for _ in range(3000):
-        body = bytearray(rng.choice(valid))
-        for _ in range(rng.randrange(6)):
-            at = rng.randrange(len(body) + 1)
-            body[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
-        if rng.random() < 0.1:
-            body = bytearray(rng.randbytes(rng.randrange(200)))
-        status, answer = connection.post(rng.choice(PATHS), bytes(body))
-        assert status < 500, (body, answer)
-    assert requests.get(f"{counting_server}/health", timeout=PATIENCE_S).status_code == 200
-
-
-_connections: dict[str, Connection] = {}
-
-
-def _connection(url: str) -> Connection:
-    return _connections.setdefault(url, Connection(url))
-
-
 def test_sigterm_ends_the_server_cleanly_with_keep_alive_connections_open(serve: Serve) -> None:
     server = serve()
     with requests.Session() as keeps_alive:
@@ -328,89 +237,6 @@ def test_sigterm_ends_the_server_cleanly_with_keep_alive_connections_open(serve:
         assert psutil.Process(server.pid).wait(PATIENCE_S) in (0, None)
     last = [json.loads(line) for line in server.log_tail().splitlines()][-1]
     assert last["level"] == "info"
-
-
-# -- AgentGym's dialect, spoken as its clients do: bare requests, a new connection for each
-
-
-class AgentGymClient:
-    """What AgentGym's TextCraft client does on the wire."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        response = requests.post(
-            f"{url}/create", json={"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None}, timeout=PATIENCE_S
-        )
-        assert response.status_code == 200
-        self.id = response.json()["id"]
-
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
-        body["id"] = self.id
-        response = requests.post(f"{self.url}/{path}", json=body, timeout=PATIENCE_S)
-        assert response.status_code == 200
-        return response.json()
-
-    def observe(self) -> str:
-        response = requests.get(f"{self.url}/observation?id={self.id}", timeout=PATIENCE_S)
-        assert response.status_code == 200
-        return response.json()
-
-    def reset(self, index: int) -> tuple[str, float, bool]:
-        reply = self._post("reset", {"data_idx": index})
-        assert reply["id"] == self.id
-        return reply["observation"], reply["reward"], reply["done"]
-
-    def step(self, action: str) -> tuple[str, float, bool]:
-        reply = self._post("step", {"action": action})
-        return reply["observation"], reply["reward"], reply["done"]
-
-    def close(self) -> Any:
-        return self._post("close", {})
-
-
-def test_a_client_written_for_agentgym_plays_an_episode(counting_server: str) -> None:
-    assert requests.get(counting_server, timeout=PATIENCE_S).status_code == 200
-    client = AgentGymClient(counting_server)
-    assert isinstance(client.id, int)
-    assert client.observe() == "Goal: 0."
-    assert client.reset(203) == ("Goal: 3.", 0, False)  # modulo the number of tasks
-    assert client.step("add 2") == ("Count: 2", 0.0, False)
-    assert client.step("add 0") == client.step("add 0")  # no turn numbers here: each call is a step
-    assert client.step("add 1") == ("Count: 3", 1.0, True)
-    assert client.observe() == "Count: 3"
-    assert requests.get(f"{counting_server}/goal?id={client.id}", timeout=PATIENCE_S).json() == "3"
-    detail = requests.get(f"{counting_server}/detail?id={client.id}", timeout=PATIENCE_S).json()
-    assert detail == {"observation": "Count: 3", "reward": 1.0, "done": True, "deleted": False}
-    assert client.close() is True
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/step", {"action": "add 1", "id": -1}, 404),
-        ("/step", {"action": "add 1", "id": 10**30}, 422),
-        ("/step", {"action": "add 1"}, 422),
-        ("/step", {"action": 5, "id": 1}, 422),
-        ("/create", {"goal": "diamond"}, 422),
-        ("/reset", {"id": "x", "data_idx": 1}, 422),
-    ],
-)
-def test_agentgym_errors_have_a_status_and_an_error_field(counting_server: str, path: str, body: dict[str, Any], status: int) -> None:
-    response = requests.post(counting_server + path, json=body, timeout=PATIENCE_S)
-    assert response.status_code == status
-    assert response.json()["error"]
-    assert ("detail" in response.json()) == (status == 422)
-
-
-def test_agentgym_sessions_end(counting_server: str) -> None:
-    client = AgentGymClient(counting_server)
-    client.close()
-    response = requests.post(f"{counting_server}/step", json={"action": "add 1", "id": client.id}, timeout=PATIENCE_S)
-    assert response.status_code == 410
-    assert requests.get(f"{counting_server}/observation?id=abc", timeout=PATIENCE_S).status_code == 422
-
-
-# -- several workers
 
 
 def test_sessions_are_reached_from_any_connection_of_any_worker(serve: Serve) -> None:

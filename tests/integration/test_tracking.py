@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shutil
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,9 @@ from mlflow import MlflowClient
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.mlflow_import import TrackingError
+from tasks.tracking.mlflow_page import experiment_link
 from tasks.tracking.orphans import end_killed_runs, send_left_over, unsent_outboxes
 from tasks.tracking.outbox import Outbox, is_unsent
 from tasks.tracking.store import open_store
@@ -206,7 +211,7 @@ def test_what_was_sent_already_is_not_doubled_when_it_is_sent_again(tracker: Tra
     again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
     assert carry_out(again) == run
     assert history(client, run, "rollout/success") == [(1, 1 / 3), (2, 2 / 3)]
-    assert history(client, stored(again, "phase-1"), "checkpoint/success") == [(2, 0.5)]
+    assert history(client, stored(again, "phase-1"), "evaluation/success") == [(2, 0.5)]
     assert len(client.search_model_versions("name = 'twice'")) == 1
     assert len(client.search_traces(locations=[again.experiment_id], run_id=stored(again, "phase-1"))) == 2
     assert client.get_run(run).info.status == "FINISHED"
@@ -271,7 +276,7 @@ def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client:
     run = tracker.start_run("run", {})
     batch = [
         episode(3),
-        episode(4, Outcome.TRUNCATED),
+        episode(4, Outcome.TRUNCATED, reason="horizon"),
         episode(5, Outcome.FAILED, reason="RefusedError: gone", turns=[], seconds=0.5),
     ]
     for _ in range(2):  # a phase that is recorded again
@@ -288,9 +293,12 @@ def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client:
     assert {"phase": "2", "environment": "textcraft", "step": "20", "horizon": "8"}.items() <= info.tags.items()
     assert info.execution_duration == 2000
     assert [(span.name, span.span_type) for span in spans] == [
-        ("episode", "AGENT"),
+        ("textcraft 3: success after 2 turns", "AGENT"),
         ("reset", "TOOL"),
-        *[("generate", "CHAT_MODEL"), ("step", "TOOL")] * 2,
+        ("turn 1: get 1 oak_log", "CHAT_MODEL"),
+        ("answer 1: Got 1 oak_log", "TOOL"),
+        ("turn 2: craft 4 oak_planks", "CHAT_MODEL"),
+        ("answer 2: Crafted", "TOOL"),
     ]
     assert [(span.end_time_ns - span.start_time_ns) / 1e9 for span in spans[1:]] == [0, 0.5, 0.25, 1.0, 0.125]
     assert {span.parent_id for span in spans[1:]} == {spans[0].span_id}
@@ -299,6 +307,10 @@ def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client:
     assert spans[4].inputs == {"messages": [{"role": "user", "content": "Got 1 oak_log"}]}
     assert spans[4].outputs["choices"][0]["message"]["content"] == "craft 4 oak_planks"
     assert info.token_usage == {"input_tokens": 2 + 7, "output_tokens": 4, "total_tokens": 13}
+    (cut,) = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'truncated'")
+    assert cut.info.tags["mlflow.traceName"] == "textcraft 4: truncated after 2 turns, horizon"
+    assert info.state == "OK"
+    assert cut.info.state not in ("OK", "ERROR")
     broken = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'")
     assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
 
@@ -323,13 +335,50 @@ def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
         ("20", "digest-20", run),
     ]
     assert versions[0].tags["folder"] == str(tmp_path / "step-10")
-    assert (versions[0].tags["horizon"], versions[0].tags["evaluation/success"]) == ("8", "0.5")
+    assert set(versions[0].tags) == {"step", "horizon", "folder", "checkpoint_digest", "logged_model"}
+    assert versions[0].description == f"Checkpoint of step 10, trained under horizon 8, in {tmp_path / 'step-10'}."
     model = client.get_logged_model(versions[0].tags["logged_model"])
-    assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [("checkpoint/success", 0.5, 10)]
-    assert history(client, run, "checkpoint/success") == [(10, 0.5), (20, 0.5)]
+    assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [("evaluation/success", 0.5, 10)]
+    assert history(client, run, "evaluation/success") == [(10, 0.5), (20, 0.5)]
+    assert set(client.get_run(run).data.metrics) == {"evaluation/success"}
     kept = [path for path in database.parent.rglob("*") if path.is_file() and "mlflow.db" not in path.name]
     assert kept
     assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
+
+
+def test_the_task_lists_of_a_run_are_its_datasets_once(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("run", {})
+    lists = [
+        TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 2, 3]),
+        TaskListEntry.of("textcraft", "v2", "wood-test", "evaluation", [7]),
+    ]
+    for _ in range(2):
+        tracker.log_task_lists(run, lists)
+    inputs = client.get_run(stored(tracker, run)).inputs.dataset_inputs
+    assert {(each.dataset.name, each.dataset.digest, each.tags[0].value) for each in inputs} == {
+        ("textcraft wood-train", lists[0].digest, "training"),
+        ("textcraft wood-test", lists[1].digest, "evaluation"),
+    }
+    assert len(inputs) == 2
+    assert TaskListEntry.of("textcraft", "v3", "wood-train", "training", [1, 2, 3]).digest != lists[0].digest
+    assert TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 3, 2]).digest != lists[0].digest
+
+
+def test_an_experiment_is_one_of_model_training_and_has_a_view_that_shows_success(tracker: Tracker, client: MlflowClient) -> None:
+    tags = client.get_experiment(tracker.experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    link = experiment_link("http://127.0.0.1:5000", tracker.experiment_id)
+    view = json.loads(tags[f"mlflow.sharedViewState.{link.rpartition('viewStateShareKey=')[2]}"])
+    state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
+    assert state["selectedColumns"][0] == "metrics.`evaluation/success`"
+
+
+def test_a_run_that_a_person_has_renamed_keeps_that_name(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+    run = stored(tracker, tracker.start_run("grpo, fixed 4", {}))
+    client.update_run(run, name="the good one")
+    again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
+    assert stored(again, again.start_run("grpo, fixed 4", {}, {"more": "1"})) == run
+    assert client.get_run(run).info.run_name == "the good one"
 
 
 def test_pictures_and_tables_lie_beside_the_database_and_are_replaced(

@@ -46,7 +46,7 @@ COMPLETION_SERVER = "tests.support.completion_server"
 BUDGETS = Budgets(1.0, 8, 4096)
 
 
-class CountingDialogue:
+class CountingChatFormat:
     """The words of the counting policy: token n says "add n", token 7 carries an observation."""
 
     stop_tokens = (1, 2, 3)
@@ -69,7 +69,7 @@ class Report:
     """What became of a collection.
 
     Attributes:
-        trajectories: All of them, in the order of the plan.
+        trajectories: All of them, in the order of the request.
         wrong: Those that did not fail and yet are not what an undisturbed episode is.
         seconds: Wall time.
         kills: Servers that were killed.
@@ -87,19 +87,19 @@ class Report:
         return [t for t in self.trajectories if t.outcome is Outcome.FAILED]
 
 
-def expected(plan: RolloutRequest) -> list[int]:
+def expected(request: RolloutRequest) -> list[int]:
     """The numbers that the undisturbed episode adds."""
-    prompt: list[int] = [plan.task]
+    prompt: list[int] = [request.task]
     numbers: list[int] = []
-    while sum(numbers) < plan.task:
-        numbers.append(next_number(prompt, stable_seed(plan.seed, len(numbers))))
+    while sum(numbers) < request.task:
+        numbers.append(next_number(prompt, stable_seed(request.seed, len(numbers))))
         prompt += [numbers[-1], 7]
     return numbers
 
 
-def is_right(plan: RolloutRequest, trajectory: Trajectory) -> bool:
+def is_right(request: RolloutRequest, trajectory: Trajectory) -> bool:
     """Whether a trajectory that did not fail is token for token, reward for reward, the undisturbed one."""
-    numbers = expected(plan)
+    numbers = expected(request)
     return (
         trajectory.outcome is Outcome.SUCCESS
         and [turn.tokens for turn in trajectory.turns] == [[number] for number in numbers]
@@ -138,7 +138,7 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
     """Collects groups of the counting world, with a kill about every `every_s` seconds or without."""
     draw = random.Random(seed)
     goals = [draw.randrange(5, 30) for _ in range(episodes // GROUP)]
-    plans = [RolloutRequest(goal, group, member, 1000 * group + member) for group, goal in enumerate(goals) for member in range(GROUP)]
+    requests = [RolloutRequest(goal, group, member, 1000 * group + member) for group, goal in enumerate(goals) for member in range(GROUP)]
     rollout = Rollout(max_concurrent_episodes=128, retries=20, turn_seconds=30, episode_seconds=120, request_seconds=5)
     engine_command = [sys.executable, "-m", COMPLETION_SERVER, "{port}"]
     world_command = counting_command("counting")
@@ -151,16 +151,16 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
         killer = Killer([worlds, engines], every_s or 1.0, seed)
         if every_s is not None:
             killer.start()
-        policy = TokenAgent(engine, CountingDialogue())  # type: ignore[arg-type]
+        policy = TokenAgent(engine, CountingChatFormat())  # type: ignore[arg-type]
         began = time.perf_counter()
         with Collector("counting", worlds.urls, policy, rollout) as collector:
-            trajectories = collector.collect([Batch("all", plans, RolloutSettings(HORIZON, 1.0))])
+            trajectories = collector.collect([Batch("all", requests, RolloutSettings(HORIZON, 1.0))])
         seconds = time.perf_counter() - began
         if every_s is not None:
             killer.end()
         sessions = asyncio.run(sessions_after_a_while(worlds.urls))
         engine.close()
-    wrong = [t for plan, t in zip(plans, trajectories, strict=True) if t.outcome is not Outcome.FAILED and not is_right(plan, t)]
+    wrong = [t for request, t in zip(requests, trajectories, strict=True) if t.outcome is not Outcome.FAILED and not is_right(request, t)]
     return Report(trajectories, wrong, seconds, killer.kills, sessions)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.searchqa.published import VectorSource, build_published
+from environments.searchqa.settings import Settings
+from environments.searchqa.world import SearchQA
 
 CORPUS = [
     ("Peru", "Peru is a country in South America. Its capital is Lima."),
@@ -68,3 +70,9 @@ def tiny_e5(folder: Path) -> Path:
     config = BertConfig(vocab_size=len(names), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+def build(folder: Path, **files: Path) -> SearchQA:
+    named = {name.replace("_", "-").removeprefix("s"): path for name, path in files.items()}
+    build_published(folder / "library", write_corpus(folder / "corpus.jsonl"), named)
+    return SearchQA(Settings(data=folder / "library"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -69,13 +70,31 @@ def test_long_values_are_cut_to_the_limit_and_different_ones_stay_different(leng
     assert (one == two) == (not more)
 
 
-def test_a_sample_shows_every_outcome_in_the_order_of_the_batch() -> None:
-    def episode(task: int, outcome: Outcome) -> Trajectory:
-        return Trajectory("textcraft", task, 0, 0, 0, 4, 0, "vllm", outcome=outcome)
+def episode(task: int, outcome: Outcome) -> Trajectory:
+    return Trajectory("textcraft", task, 0, 0, 0, 4, 0, "vllm", outcome=outcome)
 
+
+def test_a_sample_covers_tasks_evenly_and_every_outcome_that_occurs() -> None:
+    batch = [episode(task, Outcome.TRUNCATED) for task in range(6) for _ in range(8)]
+    for place in (3, 4, 11, 20):  # successes of the first three tasks
+        batch[place] = episode(batch[place].task, Outcome.SUCCESS)
+    batch[40] = episode(batch[40].task, Outcome.FAILED)
+    picked = sample_of(batch, 12)
+    assert sorted(each.task for each in picked) == sorted([*range(6)] * 2)
+    assert Counter(each.outcome for each in picked) == {Outcome.SUCCESS: 4, Outcome.FAILED: 1, Outcome.TRUNCATED: 7}
+
+
+def test_a_sample_of_more_tasks_than_it_can_hold_shows_none_twice() -> None:
+    batch = [episode(task, Outcome.SUCCESS if task == 15 else Outcome.TRUNCATED) for task in range(16) for _ in range(4)]
+    picked = sample_of(batch, 12)
+    assert len({each.task for each in picked}) == 12
+    assert Outcome.SUCCESS in {each.outcome for each in picked}
+
+
+def test_a_sample_begins_with_the_rarest_outcomes() -> None:
     batch = [episode(i, Outcome.SUCCESS) for i in range(8)] + [episode(8, Outcome.TRUNCATED), episode(9, Outcome.FAILED)]
     picked = sample_of(batch, 5)
-    assert [each.task for each in picked] == [0, 8, 9, 1, 2]
+    assert [each.task for each in picked] == [8, 9, 0, 1, 2]
     assert len(sample_of(batch, 100)) == 10
     assert sample_of([], 3) == []
 

@@ -1,0 +1,49 @@
+"""What a run is called: method, schedule, world, seed, and what was overridden, so that two runs side by side can be told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from configs.experiment import Experiment
+
+_MOST_OVERRIDES = 4
+_LONGEST_VALUE = 40
+_ALWAYS_SAID = ("name", "algorithm.name", "environment.name", "curriculum", "seeds.training")
+
+
+def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> str:
+    """The name of a run, e.g. "grpo, stepwise 6-10-16, textcraft, seed 1, steps 60".
+
+    Args:
+        experiment: The recipe with its overrides.
+        overrides: New values by dotted field name; those that the name does not say already are added, by the last part of the name
+            where that is unambiguous.
+    """
+    seeds = experiment.seeds
+    parts = [experiment.algorithm.name, _schedule(experiment), experiment.environment.name, f"seed {seeds.training}"]
+    different = {
+        name: value
+        for name, value in (overrides or {}).items()
+        if not any(name == said or name.startswith(f"{said}.") for said in _ALWAYS_SAID)
+        and not (name.startswith("seeds.") and value == seeds.training)
+    }
+    ends = [name.rpartition(".")[2] for name in different]
+    for (name, value), end in list(zip(different.items(), ends, strict=True))[:_MOST_OVERRIDES]:
+        parts.append(f"{end if ends.count(end) == 1 and not name.startswith('seeds.') else name} {_short(value)}")
+    if len(different) > _MOST_OVERRIDES:
+        parts.append(f"and {len(different) - _MOST_OVERRIDES} more")
+    return ", ".join(parts)
+
+
+def _schedule(experiment: Experiment) -> str:
+    """The curriculum's kind and its numbers, e.g. "stepwise 6-10-16" or "fixed 16"."""
+    values = experiment.curriculum.model_dump(exclude={"kind", "every"}).values()
+    numbers = [number for value in values for number in (value if isinstance(value, list) else [value])]
+    shown = "-".join(str(number) for number in numbers if isinstance(number, (int, float)) and not isinstance(number, bool))
+    return f"{experiment.curriculum.kind} {shown}".strip()
+
+
+def _short(value: Any) -> str:
+    text = str(value).rstrip("/").rpartition("/")[2] if isinstance(value, str) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

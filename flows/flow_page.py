@@ -1,0 +1,80 @@
+"""What a flow run's page in Prefect shows besides its state: lines of log, a link to the records in MLflow, pictures."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.context import FlowRunContext
+from prefect.exceptions import MissingContextError
+from prefect.utilities.urls import url_for
+
+from configs.task_selection import selection_name
+from tasks.provision.services import addresses
+from tasks.tracking.mlflow_page import run_link
+
+if TYPE_CHECKING:
+    from configs.experiment import Experiment
+    from tasks.tracking.tracker import Tracker
+
+
+def flow_log() -> Callable[[str], object]:
+    """Takes lines for the page of the flow run that is going on, also from its subflows; outside of one they go nowhere."""
+    try:
+        return get_run_logger().info
+    except MissingContextError:
+        return lambda _: None
+
+
+def show_picture(picture: Path, key: str, description: str) -> None:
+    """Puts a PNG on the flow run's page.
+
+    The picture travels in the text, because the page has no access to our files. Prefect's own artifact for images prints the whole
+    address below the picture, which here would be 100,000 characters.
+    """
+    data = base64.b64encode(picture.read_bytes()).decode()
+    create_markdown_artifact(f"![{key}](data:image/png;base64,{data})\n\n{description}", key=key, description=description)
+
+
+def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], object]) -> None:
+    """Puts a link to the run in MLflow on the flow run's page, where MLflow has a page."""
+    uri, mlflow_id, services = tracker.tracking_uri, tracker.mlflow_id(run), addresses(runs)
+    if not uri.startswith("http") and services is not None:
+        uri = services.mlflow_tracking_uri
+    if mlflow_id is None or not uri.startswith("http"):
+        log(
+            f"MLflow: its records are in {uri}; `make up` shows them" if mlflow_id else f"MLflow at {uri} does not answer; it is told later"
+        )
+        return
+    link = run_link(uri, tracker.experiment_id, mlflow_id)
+    log(f"MLflow: {link}")
+    create_link_artifact(link=link, link_text="The run in MLflow", key="mlflow", description=f"Metrics, traces and checkpoints: {link}")
+
+
+def flow_run_link(runs: Path) -> str | None:
+    """Address of the present flow run's page in Prefect; None without a flow run, or where Prefect has no page."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return None
+    services = addresses(runs)
+    if services is not None:
+        return f"{services.prefect_ui_url}/runs/flow-run/{context.flow_run.id}"
+    return url_for("flow-run", obj_id=context.flow_run.id)
+
+
+def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:
+    """What MLflow's page of the run says in words, with the way back to Prefect; as MLflow's tags."""
+    page = flow_run_link(runs)
+    world, evaluation = experiment.environment, experiment.evaluation
+    lines = [
+        f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
+        f"{experiment.algorithm.steps} steps under a {experiment.curriculum.kind} horizon, and is measured on "
+        f"`{selection_name(evaluation.tasks)}`.",
+        f"Policy: `{experiment.policy.model}`. Folder: `{folder}`; the same recipe continues it: `{folder / 'recipe.yaml'}`.",
+        f"Flow run in Prefect: [{page}]({page})" if page else "Flow run in Prefect: `make up` shows it.",
+    ]
+    return {"mlflow.note.content": "\n\n".join(lines)} | ({"prefect_flow_run": page} if page else {})

@@ -1,0 +1,65 @@
+"""How a run ended: the table and the learning curve, for MLflow, Prefect and the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect.artifacts import create_markdown_artifact
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from configs.run_name import run_name
+from flows.flow_page import flow_run_link, show_picture
+from flows.records import earlier_records_settled, evaluations
+from flows.run import Run
+from tasks.evaluation.learning_curve import draw_learning_curve
+from tasks.evaluation.report import markdown_table, text_table
+from tasks.provision.services import addresses
+from tasks.tracking.mlflow_page import experiment_link
+from tasks.tracking.outbox import is_unsent
+from tasks.tracking.run_folder import RunFolder
+from tasks.training.collapse import collapse_note
+
+
+def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> str:
+    """Shows the table of a run that is finished. It is read only: nothing changes in its folder, or in MLflow."""
+    results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
+    if is_unsent(folder.path / "records"):  # MLflow was away when it ended
+        with earlier_records_settled(infrastructure):
+            pass
+    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
+    create_markdown_artifact(table, key="evaluation", description=folder.path.name)
+    print(f"\n{text_table(results)}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
+    return table
+
+
+def report(run: Run) -> str:
+    """Draws the learning curve and sets up the table, for MLflow, Prefect and the terminal."""
+    results = evaluations(run.folder, run.experiment)
+    picture = run.folder.path / "learning_curve.png"
+    draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
+    note = collapse_note(run.folder.metrics())
+    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
+    run.tracker.log_picture(run.mlflow_run, picture)
+    run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
+    create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
+    show_picture(
+        picture, "learning-curve", f"Success while training and on held-out tasks: {run_name(run.experiment)}, {run.folder.path.name}"
+    )
+    with run.clock.part("MLflow"):
+        run.tracker.flush()
+    run.bar.close()
+    print(f"\n{text_table(results)}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
+    return table
+
+
+def where_to_look(run: Run, picture: Path) -> str:
+    """What to type, or to open, to see more."""
+    services = addresses(run.infrastructure.runs)
+    open_both = (
+        f"Prefect: {flow_run_link(run.infrastructure.runs) or services.prefect_ui_url}\n"
+        f"MLflow:  {experiment_link(services.mlflow_tracking_uri, run.tracker.experiment_id)}"
+        if services and run.tracker.mlflow_id(run.mlflow_run)
+        else "Both UIs: make up      (prints their addresses; make down ends them)"
+    )
+    return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

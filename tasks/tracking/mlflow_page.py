@@ -1,0 +1,71 @@
+"""How MLflow's page shows our runs: which of its two faces opens, which columns come first, and links that lead there.
+
+MLflow 3.17 opens every experiment as "GenAI", with the runs under "Evaluation runs", unless the address says `workflowType`, or the
+browser has chosen "Model training" before. Its list of runs shows no metric until a person chooses columns, or opens a saved view:
+an experiment's tag that the address names.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+COLUMNS = ("evaluation/success", "rollout/success", "rollout/turns", "rollout/horizon")
+"""Metrics that are seen first, in this order."""
+
+_VIEW = "success"
+_NAME = "Success"
+_KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
+_VIEW_TAG = f"mlflow.sharedViewState.{_VIEW}"
+_MODEL_TRAINING = "workflowType=machine_learning"
+
+
+def present_experiment(client: MlflowClient, experiment_id: str) -> None:
+    """Marks an experiment as one of model training and gives it a view whose first columns are `COLUMNS`."""
+    wanted = {_KIND_TAG: _KIND, _VIEW_TAG: saved_view()}
+    present = client.get_experiment(experiment_id).tags
+    for tag, value in wanted.items():
+        if present.get(tag) != value:
+            client.set_experiment_tag(experiment_id, tag, value)
+
+
+def saved_view() -> str:
+    """The state of MLflow's list of runs with our columns, as MLflow's page stores it."""
+    state = {
+        "searchFilter": "",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": [*(f"metrics.`{name}`" for name in COLUMNS), "attributes.`Dataset`"],
+        "columnOrder": [],
+        "columnWidths": {},
+        "runsHiddenMode": "FIRST_10_RUNS",
+        "viewMaximized": False,
+        "runListHidden": False,
+        "isAccordionReordered": False,
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state, separators=(",", ":")).encode())).decode()
+    return json.dumps({"name": _NAME, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})
+
+
+def experiment_link(uri: str, experiment_id: str) -> str:
+    """Address of an experiment's runs on the page of the MLflow server at `uri`, with our columns."""
+    return f"{uri}/#/experiments/{experiment_id}/runs?{_MODEL_TRAINING}&viewStateShareKey={_VIEW}"
+
+
+def run_link(uri: str, experiment_id: str, run_id: str) -> str:
+    """Address of a run on the page of the MLflow server at `uri`."""
+    return f"{uri}/#/experiments/{experiment_id}/runs/{run_id}?{_MODEL_TRAINING}"

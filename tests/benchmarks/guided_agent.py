@@ -1,0 +1,85 @@
+"""Episodes as a trained policy's, at next to no cost: a random policy samples the messages, and the expert's actions are performed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from environments.client import EnvironmentClient, Session
+from environments.environment import Step
+from environments.registry import load_world
+from tasks.agents.agent import Budgets, Message
+from tasks.agents.token_agent import TokenAgent, TokenConversation
+
+HORIZON = 30
+
+Latency = Callable[[int, int], float]
+"""Seconds that the environment takes longer, by task and turn."""
+
+
+def none(task: int, turn: int) -> float:
+    return 0.0
+
+
+def exponential(task: int, turn: int) -> float:
+    return random.Random(f"{task} {turn}").expovariate(1 / 0.3)
+
+
+def heavy_tail(task: int, turn: int) -> float:
+    draw = random.Random(f"{task} {turn}")
+    return 2.0 if draw.random() < 0.02 else draw.expovariate(1 / 0.1)
+
+
+def slow(task: int, turn: int) -> float:
+    return random.Random(f"{task} {turn}").expovariate(1 / 0.02)
+
+
+class GuidedAgent(TokenAgent):
+    """Its messages are sampled by the engine, its actions are the expert's."""
+
+    solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
+
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> GuidedConversation:
+        return GuidedConversation(self, task, seed, self.chat_format.prompt(observation), budgets)
+
+
+class GuidedConversation(TokenConversation):
+    """One episode of a `GuidedAgent`."""
+
+    def __init__(self, agent: GuidedAgent, task: int, seed: int, prompt: list[int], budgets: Budgets) -> None:
+        super().__init__(agent, seed, prompt, budgets)
+        self._solution = agent.solutions[task]
+
+    async def act(self, turn: int) -> Message:
+        said = await super().act(turn)
+        return Message(said.text, self._solution[turn], "", said.tokens, said.log_probabilities, said.policy_version, said.cut)
+
+
+class LateClient(EnvironmentClient):
+    """An environment that takes its time."""
+
+    latency: Latency = staticmethod(none)
+
+    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+        if seconds := self.latency(session.index, session.turn):
+            await asyncio.sleep(seconds)
+        return await super().step(session, action, deadline_s=deadline_s)
+
+
+def expert_solutions() -> dict[int, list[str]]:
+    """The expert's actions in all training tasks of at most `HORIZON` turns, in a random order."""
+    world, found = load_world("textcraft"), {}
+    tasks = list(world.tasks("train"))
+    random.Random(0).shuffle(tasks)
+    for task in tasks:
+        environment, actions, done = world.create(), [], False
+        environment.reset(task)
+        with suppress(Exception):
+            while not done and len(actions) < HORIZON:
+                actions.append(environment.oracle_action())
+                done = environment.step(actions[-1]).done
+        if done:
+            found[task] = actions
+    return found

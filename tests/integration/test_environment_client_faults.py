@@ -1,0 +1,255 @@
+"""What goes wrong between client and server: each fault has its type, and nothing is performed twice."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from environments.client import (
+    BusyError,
+    DeadlineExceededError,
+    EnvironmentCallError,
+    EnvironmentClient,
+    RefusedError,
+    ServerFailedError,
+    SessionLostError,
+    UnreachableError,
+)
+from tests.support.counting_servers import Serve, counting
+
+PATIENCE_S = 60.0
+
+
+def sessions_on(url: str) -> int:
+    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - the condition lives in another process
+            await asyncio.sleep(0.05)
+
+
+def test_what_the_server_refuses_is_not_retried(counting_server: str) -> None:
+    async def refuse() -> None:
+        async with EnvironmentClient([counting_server]) as client:
+            with pytest.raises(RefusedError, match="no_such_task"):
+                await client.start(1000)
+            with pytest.raises(RefusedError, match="lease_s"):
+                await client.start(1, lease_s=1e9)
+            assert client._replicas[0].sessions == 0
+
+    asyncio.run(refuse())
+
+
+def test_a_bug_in_the_world_is_a_server_fault(counting_server: str) -> None:
+    async def fail() -> None:
+        async with EnvironmentClient([counting_server]) as client:
+            session, _ = await client.start(1)
+            with pytest.raises(ServerFailedError, match="a bug in the world"):
+                await client.step(session, "fail")
+            with pytest.raises(SessionLostError):
+                await client.step(session, "add 1")
+
+    asyncio.run(fail())
+
+
+def test_an_expired_lease_is_a_lost_session(serve: Serve) -> None:
+    url = serve().url
+
+    async def wait() -> None:
+        async with EnvironmentClient([url]) as client:
+            session, _ = await client.start(1, lease_s=0.3)
+            await until(lambda: sessions_on(url) == 0)
+            with pytest.raises(SessionLostError):
+                await client.step(session, "add 1")
+
+    asyncio.run(wait())
+
+
+def test_a_step_that_takes_too_long_exceeds_its_deadline(serve: Serve) -> None:
+    url = serve("slow_counting").url
+
+    async def wait() -> None:
+        async with EnvironmentClient([url]) as client:
+            session, _ = await client.start(1)
+            with pytest.raises(DeadlineExceededError):
+                await client.step(session, "sleep 2", deadline_s=0.2)
+
+    asyncio.run(wait())
+
+
+def test_no_server_is_unreachable() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+        async def ask() -> None:
+            async with EnvironmentClient([url], deadline_s=1) as client:
+                with pytest.raises(UnreachableError):
+                    await client.start(1)
+                [fault] = (await client.health()).values()
+                assert isinstance(fault, UnreachableError)
+
+        asyncio.run(ask())
+
+
+def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
+    url = serve("counting", "--max-sessions", "1").url
+
+    async def wait() -> None:
+        async with EnvironmentClient([url]) as client:
+            session, _ = await client.start(1)
+            with pytest.raises(BusyError):
+                await client.start(2, deadline_s=2)
+            waiting = asyncio.create_task(client.start(3))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await client.close(session)
+            assert (await waiting)[1] == "Goal: 3."
+
+    asyncio.run(wait())
+
+
+def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(serve: Serve, state_dir: Path) -> None:
+    first = serve()
+    port = urlsplit(first.url).port
+
+    async def play() -> None:
+        async with EnvironmentClient([first.url]) as client:
+            session, _ = await client.start(9)
+            await client.step(session, "add 1")
+            await asyncio.to_thread(first.end, 0.0)
+            stepping = asyncio.create_task(client.step(session, "add 1"))
+            starting = asyncio.create_task(client.start(4))
+            await asyncio.sleep(0.3)
+            assert not stepping.done()
+            second = counting(state_dir, "counting", port=port)
+            await asyncio.to_thread(second.start)
+            try:
+                with pytest.raises(SessionLostError):
+                    await stepping
+                fresh, observation = await starting
+                assert observation == "Goal: 4."
+                assert (await client.step(fresh, "add 4")).reward == 1.0
+            finally:
+                await asyncio.to_thread(second.end)
+
+    asyncio.run(play())
+
+
+@asynccontextmanager
+async def raw_server(answer: Callable[[bytes], Awaitable[bytes | None]]) -> AsyncIterator[str]:
+    """Answers requests with the bytes given; None drops the connection."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+                reply = await answer(head + await reader.readexactly(length))
+                if reply is None:
+                    return
+                writer.write(reply)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def http_answer(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_server: str, when: str) -> None:
+    """A proxy that loses every second step: before it reaches the server, or after the server has performed it."""
+    lost = []
+    address = urlsplit(counting_server)
+
+    async def forward(request: bytes) -> bytes | None:
+        losing = b"/v1/step" in request and (not lost or lost[-1] != request)
+        if losing and when == "before":
+            lost.append(request)
+            return None
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        reply = head + await reader.readexactly(length)
+        writer.close()
+        if losing:
+            lost.append(request)
+            return None
+        return reply
+
+    async def play() -> None:
+        async with raw_server(forward) as url, EnvironmentClient([url]) as client:
+            session, _ = await client.start(50)
+            seen = [(await client.step(session, f"add {number}")).observation for number in (1, 2, 3)]
+            assert seen == ["Count: 1", "Count: 3", "Count: 6"]
+
+    asyncio.run(play())
+    assert len(lost) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (http_answer(200, b"<html>"), ServerFailedError),
+        (http_answer(200, b'{"items": []}'), ServerFailedError),
+        (http_answer(200, b'{"items": [{"status": 200}]}'), ServerFailedError),
+        (http_answer(200, b'{"items": [{"status": 200, "session": "a", "observation": 5}]}'), ServerFailedError),
+        (http_answer(500, b"oops"), ServerFailedError),
+        (http_answer(404, b"no such page"), RefusedError),
+        (http_answer(502, b"bad gateway"), UnreachableError),
+        (http_answer(503, b""), BusyError),
+        (http_answer(429, b""), BusyError),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", EnvironmentCallError),
+        (None, UnreachableError),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply: bytes | None, fault: type[EnvironmentCallError]) -> None:
+    async def answer(_: bytes) -> bytes | None:
+        return reply
+
+    async def ask() -> None:
+        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=4) as client:
+            with pytest.raises(fault):
+                await client.start(1)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        b'"turn": 0, "observation": "o", "reward": 0',
+        b'"turn": 0, "reward": 0, "done": false',
+        b'"turn": 3, "observation": "o", "reward": 0, "done": false',
+    ],
+)
+def test_a_step_without_all_its_fields_is_a_server_fault(step: bytes) -> None:
+    async def answer(request: bytes) -> bytes:
+        created = b'"session": "a", "turn": 0, "observation": "first"'
+        return http_answer(200, b'{"items": [{"status": 200, ' + (created if b"/create" in request else step) + b"}]}")
+
+    async def ask() -> None:
+        async with raw_server(answer) as url, EnvironmentClient([url]) as client:
+            session, _ = await client.start(1)
+            with pytest.raises(ServerFailedError):
+                await client.step(session, "add 1")
+
+    asyncio.run(ask())

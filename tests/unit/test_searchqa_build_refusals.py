@@ -1,0 +1,96 @@
+"""What the builder of SearchQA's libraries refuses, with file and place, and its command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.searchqa.corpus import SearchDataError
+from environments.searchqa.published import build_published, files_of_sets
+from environments.searchqa.question_sets import read_sets
+from environments.searchqa.settings import Settings
+from environments.searchqa.world import SearchQA
+from tests.support.tiny_searchqa import QUESTIONS, build, write_corpus, write_lines
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("nq.jsonl", "{", "cannot be read"),
+        ("nq.jsonl", '{"query": "who?"}', "question 1: its fields query are those of no published format"),
+        ("nq.jsonl", '{"question": "who?", "answer": []}', "are empty"),
+        ("nq.jsonl", '{"question": "who?", "golden_answers": [1]}', "no text"),
+        ("nq.json", "[1, 2", "cannot be read"),
+        ("nq.txt", "who?", r"are \.jsonl, \.json"),
+        ("nq.jsonl.gz", "not gzip", "cannot be read"),
+    ],
+)
+def test_a_set_that_cannot_be_read_is_refused_with_file_and_place(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SearchDataError, match=said) as refused:
+        list(read_sets({"nq-test": tmp_path / name}))
+    assert name in str(refused.value)
+
+
+def test_more_questions_than_a_set_has_are_another_split(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "train.jsonl", [{"question": f"q{n}", "golden_answers": ["x"]} for n in range(126)])
+    with pytest.raises(SearchDataError, match="more than the 125 questions of bamboogle-test"):
+        list(read_sets({"bamboogle-test": file}))
+
+
+@pytest.mark.parametrize("argument", ["nq=x.jsonl", "nq-test", "nq-test=missing.jsonl", "squad-test=x"])
+def test_an_argument_that_names_no_set_or_file_is_refused(argument: str) -> None:
+    with pytest.raises(SearchDataError, match=f"--questions {argument}"):
+        files_of_sets([argument])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "no passages"), ('{"id": 1}\n', "line 1 has neither"), ('{"contents": "a\\nb"}\n[]\n', "line 2 is no"), ("x", "line 1 is no")],
+)
+def test_a_corpus_that_is_none_is_refused_and_leaves_nothing(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "corpus.jsonl").write_text(content)
+    with pytest.raises(SearchDataError, match=said):
+        build_published(tmp_path / "library", tmp_path / "corpus.jsonl", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_a_library_whose_passages_were_changed_is_not_opened(tmp_path: Path) -> None:
+    build(tmp_path, nq_test=write_lines(tmp_path / "nq.jsonl", QUESTIONS))
+    passages = tmp_path / "library" / "passages.jsonl"
+    passages.write_bytes(passages.read_bytes()[:-20])
+    with pytest.raises(SearchDataError, match="build it anew"):
+        SearchQA(Settings(data=tmp_path / "library"))
+
+
+def run_build(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "environments.searchqa.build", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    )
+
+
+def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
+    corpus, questions = write_corpus(tmp_path / "corpus.jsonl"), write_lines(tmp_path / "nq.jsonl", QUESTIONS)
+    arguments = ["published", "--output", str(tmp_path / "library"), "--corpus", str(corpus), "--questions", f"nq-test={questions}"]
+    built = run_build(*arguments)
+    assert (built.returncode, built.stdout) == (0, f"{tmp_path / 'library'}\n")
+    assert SearchQA(Settings.read({"SEARCHQA_DATA": str(tmp_path / "library")})).tasks("test") == (0, 1)
+    again = run_build(*arguments)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_the_command_says_what_is_wrong_without_a_traceback(tmp_path: Path) -> None:
+    failed = run_build(
+        "published", "--output", str(tmp_path / "library"), "--corpus", "nowhere.jsonl", "--questions", "nq-test=nowhere.jsonl"
+    )
+    assert failed.returncode == 1
+    assert "nq-test=nowhere.jsonl" in failed.stderr
+    assert "Traceback" not in failed.stderr
