@@ -174,14 +174,14 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.run_folder import RunBusyError
     from tasks.training.checkpoint import CheckpointError
-    from tasks.training.trainer_client import TrainerFailed
+    from tasks.training.trainer_client import TrainerFailedError
 
     try:
         with records:
             run()
     except (CheckpointError, CollectionBusyError, DifferentCollectionError, RecipeError, RunBusyError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailed) as problem:
+    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailedError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
     except KeyboardInterrupt:
         print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)

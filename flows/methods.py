@@ -31,7 +31,7 @@ from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
-from tasks.training.trainer_client import TrainerFailed
+from tasks.training.trainer_client import TrainerFailedError
 
 BEHAVIOUR = {"algorithm.importance_correction": "behaviour"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
         The table, in Markdown.
 
     Raises:
-        TrainerFailed: At least one run failed; the same command tries only those again.
+        TrainerFailedError: At least one run failed; the same command tries only those again.
     """
     runs: dict[str, list[MethodRun]] = {}
     failures: list[str] = []
@@ -79,7 +79,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
                 if finished_run(infrastructure, experiment) is None:
                     worked = True
                     scaling_inter(recipe, fields)
-            except TrainerFailed as problem:
+            except TrainerFailedError as problem:
                 failures.append(f"{method}, seed {seed}: {problem}")
                 continue
             folder = RunFolder(infrastructure.runs, experiment)
@@ -89,7 +89,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
             so_far = {method: runs[method] for method in METHODS if method in runs}
             record(recipe, overrides, n_seeds, so_far, infrastructure, is_last)
     if failures:
-        raise TrainerFailed("\n".join(failures))
+        raise TrainerFailedError("\n".join(failures))
     return methods_table({method: runs[method] for method in METHODS})
 
 

@@ -23,7 +23,7 @@ from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
-from tasks.training.collapse import COLLAPSED, TrainingCollapsed, collapse_note, last_good_step, verdict_at
+from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
 from tasks.training.trainer_client import TrainerProcess
 
@@ -98,13 +98,13 @@ class Run:
     def _end_if_collapsed(self, step: int) -> None:
         """
         Raises:
-            TrainingCollapsed: It collapsed, and the recipe says that it is to end then.
+            TrainingCollapsedError: It collapsed, and the recipe says that it is to end then.
         """
         if self.experiment.algorithm.on_collapse == "report":
             return
         history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
         if verdict_at(history, step).level == COLLAPSED:
-            raise TrainingCollapsed(collapse_note(history), last_good_step(history))
+            raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
 
 
 @dataclass(frozen=True, slots=True)

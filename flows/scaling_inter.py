@@ -55,7 +55,7 @@ from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
-from tasks.training.collapse import TrainingCollapsed
+from tasks.training.collapse import TrainingCollapsedError
 from tasks.training.messages import Evaluate
 from tasks.training.trainer_client import TrainerProcess
 
@@ -94,7 +94,7 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:
             learn(run, schedule)
-        except TrainingCollapsed as fall:
+        except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:
             end_collapsed(run, schedule, noted)
@@ -155,7 +155,7 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
         measure(run, trainer, tasks, what)
 
 
-def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsed) -> None:
+def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsedError) -> None:
     """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
     run.bar.say(str(fall))
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
@@ -184,7 +184,7 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
         if experiment.evaluation.each_phase or is_last:
             record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
     except BaseException as problem:
-        if isinstance(problem, TrainingCollapsed):
+        if isinstance(problem, TrainingCollapsedError):
             run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
         run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
         raise

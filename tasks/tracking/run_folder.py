@@ -18,7 +18,7 @@ import yaml
 from configs.experiment import Experiment
 from configs.recipe import fingerprint
 from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
-from tasks.training.collapse import TrainingCollapsed
+from tasks.training.collapse import TrainingCollapsedError
 
 
 class RunBusyError(RuntimeError):
@@ -71,17 +71,17 @@ class RunFolder:
         """Takes such a mark back."""
         (self.path / "done" / what).unlink(missing_ok=True)
 
-    def note_collapse(self, fall: TrainingCollapsed) -> None:
+    def note_collapse(self, fall: TrainingCollapsedError) -> None:
         """Notes that the run collapsed, before anything is done about it: training will not go on."""
         _replace(self.path / "collapse.json", json.dumps({"note": str(fall), "last_good": fall.last_good}))
 
-    def collapse(self) -> TrainingCollapsed | None:
+    def collapse(self) -> TrainingCollapsedError | None:
         """The collapse that was noted."""
         try:
             noted = json.loads((self.path / "collapse.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return TrainingCollapsed(noted["note"], noted["last_good"])
+        return TrainingCollapsedError(noted["note"], noted["last_good"])
 
     def checkpoint(self, step: int) -> Path:
         """The folder of the checkpoint of a step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +27,6 @@ LEFT_OUT = "tracking/undefined_metrics"
 
 RUN = "run"
 """Our name of the run that the phases are below."""
-
-_log = logging.getLogger(__name__)
 
 
 class Tracker:

@@ -1,7 +1,8 @@
 """What the trainers of all methods share: a trainer of TRL whose loss and state are used, and whose loop is not.
 
 The loop is `train_loop`. TRL gives the loss of a micro-batch; transformers and accelerate give the optimiser, mixed precision, several
-processes (DDP, FSDP2, DeepSpeed) and what a checkpoint holds.
+processes (DDP, FSDP2, DeepSpeed) and what a checkpoint holds, some of it by private methods of the versions that `locks/` pins: the
+tests of gradients, of two processes and of resuming would notice another.
 """
 
 from __future__ import annotations

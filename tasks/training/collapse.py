@@ -45,7 +45,7 @@ class Verdict:
     signs: tuple[str, ...]
 
 
-class TrainingCollapsed(RuntimeError):
+class TrainingCollapsedError(RuntimeError):
     """A run collapsed and its recipe says that it is to end then.
 
     Attributes:

@@ -28,7 +28,7 @@ VERDICT_SECONDS = 40.0
 POLL_SECONDS = 0.5
 
 
-class TrainerFailed(RuntimeError):
+class TrainerFailedError(RuntimeError):
     """The trainer reported a fault or ended; the message says which, and where its log is."""
 
 
@@ -88,7 +88,7 @@ class TrainerProcess:
         """Waits until policy and engine are loaded.
 
         Raises:
-            TrainerFailed: That did not come to pass.
+            TrainerFailedError: That did not come to pass.
         """
         assert self._listener is not None
         assert self._process is not None
@@ -149,7 +149,7 @@ class TrainerProcess:
         except (ConnectionClosedError, TimeoutError):
             pass  # it is ended the hard way
 
-    def _ended(self) -> TrainerFailed:
+    def _ended(self) -> TrainerFailedError:
         """The process hung up without a word."""
         assert self._process is not None
         killed = self._killed()
@@ -168,10 +168,10 @@ class TrainerProcess:
             return f"its launcher was killed by {signal.Signals(status - 128).name}" if status > 128 else None
         return said if "was killed" in said else None
 
-    def _failure(self, what: str, tail: bool = True) -> TrainerFailed:
+    def _failure(self, what: str, tail: bool = True) -> TrainerFailedError:
         assert self._process is not None
         message = f"the trainer failed: {what}. Its log: {self._process.log_path}"
-        return TrainerFailed(f"{message}; the end of it:\n{self._process.log_tail()}" if tail else message)
+        return TrainerFailedError(f"{message}; the end of it:\n{self._process.log_tail()}" if tail else message)
 
 
 def launch_command(infrastructure: InfraSettings, job_file: Path, verdict: Path) -> list[str]:

@@ -15,7 +15,7 @@ from flows.run import Run
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
-from tasks.training.collapse import TrainingCollapsed, collapse_note
+from tasks.training.collapse import TrainingCollapsedError, collapse_note
 from tasks.training.messages import StepDone
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_collapse_is_reported_with_every_step_and_the_run_goes_on(tmp_path: Pa
 
 @pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
 def test_a_collapse_ends_the_run_and_names_the_last_good_step(tmp_path: Path, on_collapse: str) -> None:
-    with pytest.raises(TrainingCollapsed, match="collapsed at step 17: reward fell from 0") as fall:
+    with pytest.raises(TrainingCollapsedError, match="collapsed at step 17: reward fell from 0") as fall:
         followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
     assert fall.value.last_good == 14
 
