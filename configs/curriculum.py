@@ -1,32 +1,51 @@
-"""How the horizon (the turn limit) grows over training: the ScalingInter-RL schedules."""
+"""How the horizon (the turn limit) grows over training: the ScalingInter-RL schedules (arXiv 2509.08755, section 3.3).
+
+h_{t+1} = h_t + delta_h every few steps: short horizons first (exploitation: the basics, learned reliably), long ones later
+(exploration: planning and recovery). A schedule is one class and one line of `SCHEDULES`; see ADDING_A_SCHEDULE.md beside this file. It is
+a pure function of the step, so there is nothing to save, and a resumed run cannot be off by a step.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pydantic import Field, PositiveInt, model_validator
 
+from configs.kinds import Kinds
 from configs.part import Part
 
 
-class FixedHorizon(Part):
+class Curriculum(Part):
+    """A schedule of the horizon: what all of them are."""
+
+    kind: str = ""
+    """The schedule: fixed, stepwise or linear; or the module and class of another one, e.g. mine.schedules:Cosine."""
+
+    def horizon_at(self, step: int) -> int:
+        """The turn limit, at least 1, of a training step (from 0)."""
+        raise NotImplementedError
+
+
+class FixedHorizon(Curriculum):
     """One horizon for the whole run: the baseline that ScalingInter-RL is compared with."""
 
-    kind: Literal["fixed"] = "fixed"
-    """Selects this schedule."""
     horizon: PositiveInt
     """Turns that an episode may take."""
 
+    def horizon_at(self, step: int) -> int:
+        """Always the same; see `Curriculum.horizon_at`."""
+        return self.horizon
 
-class StepwiseHorizon(Part):
+
+class StepwiseHorizon(Curriculum):
     """A list of horizons, the next one every `every` steps: the paper's schedule."""
 
-    kind: Literal["stepwise"] = "stepwise"
-    """Selects this schedule."""
     horizons: list[PositiveInt] = Field(min_length=1)
     """Turn limits in the order in which they come; each must be larger than the one before."""
     every: PositiveInt
     """Training steps under each horizon; the last one stays until the end."""
+
+    def horizon_at(self, step: int) -> int:
+        """The list's next after every `every` steps; see `Curriculum.horizon_at`."""
+        return self.horizons[min(step // self.every, len(self.horizons) - 1)]
 
     @model_validator(mode="after")
     def _grows(self) -> StepwiseHorizon:
@@ -35,11 +54,9 @@ class StepwiseHorizon(Part):
         return self
 
 
-class LinearHorizon(Part):
+class LinearHorizon(Curriculum):
     """h(t) = start + delta * (t div every), up to `maximum` (the paper's h_{t+1} = h_t + delta_h)."""
 
-    kind: Literal["linear"] = "linear"
-    """Selects this schedule."""
     start: PositiveInt
     """Turns at step 0."""
     delta: PositiveInt
@@ -49,6 +66,10 @@ class LinearHorizon(Part):
     maximum: PositiveInt
     """The horizon stops growing here."""
 
+    def horizon_at(self, step: int) -> int:
+        """Grows until it reaches `maximum`; see `Curriculum.horizon_at`."""
+        return min(self.start + self.delta * (step // self.every), self.maximum)
+
     @model_validator(mode="after")
     def _reaches(self) -> LinearHorizon:
         if self.maximum < self.start:
@@ -56,4 +77,14 @@ class LinearHorizon(Part):
         return self
 
 
-Curriculum = Annotated[FixedHorizon | StepwiseHorizon | LinearHorizon, Field(discriminator="kind")]
+SCHEDULES = Kinds(
+    "schedule",
+    "kind",
+    Curriculum,
+    {
+        "fixed": "configs.curriculum:FixedHorizon",
+        "stepwise": "configs.curriculum:StepwiseHorizon",
+        "linear": "configs.curriculum:LinearHorizon",
+    },
+)
+"""Kind in a recipe -> module and class. A recipe may also name any `module:Class` itself."""

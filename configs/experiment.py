@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
 
+from configs.algorithm import ALGORITHMS, Algorithm
 from configs.conversation_start import ConversationStart
-from configs.curriculum import Curriculum
+from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
 from configs.part import Part
 from configs.task_selection import TaskSelection
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class StarterPolicy(Part):
@@ -62,150 +70,6 @@ class Policy(Part):
     """Number type of the engine's weights. The trainer keeps float32 master weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-
-
-class Critic(Part):
-    """The value function of PPO: a copy of the policy's layers with a head of one number, trained beside the policy."""
-
-    learning_rate: PositiveFloat = 1e-5
-    """Peak learning rate of its AdamW; it warms up like the policy's."""
-    value_clip: PositiveFloat = 0.5
-    """A value may leave the one before the update by so much; what exceeds it gets no gradient (arXiv 2005.12729, section 3)."""
-    max_gradient_norm: PositiveFloat = 1.0
-    """Its gradients are scaled down to this norm."""
-
-
-class Offline(Part):
-    """What sft, dpo and agentevol learn from."""
-
-    trajectories: str | None = None
-    """Parquet file, or folder of such files (the `rollouts` of another run), with trajectories of the same tokenizer. Empty: sft and dpo
-    explore with the policy that training starts from."""
-    explore_groups: PositiveInt = 64
-    """Groups of episodes that one exploration plays, each of rollout.group_size."""
-    explore_every: PositiveInt = 10
-    """agentevol explores anew after so many steps, and keeps the successes of all its explorations."""
-    preference_weight: PositiveFloat = 0.1
-    """dpo's beta: how strongly the policy is held to the one that training starts from (arXiv 2305.18290)."""
-    cloning_weight: NonNegativeFloat = 0.0
-    """dpo adds so many times sft's loss on the successes (arXiv 2404.19733, equation 2, with 1), since it may else make both
-    trajectories of a pair less likely."""
-
-
-class Algorithm(Part):
-    """How trajectories become an update of the policy."""
-
-    name: Literal["grpo", "rloo", "reinforce++", "ppo", "gigpo", "sft", "dpo", "agentevol"] = "grpo"
-    """The method. By reinforcement: grpo (arXiv 2402.03300), rloo (2402.14740), reinforce++ (2501.03262), ppo (1707.06347, with a
-    critic), gigpo (2505.10978). By imitation: sft (clone successes), dpo (2305.18290; success over failure of the same task), agentevol
-    (2406.04151; explore, keep what succeeded, clone, repeat)."""
-    steps: PositiveInt
-    """Training steps; one step collects one batch of groups and learns from it."""
-    learning_rate: PositiveFloat = 1e-6
-    """Peak learning rate of AdamW."""
-    warmup_steps: NonNegativeInt = 0
-    """Steps over which the learning rate rises linearly from 0; it stays constant afterwards."""
-    weight_decay: NonNegativeFloat = 0.0
-    """AdamW's decoupled weight decay."""
-    max_gradient_norm: PositiveFloat = 1.0
-    """Gradients are scaled down to this norm."""
-    epochs: PositiveInt = 1
-    """Passes over each batch of trajectories."""
-    mini_batches: PositiveInt = 1
-    """Optimiser updates per pass: the batch is cut into so many parts, each with members of every group."""
-    micro_batches: PositiveInt = 4
-    """Forward-backward passes per optimiser update on each process: more of them take less memory."""
-    clip_low: NonNegativeFloat = 0.2
-    """The probability ratio is clipped below at 1 - clip_low."""
-    clip_high: NonNegativeFloat = 0.2
-    """The probability ratio is clipped above at 1 + clip_high; above clip_low it is "clip-higher" (arXiv 2503.14476, section 3.1)."""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Where the advantage is negative the ratio is also clipped above at this value, e.g. 3 (arXiv 1912.09729, equation 5); at least
-    1 + clip_high."""
-    ratio: Literal["token", "sequence"] = "token"
-    """Probability ratio of each token, or the geometric mean over the trajectory's in its variant with an advantage for each token
-    (GSPO-token, arXiv 2507.18071, equations 13 to 17; wants normalise_by: trajectory and clips near 3e-4)."""
-    normalise_by: Literal["tokens", "trajectory", "constant"] = "tokens"
-    """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476; failures that run into the horizon then outweigh
-    shorter successes), first each trajectory's tokens and then trajectories (arXiv 2402.03300), or trajectories with a constant length,
-    rollout.trajectory_tokens (arXiv 2503.20783)."""
-    entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the policy's entropy, which the loss rewards; a mean of the same kind as the loss (AgentGym-RL's scripts: 0.001)."""
-    kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the starting policy; 0 keeps no reference model."""
-    kl_in: Literal["loss", "reward"] = "loss"
-    """Where the KL term goes: into the loss (low-variance estimator, arXiv 2402.03300, times the ratio, 2512.02556), or off each token's
-    reward (log-ratio of what was sampled, arXiv 2203.02155)."""
-    scale_advantages: Literal["paper", "group", "batch", "none"] = "paper"
-    """What advantages are divided by: the standard deviation of their group's rewards, or of the batch after taking off its mean, or
-    nothing. "paper": group for grpo and gigpo, batch for reinforce++ and ppo, none for rloo."""
-    discount: Fraction | None = None
-    """Gamma: for each policy token in ppo and reinforce++, for each turn in gigpo. Empty: 1, and 0.95 for gigpo."""
-    gae_decay: Fraction = 1.0
-    """PPO's lambda (arXiv 1506.02438)."""
-    step_weight: NonNegativeFloat = 1.0
-    """GiGPO's weight of the step-level advantage beside the episode-level one."""
-    truncated: Literal["scored", "masked", "bootstrapped"] = "scored"
-    """Episodes that the horizon or a budget cut: count with the reward so far; carry no loss but stay in their group's baseline (arXiv
-    2503.14476, section 3.4); or go on with the critic's value of where they were cut (ppo; arXiv 1712.00378)."""
-    least_spread: NonNegativeFloat = 0.0
-    """Groups whose rewards differ by less are left out of the update and of its means; 0 leaves none out (arXiv 2503.14476,
-    section 3.2)."""
-    refills: NonNegativeInt = 0
-    """Dynamic sampling: how often groups without spread are replaced by other tasks' before the batch is used (arXiv 2503.14476,
-    section 3.2). The cost is reported as rollout/discarded_..."""
-    importance_correction: Literal["truncated", "behaviour"] = "truncated"
-    """How the gap between the engine's and the trainer's probabilities is corrected: "truncated" weighs each token by their ratio,
-    capped at importance_cap (one more forward pass); "behaviour" takes the engine's probabilities as the old ones in the clipped ratio."""
-    importance_cap: PositiveFloat = 2.0
-    """Largest weight of a token under "truncated"."""
-    critic: Critic = Critic()
-    """PPO's value function."""
-    offline: Offline = Offline()
-    """What sft, dpo and agentevol learn from."""
-    on_collapse: Literal["report", "stop", "roll_back"] = "report"
-    """What follows when training collapses: only a report; the run stops; or it stops and the checkpoints since the last good step go."""
-
-    @property
-    def imitates(self) -> bool:
-        """Whether the method clones or compares trajectories instead of reinforcing them."""
-        return self.name in ("sft", "dpo", "agentevol")
-
-    @property
-    def compares_groups(self) -> bool:
-        """Whether a trajectory's advantage is relative to the others of its group, which must then be whole."""
-        return self.name in ("grpo", "rloo", "gigpo")
-
-    @property
-    def scaling(self) -> Literal["group", "batch", "none"]:
-        """What advantages are divided by, "paper" looked up."""
-        if self.scale_advantages != "paper":
-            return self.scale_advantages
-        return {"grpo": "group", "gigpo": "group", "reinforce++": "batch", "ppo": "batch"}.get(self.name, "none")  # type: ignore[return-value]
-
-    @property
-    def gamma(self) -> float:
-        """The discount, "empty" looked up."""
-        return self.discount if self.discount is not None else 0.95 if self.name == "gigpo" else 1.0
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Algorithm:
-        if self.scale_advantages == "group" and self.name not in ("grpo", "gigpo"):
-            raise ValueError(f"scale_advantages: group is for grpo and gigpo, not {self.name}; choose batch, none or paper")
-        if self.truncated == "bootstrapped" and self.name != "ppo":
-            raise ValueError(f"truncated: bootstrapped needs the critic of ppo, name is {self.name}; choose masked or scored")
-        if self.ratio == "sequence" and self.normalise_by == "tokens":
-            raise ValueError("ratio: sequence optimises trajectories, not tokens; set normalise_by: trajectory")
-        if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
-            raise ValueError(
-                f"dual_clip ({self.dual_clip:g}) below 1 + clip_high ({1 + self.clip_high:g}) would also clip where the advantage is "
-                "positive; raise it, e.g. to 3, or lower clip_high"
-            )
-        if self.kl_in == "reward" and self.kl_coefficient == 0:
-            raise ValueError("kl_in: reward does nothing while kl_coefficient is 0; set kl_coefficient, or leave kl_in out")
-        if self.name == "agentevol" and self.offline.trajectories is not None:
-            raise ValueError("offline.trajectories is for sft and dpo; agentevol explores by itself: leave it out")
-        return self
 
 
 class Rollout(Part):
@@ -281,9 +145,9 @@ class Experiment(Part):
     """The language model."""
     environment: Environment = Environment()
     """The world."""
-    curriculum: Curriculum
+    curriculum: Annotated[SerializeAsAny[Curriculum], BeforeValidator(SCHEDULES.validated)]
     """The horizon over training."""
-    algorithm: Algorithm
+    algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(ALGORITHMS.validated)]
     """The update."""
     rollout: Rollout = Rollout()
     """The collection of episodes."""
@@ -305,12 +169,7 @@ class Experiment(Part):
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
                 f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
             )
-        if self.rollout.max_off_policy_steps and (self.algorithm.refills or self.algorithm.imitates):
-            raise ValueError(
-                f"rollout.max_off_policy_steps ({self.rollout.max_off_policy_steps}) plays batches ahead, which algorithm.refills and "
-                "imitation cannot use; "
-                "set rollout.max_off_policy_steps: 0"
-            )
+        self.algorithm.check(self)
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * self.algorithm.micro_batches
         if parts > batch:

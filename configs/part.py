@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Part(BaseModel):
     """A part of a recipe: unknown fields are refused, values do not change, docstrings are the fields' descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -12,9 +12,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from configs.algorithm import ALGORITHMS
+from configs.curriculum import SCHEDULES
 from configs.experiment import Experiment
 from configs.model_folder import ModelError, format_left_to_checkpoint
-from configs.renamed_fields import RENAMED
+from configs.renamed_fields import renamed
 
 FOLDER = Path(__file__).parent
 
@@ -47,7 +49,8 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
 
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
-        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too.
+        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too. With another
+            algorithm.name than the file's, those of the file's fields that only its own method has are left out.
 
     Raises:
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
@@ -56,6 +59,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     in_file, tree = _read(path), _read(path)
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
+    _leave_out_other_methods_fields(tree, in_file, overrides or {})
     try:
         for name, value in format_left_to_checkpoint(tree, in_file, overrides or {}).items():
             _put(tree, name.split("."), value, name)
@@ -131,18 +135,13 @@ def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable
     """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix; `whole` names what has the fields."""
     lines = []
     for error in problem.errors():
-        # pydantic names the member of a union in the path ("curriculum.stepwise.every"); people write it without.
         names = [str(part) for part in error["loc"]]
-        names = [
-            name for i, name in enumerate(names) if not (i == 1 and names[0] == "curriculum" and name in ("fixed", "stepwise", "linear"))
-        ]
         where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1])
             close = difflib.get_close_matches(names[-1], known, 1)
             fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
-            renamed = RENAMED.get(".".join(names))
-            lines.append(f"  {where}: " + (f"is called {renamed} now" if renamed else f"there is no such field; {fix}"))
+            lines.append(f"  {where}: " + (renamed(".".join(names), error["input"]) or f"there is no such field; {fix}"))
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
@@ -169,9 +168,28 @@ def _fields_of(location: Sequence[int | str]) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    for kinds in (ALGORITHMS, SCHEDULES):
+        if annotation is kinds.base:
+            return list(kinds.all().values())
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Leaves out what the file says of its own method where an override names another one, which does not have that field."""
+    algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
+    if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
+        return
+    try:
+        known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
+    except ValueError:
+        return  # the validation tells
+    elsewhere = {field for kind in ALGORITHMS.all().values() for field in kind.model_fields}
+    for field in written:
+        overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
+        if field in algorithm and field not in known and field in elsewhere and not overridden:
+            del algorithm[field]
 
 
 def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 RENAMED = {
+    "algorithm.gae_decay": "algorithm.gae_lambda",
+    "algorithm.least_spread": "algorithm.min_reward_range",
+    "algorithm.normalise_by": "algorithm.loss_aggregation",
+    "algorithm.offline.cloning_weight": "algorithm.cloning_weight",
+    "algorithm.offline.explore_every": "algorithm.explore_every",
+    "algorithm.offline.explore_groups": "algorithm.explore_groups",
+    "algorithm.offline.preference_weight": "algorithm.beta",
+    "algorithm.offline.trajectories": "algorithm.trajectories",
+    "algorithm.refills": "algorithm.max_resample_rounds",
     "policy.message": "policy.action_format",
     "source.message": "source.action_format",
     "rollout.engine_batch": "rollout.max_num_seqs",
@@ -10,3 +19,11 @@ RENAMED = {
     "rollout.overlap": "rollout.max_off_policy_steps",
 }
 """Old dotted name -> new dotted name."""
+
+
+def renamed(name: str, value: object) -> str:
+    """What is now called otherwise of a field that is not known, e.g. "is called rollout.max_num_seqs now"; empty if nothing is."""
+    if name in RENAMED:
+        return f"is called {RENAMED[name]} now"
+    parts = [RENAMED[old] for old in RENAMED if isinstance(value, dict) and old.startswith(f"{name}.") and old.rpartition(".")[2] in value]
+    return f"is no part any more; its fields are called {', '.join(parts)} now" if parts else ""

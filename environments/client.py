@@ -11,15 +11,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import quote
 
-import msgspec
-
+from environments.calls import Calls, Replica
 from environments.environment import Step
 from environments.errors import (
     BusyError,
@@ -30,10 +29,8 @@ from environments.errors import (
     SessionLostError,
     UnreachableError,
     WrongWorldError,
-    error_of_status,
 )
-from environments.http import FIRST_PAUSE_S, HttpClient, pause
-from environments.protocol import CloseItem, CreateItem, Error, Health, Replies, Reply, StepItem, TaskList, WorldInfo
+from environments.protocol import CloseItem, CreateItem, Health, StepItem, TaskList, WorldInfo
 from environments.request_batcher import RequestBatcher
 
 __all__ = [
@@ -51,33 +48,10 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-AVOID_S = 2.0
-"""A replica that did not answer gets no new session for this long, if another can take it."""
 ROOM = 10_000.0
 """Taken for the room of a server that does not tell it."""
 CLOSE_S = 5.0
 HEALTH_S = 5.0
-
-
-@dataclass(eq=False)
-class Replica:
-    """One server of several that are alike.
-
-    Attributes:
-        url: Its base URL.
-        sessions: Ours on it.
-        room: About how many sessions of ours it could hold beside those of others; infinite before it has said so.
-        avoided_until: When it may get new sessions again (time.monotonic()).
-        batcher: Where calls share requests, once it has said that it answers promptly.
-    """
-
-    url: str
-    sessions: int = 0
-    room: float = math.inf
-    avoided_until: float = 0.0
-    batcher: RequestBatcher | None = None
 
 
 @dataclass(eq=False)
@@ -111,21 +85,18 @@ class EnvironmentClient:
         """
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
-        self._replicas = [Replica(url.rstrip("/")) for url in urls]
+        self._calls = Calls(urls, deadline_s, connections)
+        self._replicas = self._calls.replicas
         self._expected = expected
-        self._deadline_s = deadline_s
-        self._connections = connections
-        self._http: HttpClient | None = None
         self._sessions: dict[str, Session] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        self._http = HttpClient(self._connections)
+        self._calls.open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         """Closes the sessions still open, as far as the servers can be reached, and the connections."""
-        assert self._http is not None
         try:
             if self._abandoned:
                 await asyncio.wait(self._abandoned, timeout=1.0)
@@ -133,8 +104,7 @@ class EnvironmentClient:
         finally:
             for task in self._abandoned:
                 task.cancel()
-            await self._http.close()
-            self._http = None
+            await self._calls.close()
 
     async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
         """Opens a session and begins task `index`, in one request; returns the session and the first observation.
@@ -168,7 +138,7 @@ class EnvironmentClient:
         """
         item = StepItem(session.id, session.turn, action)
         try:
-            reply = await self._perform(lambda: session.replica, "step", item, deadline_s)
+            reply = await self._calls.perform(lambda: session.replica, "step", item, deadline_s)
         except (SessionLostError, ServerFailedError):
             self._forget(session)
             raise
@@ -184,7 +154,7 @@ class EnvironmentClient:
         """Ends the session. Raises nothing: where the server cannot be told, the lease ends it."""
         self._forget(session)
         try:
-            await self._perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
+            await self._calls.perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
         except SessionLostError:
             pass
         except EnvironmentCallError as fault:
@@ -193,7 +163,7 @@ class EnvironmentClient:
     async def health(self) -> dict[str, Health | EnvironmentCallError]:
         """What each server says of itself within some seconds, or why it did not, by URL. Nothing is retried."""
         deadline = time.monotonic() + HEALTH_S
-        asked = (self._read_once(replica, "/health", Health, deadline) for replica in self._replicas)
+        asked = (self._calls.read_once(replica, "/health", Health, deadline) for replica in self._replicas)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         result: dict[str, Health | EnvironmentCallError] = {}
         for replica, answer in zip(self._replicas, answers, strict=True):
@@ -220,7 +190,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentCallError: A server does not answer.
         """
-        worlds = await asyncio.gather(*(self._read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
+        worlds = await asyncio.gather(*(self._calls.read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
         return {replica.url: world for replica, world in zip(self._replicas, worlds, strict=True)}
 
     async def tasks(self, name: str) -> list[int]:
@@ -229,7 +199,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
         """
-        return (await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
+        return (await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
     async def tags(self, name: str) -> dict[int, str]:
         """The kind of each task of a list, e.g. "depth 2", by its index; empty where the world tells none.
@@ -237,7 +207,7 @@ class EnvironmentClient:
         Raises:
             EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
         """
-        found = await self._read(self._roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
+        found = await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
 
     async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
@@ -246,25 +216,25 @@ class EnvironmentClient:
         def choose() -> Replica:
             if asked:
                 asked[-1].sessions -= 1
-            asked.append(self._roomiest())
+            asked.append(self._calls.roomiest())
             asked[-1].sessions += 1  # counted while it is being opened, so that starts at one moment spread
             return asked[-1]
 
         try:
-            reply = await self._perform(choose, "create", CreateItem(index, lease_s), deadline_s)
+            reply = await self._calls.perform(choose, "create", CreateItem(index, lease_s), deadline_s)
             if reply.session is None or reply.observation is None:
                 raise ServerFailedError(f"{asked[-1].url} answered create without a session and an observation: {reply}")
         except RefusedError as refused:  # perhaps because it is another world, which has no such task
             asked[-1].sessions -= 1
             if self._expected:
-                self._check(asked[-1], (await self._read(asked[-1], "/v1/world", WorldInfo)).identity)
+                self._check(asked[-1], (await self._calls.read(asked[-1], "/v1/world", WorldInfo)).identity)
             raise refused
         except BaseException:
             asked[-1].sessions -= 1
             raise
         asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
         if reply.batchable and asked[-1].batcher is None:
-            asked[-1].batcher = RequestBatcher(partial(self._ask, asked[-1]))
+            asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
         session = Session(reply.session, index, asked[-1], state_key=reply.state_key)
         self._sessions[session.id] = session
         try:
@@ -298,87 +268,10 @@ class EnvironmentClient:
         if not items:
             return
         try:
-            await self._ask(replica, "close", items, time.monotonic() + 1.0)
+            await self._calls.ask(replica, "close", items, time.monotonic() + 1.0)
         except EnvironmentCallError as fault:
             log.warning("could not close %d sessions; their leases will end them: %s", len(items), fault)
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.replica.sessions -= 1
-
-    def _roomiest(self) -> Replica:
-        now = time.monotonic()
-        return min(self._replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions - replica.room, replica.sessions))
-
-    async def _perform(self, choose: Callable[[], Replica], operation: str, item: msgspec.Struct, deadline_s: float | None) -> Reply:
-        """Asks until an answer comes, or the deadline."""
-        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
-        pause_s = FIRST_PAUSE_S
-        while True:
-            replica = choose()
-            try:
-                if replica.batcher is None:
-                    [reply] = await self._ask(replica, operation, [item], deadline)
-                else:
-                    reply = await replica.batcher.ask(operation, item, deadline)
-                if reply.status != 200:
-                    raise _error(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
-                return reply
-            except (UnreachableError, BusyError) as fault:
-                replica.avoided_until = time.monotonic() + AVOID_S
-                pause_s = await pause(pause_s, deadline, fault)
-            except DeadlineExceededError:
-                replica.avoided_until = time.monotonic() + AVOID_S
-                raise
-
-    async def _ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
-        url = f"{replica.url}/v1/{operation}"
-        status, body = await self._exchange("POST", url, deadline, _encode({"items": items}))
-        try:
-            replies = msgspec.json.decode(body, type=Replies)
-        except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            replies = Replies(error=Error("unreadable", f"an answer that is not of our dialect: {body[:200]!r} ({unreadable})"))
-            status = 500 if status == 200 else status
-        if not replies.items and items:
-            raise _error(status, replies.error, url)
-        if len(replies.items) != len(items):
-            raise ServerFailedError(f"{url} answered {len(replies.items)} items to {len(items)}")
-        return replies.items
-
-    async def _read(self, replica: Replica, path: str, kind: type[T]) -> T:
-        """Asks for a description until an answer comes, or the deadline."""
-        deadline = time.monotonic() + self._deadline_s
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return await self._read_once(replica, path, kind, deadline)
-            except (UnreachableError, BusyError) as fault:
-                pause_s = await pause(pause_s, deadline, fault)
-
-    async def _read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
-        status, body = await self._exchange("GET", replica.url + path, deadline)
-        if status != 200:
-            raise _error(status, None, replica.url + path, body)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            raise ServerFailedError(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
-
-    async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
-        if self._http is None:
-            raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
-        return await self._http.exchange(method, url, deadline, body)
-
-
-def _encode(content: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(content)
-    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot carry: the action is sent with "?" in its place
-        for item in content["items"]:
-            item.action = item.action.encode("utf-8", "replace").decode()
-        return msgspec.json.encode(content)
-
-
-def _error(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentCallError:
-    why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
-    return error_of_status(status, f"{url}: {status}{why}", of_session=of_session)

@@ -174,7 +174,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.run_folder import RunBusyError
     from tasks.training.checkpoint import CheckpointError
-    from tasks.training.process import TrainerFailed
+    from tasks.training.trainer_client import TrainerFailed
 
     try:
         with records:

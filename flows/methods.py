@@ -31,17 +31,18 @@ from flows.scaling_inter import Overrides, Recipe, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
-from tasks.training.process import TrainerFailed
+from tasks.training.trainer_client import TrainerFailed
 
+BEHAVIOUR = {"algorithm.importance_correction": "behaviour"}
 METHODS: dict[str, dict[str, Any]] = {
-    "grpo": {"algorithm.normalise_by": "trajectory"},
-    "rloo": {},
-    "reinforce++": {},
-    "ppo": {"algorithm.mini_batches": 4},
-    "gigpo": {},
-    "sft": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96},
-    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.offline.explore_groups": 96, "algorithm.offline.cloning_weight": 10.0},
-    "agentevol": {"algorithm.learning_rate": 3e-4},
+    "grpo": {**BEHAVIOUR, "algorithm.loss_aggregation": "trajectory"},
+    "rloo": BEHAVIOUR,
+    "reinforce++": BEHAVIOUR,
+    "ppo": {**BEHAVIOUR, "algorithm.mini_batches": 4, "algorithm.critic.learning_rate": 1e-3},
+    "gigpo": BEHAVIOUR,
+    "sft": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 96},
+    "dpo": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 96, "algorithm.cloning_weight": 10.0},
+    "agentevol": {"algorithm.learning_rate": 3e-4, "algorithm.explore_groups": 32, "algorithm.explore_every": 6},
 }
 """Methods in the order of the table, and what differs from the recipe besides the name: grpo takes its paper's mean over the tokens of each
 trajectory (in a mean over all tokens failures outweigh the far shorter successes); a critic learns faster from more updates a batch, as in

@@ -10,7 +10,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from tasks.training.job import Event, Progress, StepDone
+from tasks.training.messages import Event, Progress, StepDone
 
 LOG_SECONDS = 10.0
 """Steps that are quicker are not all told to the page of the flow run, which is read by people."""

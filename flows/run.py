@@ -24,8 +24,8 @@ from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsed, collapse_note, last_good_step, verdict_at
-from tasks.training.job import Evaluated, Event, Saved, StepDone, TrainerJob
-from tasks.training.process import TrainerProcess
+from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
+from tasks.training.trainer_client import TrainerProcess
 
 
 @dataclass(slots=True)

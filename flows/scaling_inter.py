@@ -56,8 +56,8 @@ from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
 from tasks.training.collapse import TrainingCollapsed
-from tasks.training.job import Evaluate
-from tasks.training.process import TrainerProcess
+from tasks.training.messages import Evaluate
+from tasks.training.trainer_client import TrainerProcess
 
 TRACES_PER_PHASE = 12
 

@@ -13,7 +13,7 @@ if ! command -v java >/dev/null; then
 fi
 # The browsers that environments/webarena/browser.py looks for.
 if ! command -v "${WEBARENA_CHROMIUM:-chromium-headless-shell}" >/dev/null && ! command -v chromium chromium-browser >/dev/null; then
-    packages+=(chromium-headless-shell)
+    packages+=(chromium-headless-shell libatomic1) # to the second one Playwright's driver links
     worlds+=(WebArena)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0

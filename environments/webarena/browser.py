@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser")
 """Debian's names, the lighter first; both show the same pages in the same way."""
-INSTALL = "sudo apt-get install --no-install-recommends chromium-headless-shell"
+INSTALL = "sudo apt-get install --no-install-recommends chromium-headless-shell libatomic1"
+"""The second is what Playwright's driver links to; on a machine with a compiler it is there."""
 FEATURES_OFF = (
     # Of the full browser: each window would have pages of its own for what drops down from the address bar, which cost a process
     # and half of the time of a step.
@@ -238,7 +239,10 @@ class Browsers:
                 await asyncio.wait_for(ending, CLOSE_S)
 
     async def _launch(self) -> _Running:
-        driver = await async_playwright().start()
+        try:
+            driver = await async_playwright().start()
+        except Exception as fault:  # Playwright raises no type of its own
+            raise BrowserLostError(f"Playwright's driver did not start ({str(fault)[:200]}); what it needs: {INSTALL}") from fault
         executable = find_chromium() or shutil.which(driver.chromium.executable_path)
         if executable is None:
             await driver.stop()

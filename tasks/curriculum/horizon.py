@@ -1,14 +1,10 @@
-"""The horizon over training: ScalingInter-RL's schedules (arXiv 2509.08755, section 3.3) as pure functions of the step.
-
-h_{t+1} = h_t + delta_h every few steps: short horizons first (exploitation: the basics, learnt reliably), long ones later
-(exploration: planning and recovery). A pure function has nothing to save, so a resumed run cannot be off by a step.
-"""
+"""The horizon over training, and the phases that it makes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from configs.curriculum import Curriculum, FixedHorizon, LinearHorizon, StepwiseHorizon
+from configs.curriculum import Curriculum
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +32,7 @@ def horizon_at(curriculum: Curriculum, step: int) -> int:
     """
     if step < 0:
         raise ValueError(f"a training step is 0 or more, not {step}")
-    match curriculum:
-        case FixedHorizon():
-            return curriculum.horizon
-        case StepwiseHorizon():
-            return curriculum.horizons[min(step // curriculum.every, len(curriculum.horizons) - 1)]
-        case LinearHorizon():
-            return min(curriculum.start + curriculum.delta * (step // curriculum.every), curriculum.maximum)
+    return curriculum.horizon_at(step)
 
 
 def phases(curriculum: Curriculum, steps: int) -> list[Phase]:

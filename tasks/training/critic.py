@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from configs.experiment import Critic as CriticSettings
+from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors
 
 FILE = "critic.pt"
 
 
 class ValueModel(nn.Module):
-    """The layers of a language model and a linear head that begins at 0: at first, everything is worth nothing."""
+    """The layers of a language model and a zero-initialised linear head, so that every value is 0 at first."""
 
     def __init__(self, policy: str, gradient_checkpointing: bool) -> None:
         """`policy` is a Hugging Face name or folder; its weights are where the layers begin."""
@@ -80,11 +80,11 @@ class Critic:
         loss.backward()  # type: ignore[no-untyped-call]
         self._loss += loss.detach()
 
-    def update(self, warmth: float) -> float:
+    def update(self, lr_scale: float) -> float:
         """Makes an update of what was added since the last one; returns the loss of the mini-batch.
 
         Args:
-            warmth: Share of the peak learning rate that holds now.
+            lr_scale: Share of the peak learning rate that holds now.
         """
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         if torch.distributed.is_initialized():
@@ -93,7 +93,7 @@ class Critic:
             torch.distributed.all_reduce(self._loss)
         torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
         for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate * warmth
+            group["lr"] = self.settings.learning_rate * lr_scale
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         loss = float(self._loss)

@@ -26,12 +26,12 @@ class Groups:
     without_turns: int
 
 
-def learnable_groups(trajectories: Sequence[Trajectory], whole: bool) -> Groups:
+def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Groups:
     """Sorts trajectories into groups and leaves out what cannot be learned from.
 
     Args:
         trajectories: In any order.
-        whole: Whether the method compares the members of a group with each other: a failed one then costs the group, since which
+        complete: Whether the method compares the members of a group with each other: a failed one then costs the group, since which
             members a fault leaves may depend on how they went. Otherwise it costs itself alone.
     """
     groups: dict[int, list[Trajectory]] = {}
@@ -40,7 +40,7 @@ def learnable_groups(trajectories: Sequence[Trajectory], whole: bool) -> Groups:
     kept, left_out, without_turns = list[list[Trajectory]](), 0, 0
     for _, members in sorted(groups.items()):
         sound = [t for t in members if t.outcome is not Outcome.FAILED]
-        if not sound or (whole and len(sound) < len(members)):
+        if not sound or (complete and len(sound) < len(members)):
             left_out += 1
             continue
         spoken = sorted((t for t in sound if t.turns), key=lambda t: t.member)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
+
 from tasks.rollout.trajectory import Outcome, Trajectory, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 
 
 def rollout_metrics(
-    trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int, whole_groups: bool = True
+    trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int, complete_groups: bool = True
 ) -> dict[str, float]:
     """Metrics of a batch of trajectories. Failed ones are counted and left out of everything else.
 
@@ -19,7 +21,7 @@ def rollout_metrics(
         horizon: The turn limit they ran under.
         seconds: Wall time of the collection.
         step: The training step (from 0) that learns from them.
-        whole_groups: Whether the method leaves out groups with a failed member.
+        complete_groups: Whether the method leaves out groups with a failed member.
 
     Returns:
         rollout/... by name: success, reward, turns, shares in [0, 1] (repeated_share: turns
@@ -27,7 +29,7 @@ def rollout_metrics(
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
-    groups = learnable_groups(trajectories, whole_groups)
+    groups = learnable_groups(trajectories, complete_groups)
     metrics = {
         "rollout/groups_left_out": float(groups.left_out),
         "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
@@ -57,6 +59,11 @@ def rollout_metrics(
         "rollout/seconds": seconds,
     }
     return metrics
+
+
+def device_metrics() -> dict[str, float]:
+    """The largest memory that was in use on this process's GPU; nothing without one."""
+    return {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -28,19 +28,19 @@ def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: in
     ]
 
 
-def refill_plans(
-    tasks: Sequence[int], groups: Sequence[int], step: int, refill: int, per_step: int, group_size: int, seed: int
+def resampling_plans(
+    tasks: Sequence[int], groups: Sequence[int], step: int, number: int, per_step: int, group_size: int, seed: int
 ) -> list[RolloutRequest]:
     """Episodes that replace the `groups` of a step, of tasks drawn anew; their groups have numbers that the step has not used yet.
 
-    What replaces a group depends on its number, the step and the number of the refill (from 1) alone, not on which process holds it.
+    What replaces a group depends on its number, the step and the number of the round (from 1) alone, not on which process holds it.
     """
     return [
         RolloutRequest(
-            random.Random(stable_seed("refill", seed, step, refill, group)).choice(list(tasks)),
-            refill * per_step + group % per_step,
+            random.Random(stable_seed("refill", seed, step, number, group)).choice(list(tasks)),
+            number * per_step + group % per_step,
             member,
-            stable_seed("train", seed, step, refill * per_step + group % per_step, member),
+            stable_seed("train", seed, step, number * per_step + group % per_step, member),
         )
         for group in groups
         for member in range(group_size)

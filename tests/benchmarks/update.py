@@ -32,7 +32,7 @@ from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.starter.cloning import build_tokenizer
-from tasks.training.trainer import AgentTrainer
+from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
 REPEATS = 5
 
@@ -53,7 +53,7 @@ class Size:
     micro_batches: int
     prompt: int
     longest: int
-    dull_groups: float
+    zero_variance_groups: float
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
@@ -67,7 +67,7 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
     scale = size.longest / 640
     for group in range(size.groups):
         prompt = [random.randrange(size.vocabulary) for _ in range(size.prompt + random.randrange(size.prompt // 4))]
-        dull = group < size.dull_groups * size.groups
+        dull = group < size.zero_variance_groups * size.groups
         for member in range(size.members):
             budget = min(size.longest - len(prompt), int(len(prompt) * 0.5 + 110 * scale * random.lognormvariate(0, 0.7)))
             if group == member == size.groups - 1:
@@ -119,7 +119,7 @@ def recipe(size: Size) -> Experiment:
         {
             "algorithm.steps": 1,
             "algorithm.micro_batches": size.micro_batches,
-            "algorithm.normalise_by": "tokens",
+            "algorithm.loss_aggregation": "tokens",
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
             "rollout.trajectory_tokens": size.longest + 1,
@@ -134,7 +134,7 @@ class Ours:
 
     def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = AgentTrainer(recipe(size), policy, tokenizer, lambda step: batch, folder, "bench")
+        self.trainer = PolicyGradientTrainer(recipe(size), policy, tokenizer, folder, "bench")
         self.batch = batch
         _ready(self.trainer, size.micro_batches)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
@@ -145,7 +145,7 @@ class Ours:
 
     def update(self) -> None:
         """Adds the gradient of the batch to the weights."""
-        for tensors in self.trainer.micro_batches_of(self.batch, 0):
+        for tensors in self.trainer.mini_batches_of(self.batch, 0)[0]:
             inputs = {name: tensor.to(self.trainer.accelerator.device) for name, tensor in tensors.items()}
             self.trainer.accelerator.backward(self.trainer.compute_loss(self.trainer.model, inputs))
 
@@ -310,8 +310,8 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
 
 
 def run() -> list[dict[str, Any]]:
-    """On a CPU in small: groups that all have spread, and a batch of which half the groups have none."""
-    return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups without spread", dull_groups=0.5))]
+    """On a CPU in small: groups whose rewards differ, and a batch of which half the groups have zero variance."""
+    return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5))]
 
 
 def main() -> None:

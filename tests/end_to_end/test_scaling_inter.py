@@ -159,7 +159,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, 
                 _, alive = psutil.wait_procs(children, timeout=15)
                 assert alive == []
             else:  # at once: a quick machine is through with the last three steps in a second
-                find(run, "tasks.training.worker").kill()
+                find(run, "tasks.training.trainer_main").kill()
                 assert run.wait(60) != 0
                 shown = (tmp_path / "terminal.log").read_text()
                 assert "the same command" in shown.lower()

@@ -16,7 +16,7 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import TrainingCollapsed, collapse_note
-from tasks.training.job import StepDone
+from tasks.training.messages import StepDone
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_update_gradients import Recorder, gradients_of, load, log_probabilities
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.imitation import CloningTrainer, PreferenceTrainer
-from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment
+from tasks.training.checkpoint import steps_in
+from tests.integration.test_update_gradients import Recorder, gradients_of, load, log_probabilities
+from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
@@ -23,17 +23,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-def trained(kind: Any, name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:
-    experiment = small_experiment(name=name, **algorithm)
-    trainer = kind(experiment, policy, AutoTokenizer.from_pretrained(policy), lambda step: batch, folder, "test")
+def trained(name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:
+    trainer = trainer_of(small_experiment(name=name, **algorithm), policy, folder)
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if model is not None:
             model.double()
-    trainer.critic = None
     recorder = Recorder(trainer)
-    trainer.add_callback(recorder)
-    trainer.add_callback(UntilStep(4))
-    trainer.train()
+    train(trainer, RecordedBatches(policy, batch=batch), 1)
     return trainer, recorder
 
 
@@ -45,20 +41,19 @@ def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
 
 def test_cloning_has_the_gradient_of_the_mean_log_likelihood(policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0)[:7]
-    trainer, recorder = trained(CloningTrainer, "sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
+    _, recorder = trained("sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
     plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     for number, update in enumerate(recorder.updates):
         model = load(plain, update["policy"][0])
         logps = torch.cat([log_probabilities(model, t) for t in batch[number % 2 :: 2]])
         assert agree(update, gradients_of(model, -logps.mean())) < 1e-5
-    assert trainer.published is not None
-    assert trainer.published.step == 1
+    assert steps_in(tmp_path / "checkpoints") == [1]
 
 
 @pytest.mark.parametrize("cloning", [0.0, 0.5])
 def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloning: float) -> None:
-    batch, offline = recorded_trajectories(policy, 0)[:10], {"cloning_weight": cloning}
-    _, recorder = trained(PreferenceTrainer, "dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2, offline=offline)
+    batch = recorded_trajectories(policy, 0)[:10]
+    _, recorder = trained("dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2, cloning_weight=cloning)
     start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     with torch.no_grad():
         before = [float(log_probabilities(start, t).sum()) for t in batch]
@@ -74,13 +69,13 @@ def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloni
 
 
 def test_a_process_without_a_trajectory_still_takes_part(policy: str, tmp_path: Path) -> None:
-    for kind, name in ((CloningTrainer, "sft"), (PreferenceTrainer, "dpo")):
-        _, recorder = trained(kind, name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3)
+    for name in ("sft", "dpo"):
+        _, recorder = trained(name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3)
         assert all(g.isfinite().all() for g in recorder.updates[0]["policy"][1].values())
 
 
 def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: str, tmp_path: Path) -> None:
-    trainer, _ = trained(CloningTrainer, "sft", recorded_trajectories(policy, 0)[:2], policy, tmp_path)
+    trainer, _ = trained("sft", recorded_trajectories(policy, 0)[:2], policy, tmp_path)
     scores = trainer.score_continuations([[1, 2, 3], [4]], [[5, 6], [7, 8, 9]])
     trajectory = recorded_trajectories(policy, 0)[0]
     trajectory.prompt, trajectory.turns = [1, 2, 3], trajectory.turns[:1]
@@ -88,3 +83,24 @@ def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: 
     model = load(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64), dict(trainer.model.named_parameters()))
     assert scores[0] == pytest.approx(log_probabilities(model, trajectory).tolist(), rel=1e-5)
     assert [len(row) for row in scores] == [2, 3]
+
+
+def test_agentevol_may_train_the_base_anew_after_each_exploration_and_resumes_exactly(policy: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"name": "agentevol", "explore_every": 2, "warmup_steps": 1, "learning_rate": 1e-3, "micro_batches": 2}
+    batch = recorded_trajectories(policy, 0)[:6]
+
+    def trained(folder: Path, until: int, step: int = 0, **more: Any) -> dict[str, torch.Tensor]:
+        resume = folder / "checkpoints" / f"step-{step:06d}" if step else None
+        trainer = trainer_of(small_experiment(**settings, **more), policy, folder, resume)
+        train(trainer, RecordedBatches(policy, batch=batch), until, step)
+        return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+    def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(one[name], other[name]) for name in one)
+
+    once = trained(tmp_path / "once", 2, restart_from_base=True)
+    twice = trained(tmp_path / "twice", 4, restart_from_base=True)
+    assert equal(once, twice)  # the same batch from the same base, with a fresh optimiser and warm-up
+    assert not equal(once, trained(tmp_path / "on", 4))
+    trained(tmp_path / "resumed", 3, restart_from_base=True)
+    assert equal(trained(tmp_path / "resumed", 4, 3, restart_from_base=True), twice)

@@ -10,35 +10,34 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
-from configs.experiment import Algorithm
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.collecting import mini_batch_of
-from tests.support.recorded import MEMBERS, UntilStep, recorded_trajectories, small_experiment, trainer_of
+from tasks.training.base_trainer import mini_batch_of
+from tests.support.recorded import MEMBERS, RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
 
-GSPO = {"ratio": "sequence", "normalise_by": "trajectory", "clip_low": 0.05, "clip_high": 0.08}
+GSPO = {"ratio": "sequence", "loss_aggregation": "trajectory", "clip_low": 0.05, "clip_high": 0.08}
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
     "rloo": {"name": "rloo"},
     "reinforce++": {"name": "reinforce++", "discount": 0.9, "kl_coefficient": 0.3, "kl_in": "reward"},
-    "ppo": {"name": "ppo", "discount": 0.95, "gae_decay": 0.8, "truncated": "bootstrapped", "critic__value_clip": 0.05},
+    "ppo": {"name": "ppo", "discount": 0.95, "gae_lambda": 0.8, "truncated": "bootstrapped", "critic__value_clip": 0.05},
     "gigpo": {"name": "gigpo", "step_weight": 0.7},
     "gspo": GSPO,
-    "gspo with ppo": {**GSPO, "name": "ppo", "discount": 0.95, "gae_decay": 0.8, "truncated": "scored"},
+    "gspo with ppo": {**GSPO, "name": "ppo", "discount": 0.95, "gae_lambda": 0.8, "truncated": "scored"},
     "gspo with reinforce++": {**GSPO, "name": "reinforce++", "discount": 0.9},
     "gspo with gigpo": {**GSPO, "name": "gigpo"},
     "gspo, truncated importance": {**GSPO, "importance_correction": "truncated", "importance_cap": 1.1},
     "entropy, mean over tokens": {"entropy_coefficient": 0.5},
-    "entropy, mean over trajectories": {"entropy_coefficient": 0.5, "normalise_by": "trajectory"},
-    "entropy, constant length": {"entropy_coefficient": 30.0, "normalise_by": "constant"},
-    "dr. grpo with a kl term": {"scale_advantages": "none", "normalise_by": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
+    "entropy, mean over trajectories": {"entropy_coefficient": 0.5, "loss_aggregation": "trajectory"},
+    "entropy, constant length": {"entropy_coefficient": 30.0, "loss_aggregation": "constant"},
+    "dr. grpo with a kl term": {"scale_advantages": "none", "loss_aggregation": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
     "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
-    "cut episodes masked": {"truncated": "masked", "normalise_by": "trajectory"},
+    "cut episodes masked": {"truncated": "masked", "loss_aggregation": "trajectory"},
 }
 
 
@@ -47,22 +46,20 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
-class Recorder(TrainerCallback):
+class Recorder:
     """Notes weights and gradients of every update."""
 
     def __init__(self, trainer: Any) -> None:
-        self.models = {"policy": trainer.model} | ({"critic": trainer.critic.model} if trainer.critic else {})
+        critic = getattr(trainer, "critic", None)
+        self.models = {"policy": trainer.model} | ({"critic": critic.model} if critic else {})
         self.updates: list[dict[str, tuple[Weights, Weights]]] = []
-        if trainer.critic:
-            trainer.critic.optimiser.register_step_pre_hook(lambda *_: self.note("critic"))
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.updates.append({})
-
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self.note("policy")
+        trainer.optimizer.optimizer.register_step_pre_hook(lambda *_: self.note("policy"))
+        if critic:
+            critic.optimiser.register_step_pre_hook(lambda *_: self.note("critic"))
 
     def note(self, which: str) -> None:
+        if not self.updates or which in self.updates[-1]:
+            self.updates.append({})
         parameters = dict(self.models[which].named_parameters())
         weights = {name: p.detach().double().clone() for name, p in parameters.items()}
         self.updates[-1][which] = weights, {name: p.grad.double().clone() for name, p in parameters.items() if p.grad is not None}
@@ -77,9 +74,7 @@ def test_every_update_has_the_gradient_of_the_formulas(case: str, policy: str, t
         if model is not None:
             model.double()
     recorder = Recorder(trainer)
-    trainer.add_callback(recorder)
-    trainer.add_callback(UntilStep(4))
-    trainer.train()
+    train(trainer, RecordedBatches(policy), 1)
     assert len(recorder.updates) == 4
     models = {"policy": AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()}
     if trainer.critic:
@@ -112,13 +107,13 @@ def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
     return critic(ids, torch.ones_like(ids))[0, len(t.prompt) - 1 :]
 
 
-def advantages_of(batch: list[Trajectory], a: Algorithm, kl: list[torch.Tensor], values: list[torch.Tensor]) -> list[list[float]]:
+def advantages_of(batch: list[Trajectory], a: Any, kl: list[torch.Tensor], values: list[torch.Tensor]) -> list[list[float]]:
     """Of each policy token, before and without any normalisation over the batch."""
     groups = [[o for o in batch if o.group == t.group] for t in batch]
     found: list[list[float]] = []
     for i, t in enumerate(batch):
         others = [o.reward for o in groups[i]]
-        relative = (t.reward - fmean(others)) / (stdev(others) + 1e-4 if a.scaling == "group" else 1)
+        relative = (t.reward - fmean(others)) / (stdev(others) + 1e-4 if a.scale_advantages == "group" else 1)
         lengths = [len(turn.tokens) for turn in t.turns]
         rewards = [turn.reward if place + 1 == n else 0.0 for turn, n in zip(t.turns, lengths, strict=True) for place in range(n)]
         rewards = [r - a.kl_coefficient * float(k) for r, k in zip(rewards, kl[i], strict=True)] if a.kl_in == "reward" else rewards
@@ -126,19 +121,19 @@ def advantages_of(batch: list[Trajectory], a: Algorithm, kl: list[torch.Tensor],
         if a.name == "rloo":
             token = [t.reward - (sum(others) - t.reward) / (len(others) - 1)] * sum(lengths)
         elif a.name == "reinforce++":
-            token = [sum(a.gamma ** (u - v) * rewards[u] for u in range(v, len(rewards))) for v in range(len(rewards))]
+            token = [sum(a.discount ** (u - v) * rewards[u] for u in range(v, len(rewards))) for v in range(len(rewards))]
         elif a.name == "ppo":
             at = [place for place, bit in enumerate(t.policy_mask) if bit]
             cut = a.truncated == "bootstrapped" and t.outcome is Outcome.TRUNCATED
             v = [float(values[i][place]) for place in at] + [float(values[i][-1]) if cut else 0.0]
-            deltas = [rewards[k] + a.gamma * v[k + 1] - v[k] for k in range(len(at))]
-            token = [sum((a.gamma * a.gae_decay) ** (u - k) * deltas[u] for u in range(k, len(at))) for k in range(len(at))]
+            deltas = [rewards[k] + a.discount * v[k + 1] - v[k] for k in range(len(at))]
+            token = [sum((a.discount * a.gae_lambda) ** (u - k) * deltas[u] for u in range(k, len(at))) for k in range(len(at))]
         elif a.name == "gigpo":
             seen: dict[str, list[float]] = {}
             for o in groups[i]:
                 for k in range(len(o.turns)):
-                    seen.setdefault(state(o, k), []).append(to_go(o, k, a.gamma))
-            step = [to_go(t, k, a.gamma) - fmean(seen[state(t, k)]) for k in range(len(t.turns))]
+                    seen.setdefault(state(o, k), []).append(to_go(o, k, a.discount))
+            step = [to_go(t, k, a.discount) - fmean(seen[state(t, k)]) for k in range(len(t.turns))]
             step = [s / (stdev(seen[state(t, k)]) + 1e-4) if len(seen[state(t, k)]) > 1 else 0.0 for k, s in enumerate(step)]
             token = [relative + a.step_weight * step[k] for k, n in enumerate(lengths) for _ in range(n)]
         found.append(token)
@@ -153,7 +148,7 @@ def to_go(t: Trajectory, turn: int, gamma: float) -> float:
     return sum(gamma**k * later.reward for k, later in enumerate(t.turns[turn:]))
 
 
-def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, weight: torch.Tensor, a: Algorithm) -> torch.Tensor:
+def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, weight: torch.Tensor, a: Any) -> torch.Tensor:
     ratio = (new - old).exp()
     if a.ratio == "sequence":  # the sequence's, through which each token has a gradient of its own
         ratio = (new - old).mean().exp().detach() * (new - new.detach()).exp()
@@ -164,7 +159,7 @@ def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, 
     return -gain * weight
 
 
-def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, Any], recorder: Recorder) -> Iterator[dict[str, Weights]]:
+def reference_updates(batch: list[Trajectory], a: Any, models: dict[str, Any], recorder: Recorder) -> Iterator[dict[str, Weights]]:
     """The gradients of each update, at the weights at which it was made."""
     first = {which: weights for which, (weights, _) in recorder.updates[0].items()}
     start = {which: load(model, first[which]) for which, model in models.items()}
@@ -174,7 +169,7 @@ def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, A
         values = [values_of(start["critic"], t) if "critic" in start else torch.zeros(len(t.completion) + 1) for t in batch]
     raw = advantages_of(batch, a, [s - b for s, b in zip(sampled, before, strict=True)], values)
     flat = [x for row in raw for x in row]
-    token = [[(x - fmean(flat)) / stdev(flat) for x in row] for row in raw] if a.scaling == "batch" else raw
+    token = [[(x - fmean(flat)) / stdev(flat) for x in row] for row in raw] if a.scale_advantages == "batch" else raw
     old = before if a.importance_correction == "truncated" else sampled
     weights = [
         (b - s).exp().clamp(max=a.importance_cap) if a.importance_correction == "truncated" else 1
@@ -185,7 +180,7 @@ def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, A
         chosen = [i for i in chosen if a.truncated != "masked" or batch[i].outcome is not Outcome.TRUNCATED]
         model = load(models["policy"], update["policy"][0])
         loss = torch.zeros((), dtype=torch.float64)
-        count = {"tokens": sum(len(raw[i]) for i in chosen), "trajectory": len(chosen), "constant": len(chosen) * 1024}[a.normalise_by]
+        count = {"tokens": sum(len(raw[i]) for i in chosen), "trajectory": len(chosen), "constant": len(chosen) * 1024}[a.loss_aggregation]
         for i in chosen:
             new = log_probabilities(model, batch[i])
             losses = token_losses(new, old[i], torch.tensor(token[i]).double(), weights[i], a)
@@ -194,7 +189,7 @@ def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, A
                 losses = losses + a.entropy_coefficient * (every.exp() * every).sum(-1)
             if a.kl_in == "loss":
                 losses = losses + a.kl_coefficient * (new - old[i]).exp() * ((before[i] - new).exp() - (before[i] - new) - 1)
-            loss = loss + losses.sum() / (len(raw[i]) if a.normalise_by == "trajectory" else 1) / count
+            loss = loss + losses.sum() / (len(raw[i]) if a.loss_aggregation == "trajectory" else 1) / count
         gradients = {"policy": gradients_of(model, loss)}
         if "critic" in models:
             gradients["critic"] = critic_gradients(
@@ -203,7 +198,7 @@ def reference_updates(batch: list[Trajectory], a: Algorithm, models: dict[str, A
         yield gradients
 
 
-def critic_gradients(critic: Any, lessons: list[tuple[Trajectory, list[float], torch.Tensor]], a: Algorithm) -> Weights:
+def critic_gradients(critic: Any, lessons: list[tuple[Trajectory, list[float], torch.Tensor]], a: Any) -> Weights:
     losses = []
     for t, advantages, old in lessons:
         new = values_of(critic, t)

@@ -34,7 +34,7 @@ from tests.support.small_runs import (
 from tests.support.tiny_policy import build_tiny_policy
 
 LONGER: dict[str, Any] = {"algorithm__steps": 24, "curriculum__every": 8}
-VICTIMS = {"flow": (), "trainer": ("tasks.training.worker",), "environment server": ("environments", "serve")}
+VICTIMS = {"flow": (), "trainer": ("tasks.training.trainer_main",), "environment server": ("environments", "serve")}
 
 
 def main() -> None:

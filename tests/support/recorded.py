@@ -7,20 +7,22 @@ from random import Random
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.training.imitation import CloningTrainer, PreferenceTrainer
-from tasks.training.trainer import AgentTrainer
+from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
 
 
 def small_experiment(**algorithm: Any) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
-    fields = {"steps": 4, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, "normalise_by": "tokens", **algorithm}
+    fields = {"steps": 4, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
+    if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
+        fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
     return load_recipe("quickstart", {**overrides, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
 
@@ -57,22 +59,43 @@ def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise
     return trajectory
 
 
-def trainer_of(experiment: Experiment, policy: str, folder: Path, share: slice = slice(None)) -> Any:
-    """The method's trainer, given recorded trajectories, new ones in each step; `share` are the groups of this process."""
-
-    def collect(step: int) -> list[Trajectory]:
-        return [t for t in recorded_trajectories(policy, 0, step=step) if t.group in range(GROUPS)[share]]
-
-    kind = {"sft": CloningTrainer, "dpo": PreferenceTrainer}.get(experiment.algorithm.name, AgentTrainer)
-    return kind(experiment, policy, AutoTokenizer.from_pretrained(policy), collect, folder, "test")
+def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path | None = None) -> Any:
+    """The method's trainer, prepared."""
+    trainer = experiment.algorithm.trainer()(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test")
+    trainer.prepare(resume)
+    return trainer
 
 
-class UntilStep(TrainerCallback):
-    """Ends the training, with a checkpoint, after so many optimiser updates."""
+class RecordedBatches:
+    """A `BatchSource` of recorded trajectories: by default new ones in each step."""
 
-    def __init__(self, updates: int) -> None:
-        self.updates = updates
+    def __init__(self, policy: str, share: slice = slice(None), batch: list[Trajectory] | None = None) -> None:
+        """`share` are the groups of this process; `batch` is what every step learns from."""
+        self.policy, self.share, self.batch = policy, share, batch
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step >= self.updates:
-            control.should_training_stop = control.should_save = True
+    def plan(self, step: int) -> Plan:
+        return Plan(step, 4, [])
+
+    def collect(self, plan: Plan) -> Collected:
+        if self.batch is not None:
+            return Collected(self.batch)
+        return Collected([t for t in recorded_trajectories(self.policy, 0, step=plan.step) if t.group in range(GROUPS)[self.share]])
+
+    def load_engine(self, step: int) -> dict[str, float]:
+        return {}
+
+
+def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[dict[str, float]]:
+    """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
+    loop = TrainLoop(trainer.experiment, trainer, source)
+    metrics = [loop.train_step(each) for each in range(step, until)]
+    trainer.save(until, {})
+    return metrics
+
+
+def digest_run(fields: dict[str, Any], policy: str, folder: Path) -> Any:
+    """The policy after four steps."""
+    experiment = small_experiment(**fields)
+    trainer = trainer_of(experiment, policy, folder)
+    train(trainer, RecordedBatches(policy), 4)
+    return trainer.model

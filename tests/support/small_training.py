@@ -9,8 +9,8 @@ from typing import Any
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from environments.registry import load_world
-from tasks.training.job import StepDone, TrainerJob
-from tasks.training.process import TrainerProcess
+from tasks.training.messages import StepDone, TrainerJob
+from tasks.training.trainer_client import TrainerProcess
 from tests.support.playing import starting
 
 STEPS = 4

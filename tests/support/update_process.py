@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from tests.support.recorded import UntilStep, small_experiment, trainer_of
+from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # Every collective in use.
-    "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "least_spread": 0.01},
+    "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "min_reward_range": 0.01},
     # Trajectories without advantage are left out: the processes have other numbers of rows.
-    "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none", "normalise_by": "trajectory"},
+    "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none", "loss_aggregation": "trajectory"},
     # Of one mini-batch, since how its trajectories are shared out must not matter.
     "sft": {"micro_batches": 3},
-    "dpo": {"micro_batches": 3, "offline": {"cloning_weight": 0.5}},
+    "dpo": {"micro_batches": 3, "cloning_weight": 0.5},
 }
 
 
@@ -30,16 +30,13 @@ def update(algorithm: str, policy: str, out: Path) -> None:
     processes = PartialState(cpu=True)
     experiment = small_experiment(name=algorithm, steps=4, max_gradient_norm=0.5, **SETTINGS[algorithm])
     share = slice(processes.process_index, None, processes.num_processes)
-    trainer = trainer_of(experiment, policy, out.with_suffix(""), share)
-    trainer.add_callback(UntilStep(4))
-    trainer.train()
+    trainer = trainer_of(experiment, policy, out.with_suffix(""))
+    made = train(trainer, RecordedBatches(policy, share), 4 // experiment.algorithm.updates_per_step)
     if processes.is_main_process:
         weights = {f"policy.{name}": p.detach() for name, p in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
         if getattr(trainer, "critic", None) is not None:
             weights |= {f"critic.{name}": p.detach() for name, p in trainer.critic.model.named_parameters()}
-        logged = [row for row in trainer.state.log_history if "loss" in row]
-        metrics = getattr(trainer, "batch_metrics", {})
-        torch.save({"weights": weights, "norms": [row["grad_norm"] for row in logged], "metrics": metrics}, out)
+        torch.save({"weights": weights, "norms": [row["update/gradient_norm"] for row in made], "metrics": trainer.batch_metrics}, out)
 
 
 if __name__ == "__main__":

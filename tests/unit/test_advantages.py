@@ -14,13 +14,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.training.advantages.batch_normalisation import normalised
-from tasks.training.advantages.experience import Experience, experience_of, policy_places
-from tasks.training.advantages.gae import gae_advantages
-from tasks.training.advantages.gigpo import gigpo_advantages
-from tasks.training.advantages.grpo import grpo_advantages
-from tasks.training.advantages.reinforce_plus_plus import reinforce_plus_plus_advantages
-from tasks.training.advantages.rloo import rloo_advantages
+from tasks.training.algorithms.gigpo import gigpo_advantages
+from tasks.training.algorithms.grpo import grpo_advantages
+from tasks.training.algorithms.ppo import gae_advantages
+from tasks.training.algorithms.reinforce_plus_plus import reinforce_plus_plus_advantages
+from tasks.training.algorithms.rloo import rloo_advantages
+from tasks.training.experience import Experience, experience_of, policy_places
+from tasks.training.whitening import whitened
 
 few = settings(max_examples=40)
 
@@ -29,7 +29,7 @@ ESTIMATORS: dict[str, Callable[[Experience], torch.Tensor]] = {
     "grpo, not scaled": lambda e: grpo_advantages(e, scale=False),
     "rloo": rloo_advantages,
     "reinforce++": lambda e: reinforce_plus_plus_advantages(e, discount=0.9),
-    "gae": lambda e: gae_advantages(e, discount=0.9, decay=0.7),
+    "gae": lambda e: gae_advantages(e, discount=0.9, gae_lambda=0.7),
     "gigpo": lambda e: gigpo_advantages(e, discount=0.9, step_weight=1.0, scale=True),
 }
 GROUP_RELATIVE = ["grpo", "grpo, not scaled", "rloo", "gigpo"]
@@ -123,7 +123,7 @@ def test_gae_bridges_the_environments_tokens() -> None:
     experience = experience_of([trajectory(0, (1, 2, 1.0), (2, 0, 2.0)), trajectory(0, (1, 0, 0.0))])
     values = torch.tensor([[1.0, 9.0, 9.0, 2.0, 3.0], [4.0, 9.0, 9.0, 9.0, 9.0]], dtype=torch.float64)
     # deltas with gamma 1/2: 1 + 2/2 - 1 = 1; 0 + 3/2 - 2 = -1/2; 2 + 0 - 3 = -1; sums with gamma * lambda = 1/4
-    advantages = gae_advantages(replace(experience, values=values), discount=0.5, decay=0.5)
+    advantages = gae_advantages(replace(experience, values=values), discount=0.5, gae_lambda=0.5)
     assert advantages.tolist() == [[1 + (-0.75) / 4, 0, 0, -0.75, -1.0], [-4.0, 0, 0, 0, 0]]
     # cut instead of ended, with something of the value 6 still to come
     cut = gae_advantages(replace(experience, values=values, last_values=torch.tensor([6.0, 0.0], dtype=torch.float64)), 0.5, 0.5)
@@ -152,7 +152,7 @@ def test_a_penalty_is_taken_off_every_token_and_off_the_score() -> None:
 
 def test_normalising_over_the_batch_weighs_every_policy_token_alike() -> None:
     mask = torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)
-    made = normalised(torch.tensor([[1.0, 99.0, 2.0], [6.0, 99.0, 99.0]], dtype=torch.float64), mask)
+    made = whitened(torch.tensor([[1.0, 99.0, 2.0], [6.0, 99.0, 99.0]], dtype=torch.float64), mask)
     # mean 3, sample variance (4 + 1 + 9) / 2 = 7
     assert made[mask].tolist() == pytest.approx([-2 / 7**0.5, -1 / 7**0.5, 3 / 7**0.5])
     assert made[~mask].abs().max() == 0
@@ -302,7 +302,7 @@ def test_normalising_does_not_depend_on_how_the_batch_lies_on_processes(experien
             met.wait()
             return added
 
-        return normalised(values[parts[number]], mask[parts[number]], total)
+        return whitened(values[parts[number]], mask[parts[number]], total)
 
     with ThreadPoolExecutor(2) as threads:
-        torch.testing.assert_close(torch.cat(list(threads.map(part_of, [0, 1]))), normalised(values, mask))
+        torch.testing.assert_close(torch.cat(list(threads.map(part_of, [0, 1]))), whitened(values, mask))

@@ -24,17 +24,19 @@ BATCH = [
 ]
 
 
-@pytest.mark.parametrize(("whole", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)])
+@pytest.mark.parametrize(
+    ("complete", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)]
+)
 def test_a_failed_member_costs_its_group_or_itself_and_one_without_a_turn_itself_alone(
-    whole: bool, kept: list[tuple[int, int]], left_out: int
+    complete: bool, kept: list[tuple[int, int]], left_out: int
 ) -> None:
-    groups = learnable_groups(BATCH, whole)
+    groups = learnable_groups(BATCH, complete)
     assert [(t.group, t.member) for group in groups.kept for t in group] == kept
     assert (groups.left_out, groups.without_turns) == (left_out, 2)
 
 
 def test_both_are_counted_in_the_metrics() -> None:
-    metrics = rollout_metrics(BATCH, 4, 1.0, 0, whole_groups=True)
+    metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=True)
     assert metrics["rollout/episodes_without_turns"] == 2
     assert metrics["rollout/groups_left_out"] == 2
     assert metrics["rollout/failed"] == 3

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, load_recipe
-from tasks.rollout.episode import RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import write_trajectories
-from tasks.training.batches import ImitationBatches, refill_cost, refilled
-from tasks.training.recorded import NothingToImitate, batch_of_step, preferences, read_recorded, successes
-from tasks.training.task_order import refill_plans
+from tasks.training.algorithms.policy_gradient import PolicyGradient
+from tasks.training.dynamic_sampling import discarded_cost, resampled
+from tasks.training.messages import TrainerJob
+from tasks.training.offline_batches import OfflineBatches
+from tasks.training.offline_selection import NothingToImitateError, batch_of_step, preferences, read_recorded, successes
+from tasks.training.task_order import resampling_plans
 
 
 def played(task: int, group: int, member: int, reward: float, outcome: Outcome | None = None) -> Trajectory:
@@ -30,35 +34,37 @@ def recipe(**overrides: Any) -> Experiment:
     return load_recipe("quickstart", {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "algorithm.micro_batches": 1, **fields})
 
 
-CONDITIONS = RolloutSettings(4, 1.0)
+def resample(batch: list[Trajectory], experiment: Experiment, tasks: list[int], play: Any) -> tuple[list[Trajectory], list[Trajectory]]:
+    assert isinstance(experiment.algorithm, PolicyGradient)
+    return resampled(batch, experiment, experiment.algorithm, tasks, 0, play)
 
 
-def test_groups_without_spread_are_replaced_until_the_bound() -> None:
-    rewards = iter([1, 1, 0, 0, 0, 1])  # of the refills: all good, all bad, spread
+def test_zero_variance_groups_are_replaced_until_the_bound() -> None:
+    rewards = iter([1, 1, 0, 0, 0, 1])  # of each round: all good, all bad, both
 
-    def play(plans: Any, conditions: RolloutSettings) -> list[Trajectory]:
+    def play(plans: Any) -> list[Trajectory]:
         return [played(p.task, p.group, p.member, next(rewards)) for p in plans]
 
     batch = [played(5, 0, 0, 1), played(5, 0, 1, 0), played(6, 1, 0, 0), played(6, 1, 1, 0)]
-    kept, discarded = refilled(batch, recipe(algorithm__refills=3), [7, 8, 9], 0, CONDITIONS, play)
+    kept, discarded = resample(batch, recipe(algorithm__max_resample_rounds=3), [7, 8, 9], play)
     assert [(t.group, t.reward) for t in kept] == [(0, 1), (0, 0), (7, 0), (7, 1)]
     assert [t.group for t in discarded] == [1, 1, 3, 3, 5, 5]
-    assert refill_cost(discarded) == {"rollout/discarded_episodes": 6, "rollout/discarded_tokens": 12}
+    assert discarded_cost(discarded) == {"rollout/discarded_episodes": 6, "rollout/discarded_tokens": 12}
 
 
-def test_without_refills_the_batch_stays_and_a_broken_group_is_not_replaced() -> None:
-    dull, broken = [played(6, 1, i, 0) for i in range(2)], [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)]
+def test_without_resampling_the_batch_stays_and_a_broken_group_is_not_replaced() -> None:
+    useless, broken = [played(6, 1, i, 0) for i in range(2)], [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)]
 
-    def play(plans: Any, conditions: RolloutSettings) -> list[Trajectory]:
+    def play(plans: Any) -> list[Trajectory]:
         raise AssertionError("nothing to play")
 
-    assert refilled(dull, recipe(), [7], 0, CONDITIONS, play) == (dull, [])
-    assert refilled(broken, recipe(algorithm__refills=2), [7], 0, CONDITIONS, play) == (broken, [])
+    assert resample(useless, recipe(), [7], play) == (useless, [])
+    assert resample(broken, recipe(algorithm__max_resample_rounds=2), [7], play) == (broken, [])
 
 
-def test_a_refill_depends_on_the_group_not_on_who_plays_it() -> None:
-    together = refill_plans(range(50), [0, 1], 3, 1, 2, 2, 0)
-    assert together == refill_plans(range(50), [0], 3, 1, 2, 2, 0) + refill_plans(range(50), [1], 3, 1, 2, 2, 0)
+def test_resampling_depends_on_the_group_not_on_who_plays_it() -> None:
+    together = resampling_plans(range(50), [0, 1], 3, 1, 2, 2, 0)
+    assert together == resampling_plans(range(50), [0], 3, 1, 2, 2, 0) + resampling_plans(range(50), [1], 3, 1, 2, 2, 0)
     assert len({p.seed for p in together}) == 4
 
 
@@ -73,13 +79,13 @@ def test_a_pair_is_a_success_and_a_failure_of_one_task() -> None:
     ]
     pairs = preferences(batch, 0)
     assert [(good.member, bad.member) for good, bad in pairs] == [(0, 1), (2, 1)]
-    with pytest.raises(NothingToImitate, match="explore_groups"):
+    with pytest.raises(NothingToImitateError, match="explore_groups"):
         preferences(batch[3:], 0)
 
 
 def test_only_full_successes_are_cloned() -> None:
     assert successes([played(1, 0, 0, 1), played(1, 0, 1, 0.5)])[0].reward == 1
-    with pytest.raises(NothingToImitate, match="none of 1 trajectories succeeded"):
+    with pytest.raises(NothingToImitateError, match="none of 1 trajectories succeeded"):
         successes([played(1, 0, 0, 0)])
 
 
@@ -90,24 +96,56 @@ def test_every_item_comes_once_in_each_pass() -> None:
     assert batch_of_step(items, 5, 3, seed=1) == seen[15:18]
 
 
+class Worker:
+    """Plays successes, as one of some processes."""
+
+    def __init__(self, process: int = 0, processes: int = 1) -> None:
+        self.processes = SimpleNamespace(process_index=process, num_processes=processes, is_main_process=process == 0)
+        self.loaded: list[int] = []
+        self.asked: list[tuple[str, int]] = []
+
+    def load_weights(self, step: int, trainer: Any) -> None:
+        self.loaded.append(step)
+
+    def collect_shared(self, name: str, requests: Any, settings: Any) -> list[Trajectory]:
+        self.asked.append((name, len(requests)))
+        return [played(r.task, r.group, r.member, 1) for r in requests]
+
+
 def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
-    asked = []
+    experiment = recipe(algorithm__name="agentevol", algorithm__explore_groups=3, algorithm__explore_every=2)
+    job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4, 5, 6], folder=tmp_path)
 
-    def play(step: int, plans: Any, conditions: RolloutSettings, path: Path) -> list[Trajectory]:
-        asked.append((step, path.name))
-        found = [played(p.task, p.group, p.member, 1) for p in plans]
-        write_trajectories(path, found)
-        return found
+    def batches_of(worker: Worker) -> OfflineBatches:
+        return OfflineBatches(job, worker, None)  # type: ignore[arg-type]
 
-    experiment = recipe(algorithm__name="agentevol", algorithm__offline__explore_groups=3, algorithm__offline__explore_every=2)
-    batches = ImitationBatches(experiment, [4, 5, 6], tmp_path, play)
-    first = [batches.batch(step) for step in range(5)]
-    assert asked == [(0, "exploration-0000.parquet"), (2, "exploration-0001.parquet"), (4, "exploration-0002.parquet")]
-    assert [len(batch) for batch in first] == [4] * 5
-    again = ImitationBatches(experiment, [4, 5, 6], tmp_path, play)  # as after a kill: nothing is played again
-    assert [again.batch(step) for step in range(5)] == first
-    assert len(asked) == 3
-    assert again.share(first[0], 0, 2) + again.share(first[0], 1, 2) == [first[0][i] for i in (0, 2, 1, 3)]
+    worker = Worker()
+    batches = batches_of(worker)
+    first = [batches.collect(batches.plan(step)) for step in range(5)]
+    assert worker.asked == [("exploration 0", 6), ("exploration 1", 6), ("exploration 2", 6)]
+    assert worker.loaded == [0, 2, 4]  # explored with the weights of then
+    assert [len(c.learned) for c in first] == [4] * 5
+    assert [len(c.played) for c in first] == [6, 0, 6, 0, 6]
+    # As after a kill, by two processes: nothing is played again.
+    again = [batches_of(Worker(process, 2)) for process in range(2)]
+    for step in range(5):
+        shares = [b.collect(b.plan(step)).mine for b in again]
+        assert shares == [first[step].learned[0::2], first[step].learned[1::2]]
+    assert [
+        recipe(algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on).algorithm.restarts(step)  # type: ignore[attr-defined]
+        for on in (False, True)
+        for step in range(5)
+    ] == [False] * 5 + [False, False, True, False, True]
+
+
+def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "recorded.parquet", [played(task, task, member, member % 2) for task in range(4) for member in range(2)])
+    experiment = recipe(algorithm__name="dpo", algorithm__trajectories=str(tmp_path / "recorded.parquet"), rollout__tasks_per_step=4)
+    job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path)
+    sources = [OfflineBatches(job, Worker(process, 2), None) for process in range(2)]  # type: ignore[arg-type]
+    shares = [source.collect(source.plan(0)).mine for source in sources]
+    assert [[t.succeeded for t in share] for share in shares] == [[True, False] * 2] * 2
+    assert all(good.task == bad.task for share in shares for good, bad in zip(share[::2], share[1::2], strict=True))
 
 
 def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_path: Path) -> None:
@@ -115,24 +153,56 @@ def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_pat
         write_trajectories(tmp_path / f"step-{i}.parquet", [played(i, 0, 0, 1)])
     assert [t.task for t in read_recorded(tmp_path)] == [1, 2]
     assert [t.task for t in read_recorded(tmp_path / "step-2.parquet")] == [2]
-    with pytest.raises(NothingToImitate, match=r"offline\.trajectories"):
+    with pytest.raises(NothingToImitateError, match=r"algorithm\.trajectories"):
         read_recorded(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"algorithm.name": "rloo", "algorithm.scale_advantages": "group"}, "scale_advantages: group is for grpo and gigpo, not rloo"),
+        (
+            {"algorithm.name": "rloo", "algorithm.scale_advantages": "group"},
+            "scale_advantages: Input should be 'batch' or 'none' (it is 'group')",
+        ),
         ({"algorithm.truncated": "bootstrapped"}, "needs the critic of ppo"),
-        ({"algorithm.ratio": "sequence", "algorithm.normalise_by": "tokens"}, "set normalise_by: trajectory"),
+        ({"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"}, "set loss_aggregation: trajectory"),
         ({"algorithm.dual_clip": 1.1}, "dual_clip (1.1) below 1 + clip_high (1.2) would also clip where the advantage is positive"),
         ({"algorithm.kl_in": "reward"}, "kl_coefficient is 0"),
-        ({"algorithm.name": "agentevol", "algorithm.offline.trajectories": "x"}, "agentevol explores by itself"),
-        ({"algorithm.name": "pppo"}, "algorithm.name: Input should be 'grpo', 'rloo'"),
-        ({"algorithm.critic.learning_rat": 1}, "did you mean 'learning_rate'?"),
+        (
+            {"algorithm.name": "agentevol", "algorithm.trajectories": "x"},
+            "does nothing in agentevol, only in sft, dpo; leave it out (it is 'x')",
+        ),
+        ({"algorithm.gae_lambda": 0.9}, "algorithm.gae_lambda: does nothing in grpo, only in ppo; leave it out (it is 0.9)"),
+        ({"algorithm.name": "sft", "algorithm.clip_high": 0.3}, "algorithm.clip_high: does nothing in sft, only in grpo, rloo"),
+        ({"algorithm.name": "pppo"}, "algorithm.name: there is no algorithm 'pppo'; did you mean 'ppo'?"),
+        ({"algorithm.name": "json:loads"}, "algorithm.name: there is no algorithm 'json:loads'"),
+        ({"algorithm.name": "nowhere.at:All"}, "algorithm.name: the algorithm 'nowhere.at:All' cannot be imported"),
+        ({"algorithm.name": "ppo", "algorithm.critic.learning_rat": 1}, "did you mean 'learning_rate'?"),
+        ({"algorithm.gae_decay": 1}, "algorithm.gae_decay: is called algorithm.gae_lambda now"),
+        (
+            {"algorithm.offline.trajectories": "x"},
+            "algorithm.offline: is no part any more; its fields are called algorithm.trajectories now",
+        ),
+        ({"algorithm.name": "sft", "rollout.max_off_policy_steps": 1}, "plays batches ahead, which sft cannot use"),
+        ({"algorithm.max_resample_rounds": 1, "rollout.max_off_policy_steps": 1}, "set one of the two to 0"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_with_the_fix(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as problem:
         load_recipe("quickstart", overrides)
     assert said in str(problem.value)
+
+
+def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
+    ours = load_recipe("quickstart", {"algorithm.name": "sft"}).algorithm.model_dump()
+    assert (ours["name"], ours["steps"], ours["warmup_steps"]) == ("sft", 40, 2)
+    assert "loss_aggregation" not in ours
+    assert load_recipe("quickstart", {"algorithm.name": "ppo"}).algorithm.model_dump()["loss_aggregation"] == "trajectory"
+
+
+def test_every_method_has_only_fields_that_it_describes_and_survives_the_way_to_the_trainer() -> None:
+    for name, kind in ALGORITHMS.all().items():
+        assert all(field.description for field in kind.model_fields.values()), name
+        experiment = load_recipe("quickstart", {"algorithm.name": name})
+        assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+        assert type(experiment.algorithm) is kind

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flows.progress import EpisodeBar, RunBar
-from tasks.training.job import Progress, StepDone
+from tasks.training.messages import Progress, StepDone
 
 
 def test_the_forecast_knows_steps_alone_and_not_what_went_before_them(

@@ -18,6 +18,7 @@ from environments.webarena import browser
 
 ROOT = Path(__file__).parents[2]
 JAVA, BROWSER = "default-jre-headless", "chromium-headless-shell"
+DRIVER_LIBRARY = "libatomic1"
 
 
 def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
@@ -49,7 +50,7 @@ def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs
     assert status == 0
     assert said == (
         "The tests of SciWorld and WebArena will be skipped; to run them too: "
-        f"sudo apt-get install -y --no-install-recommends {JAVA} {BROWSER}\n"
+        f"sudo apt-get install -y --no-install-recommends {JAVA} {BROWSER} {DRIVER_LIBRARY}\n"
     )
     _, said = see_to_worlds(machine(tmp_path / "bin", "apt-get", "chromium"))
     assert said.startswith("The tests of SciWorld will be skipped;")
@@ -58,7 +59,7 @@ def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs
 
 def test_root_installs_them_and_a_second_call_is_silent(tmp_path: Path) -> None:
     path = machine(tmp_path / "bin", "apt-get", uid=0)
-    assert see_to_worlds(path) == (0, f"Installing {JAVA} {BROWSER} for the tests of SciWorld and WebArena\n")
+    assert see_to_worlds(path) == (0, f"Installing {JAVA} {BROWSER} {DRIVER_LIBRARY} for the tests of SciWorld and WebArena\n")
     assert see_to_worlds(path) == (0, "")
     assert see_to_worlds(path, WEBARENA_CHROMIUM="another")[1].startswith(f"Installing {BROWSER} ")
 
@@ -98,13 +99,13 @@ def test_in_ci_a_skip_for_want_of_a_package_fails(tmp_path: Path) -> None:
 
 
 def test_messages_readme_images_and_ci_name_the_same_packages() -> None:
-    assert browser.INSTALL.endswith(f"--no-install-recommends {BROWSER}")
+    assert browser.INSTALL.endswith(f"--no-install-recommends {BROWSER} {DRIVER_LIBRARY}")
     assert simulator.INSTALL.endswith(f" {JAVA}")
     assert browser.EXECUTABLES[0] == BROWSER
     for name in ("README.md", "Dockerfile", "locks/worlds.sh"):
         text = (ROOT / name).read_text()
         assert JAVA in text, name
-        assert BROWSER in text, name
+        assert f"{BROWSER} {DRIVER_LIBRARY}" in text, name
         installed = re.findall(r"apt-get install[^`&|\n]*", text)
         assert not [command for command in installed if re.search(r"chromium(?!-headless-shell)", command)], name
     assert "locks/worlds.sh" in (ROOT / "Makefile").read_text()

@@ -10,48 +10,69 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
 
 from configs.experiment import Experiment
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.arguments import cloning_arguments, preference_arguments
-from tasks.training.collecting import Collect, CollectingTrainer
+from tasks.training.algorithms.dpo import DPO
+from tasks.training.algorithms.imitation import Imitation
+from tasks.training.base_trainer import BaseTrainer
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories
+from tasks.training.trl_config import cloning_config, preference_config
 
 
-class CloningTrainer(CollectingTrainer, SFTTrainer):
+class CloningTrainer(BaseTrainer, SFTTrainer):
     """Maximum likelihood of the policy's tokens: -1/N sum of log pi(token), N of them in the mini-batch on all processes.
 
     For sft the trajectories are recorded ones; for agentevol what the policy itself did well (arXiv 2406.04151, section 4).
     """
 
-    def __init__(
-        self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
-    ) -> None:
-        """Loads the policy. `collect` returns this process's trajectories to clone; the rest is as for AgentTrainer."""
-        self.begin(experiment, collect, folder, fingerprint)
+    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
+        """Loads the policy; see `PolicyGradientTrainer`."""
+        self.begin(experiment, policy, folder, fingerprint)
         SFTTrainer.__init__(
             self,
             model=policy,
-            args=cloning_arguments(experiment, folder),
-            train_dataset=_rows(experiment, {"input_ids": [0, 0], "labels": [0, 0]}),
+            args=cloning_config(experiment, folder),
+            train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),  # it asks for one
             processing_class=tokenizer,
         )
 
-    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
+    def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Trajectories in the order in which they come, dealt out to the mini-batches."""
-        algorithm, made = self.experiment.algorithm, list[Tensors]()
+        algorithm, mini_batches = self.experiment.algorithm, list[list[Tensors]]()
+        if isinstance(algorithm, Imitation) and algorithm.restarts(step):
+            self.restart()
         for first in range(algorithm.mini_batches):
             share = trajectories[first :: algorithm.mini_batches]
-            tokens = self.total_count(sum(sum(t.policy_mask) for t in share))
+            tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
+            made = list[Tensors]()
             for part in deal([len(t.prompt) + len(t.completion) for t in share], algorithm.micro_batches):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 mask = tensors.pop("completion_mask")
                 made.append(
                     {**tensors, "labels": tensors["input_ids"].masked_fill(mask == 0, -100), "tokens": torch.tensor(max(1.0, tokens))}
                 )
-        return made
+            mini_batches.append(made)
+        return mini_batches
+
+    def restart(self) -> None:
+        """Goes back to the policy that training starts from, with a fresh optimiser and schedule.
+
+        Raises:
+            NotImplementedError: DeepSpeed holds the weights, and a second copy of them that would not follow.
+        """
+        if self.is_deepspeed_enabled:
+            raise NotImplementedError("algorithm.restart_from_base does not work with DeepSpeed; use FSDP 2, or set it to false")
+        start = AutoModelForCausalLM.from_pretrained(self.policy, dtype=torch.float32).state_dict()
+        set_model_state_dict(self.accelerator.unwrap_model(self.model), start, options=StateDictOptions(full_state_dict=True))
+        self.optimizer.optimizer.state.clear()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"]
+        self.lr_scheduler = None
+        self.create_scheduler(self.experiment.algorithm.steps * self.experiment.algorithm.updates_per_step)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         """TRL's loss over the tokens of our mini-batch, not of the data set's rows."""
@@ -61,7 +82,7 @@ class CloningTrainer(CollectingTrainer, SFTTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
 
 
-class PreferenceTrainer(CollectingTrainer, DPOTrainer):
+class PreferenceTrainer(BaseTrainer, DPOTrainer):
     """DPO (arXiv 2305.18290, equation 7) between two trajectories of the same task:
 
     -1/N sum of log sigmoid(beta * (log-ratio of the success - log-ratio of the failure)), where a log-ratio is the sum over the policy's
@@ -69,16 +90,16 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
     of CloningTrainer on the successes is added.
     """
 
-    def __init__(
-        self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
-    ) -> None:
-        """Loads the policy and its reference. `collect` returns this process's pairs, success and failure in turn."""
-        self.begin(experiment, collect, folder, fingerprint)
+    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
+        """Loads the policy and its reference; see `PolicyGradientTrainer`."""
+        assert isinstance(experiment.algorithm, DPO)
+        self.algorithm = experiment.algorithm
+        self.begin(experiment, policy, folder, fingerprint)
         DPOTrainer.__init__(
             self,
             model=policy,
-            args=preference_arguments(experiment, folder),
-            train_dataset=_rows(experiment, {"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}),
+            args=preference_config(experiment, self.algorithm, folder),
+            train_dataset=Dataset.from_list([{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]),  # it asks for one
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
@@ -86,14 +107,15 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
 
-    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
+    def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Pairs in the order in which they come, dealt out to the mini-batches; successes first in each micro-batch, as TRL wants."""
-        algorithm, made = self.experiment.algorithm, list[Tensors]()
+        algorithm, mini_batches = self.algorithm, list[list[Tensors]]()
         pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
-            count, tokens = self.total_count(len(share)), self.total_count(sum(sum(success.policy_mask) for success, _ in share))
+            count, tokens = self.count_everywhere(len(share)), self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share))
             longest = [max(len(t.prompt) + len(t.completion) for t in pair) for pair in share]
+            made = list[Tensors]()
             for part in deal(longest, algorithm.micro_batches):
                 tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
                 if not part:  # one masked row becomes a masked pair
@@ -101,9 +123,10 @@ class PreferenceTrainer(CollectingTrainer, DPOTrainer):
                 # TRL takes the mean over a micro-batch, and ours differ in size.
                 parts = algorithm.micro_batches * self.accelerator.num_processes
                 weight = parts * len(part) / max(1, count)
-                cloning = algorithm.offline.cloning_weight * parts * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
+                cloning = algorithm.cloning_weight * parts * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
                 made.append({**tensors, "weights": torch.tensor([weight, cloning])})
-        return made
+            mini_batches.append(made)
+        return mini_batches
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         """TRL's losses, weighed by the micro-batch's shares of the mini-batch's pairs and tokens."""
@@ -127,9 +150,3 @@ def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
         "attention_mask": torch.cat([prompt, completion], dim=1),
         "completion_mask": torch.cat([torch.zeros_like(prompt), padded["tool_mask"]], dim=1),
     }
-
-
-def _rows(experiment: Experiment, row: dict[str, list[int]]) -> Dataset:
-    """TRL's loop needs rows to iterate over; what it trains on comes from `collect`."""
-    algorithm = experiment.algorithm
-    return Dataset.from_list([row] * (algorithm.steps * algorithm.mini_batches * algorithm.micro_batches))

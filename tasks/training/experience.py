@@ -46,6 +46,47 @@ class Experience:
         earned = self.rewards.sum(dim=1)
         return earned if self.penalties is None else earned - (self.penalties * self.policy_mask).sum(dim=1)
 
+    def group_rows(self) -> list[torch.Tensor]:
+        """Indices of the trajectories, group by group: one matrix of shape (groups, members) for each size that groups have."""
+        _, inverse, sizes = torch.unique(self.groups, return_inverse=True, return_counts=True)
+        order = torch.argsort(inverse, stable=True)
+        members = torch.split(order, sizes.tolist())
+        return [torch.stack([m for m in members if len(m) == size]) for size in sorted({len(m) for m in members})]
+
+    def discounted_to_go(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """y_t = x_t + factor * y_{t'}, where t' is the policy's next token after t; 0 on the environment's tokens. Shape (B, T).
+
+        What lies between two turns is skipped: it neither adds to the sum nor discounts it.
+
+        Args:
+            x: Shape (B, T).
+            factor: In [0, 1].
+        """
+        places, inside = policy_places(self.policy_mask)
+        x = x.gather(1, places) * inside
+        y = torch.zeros_like(x)
+        following = torch.zeros(len(x), dtype=x.dtype)
+        for t in reversed(range(x.shape[1])):
+            following = x[:, t] + factor * following
+            y[:, t] = following
+        return torch.zeros(self.policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
+
+    def next_values(self) -> torch.Tensor:
+        """The value before the policy's next token, on each of its tokens; `last_values` (or 0) on the last one. Shape (B, T).
+
+        Raises:
+            ValueError: There are no values.
+        """
+        if self.values is None:
+            raise ValueError("these advantages need the values of a critic; Experience.values is None")
+        places, inside = policy_places(self.policy_mask)
+        packed = self.values.gather(1, places) * inside
+        following = torch.cat([packed[:, 1:], torch.zeros(len(packed), 1, dtype=packed.dtype)], dim=1)
+        if self.last_values is not None:
+            last = (inside.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+            following.scatter_(1, last, self.last_values.unsqueeze(1))
+        return torch.zeros_like(self.values).scatter_add_(1, places, following * inside)
+
     def turn_numbers(self) -> torch.Tensor:
         """The turn (from 0) that each token belongs to; an environment's token belongs to the turn that follows. Shape (B, T)."""
         ended = torch.zeros(self.policy_mask.shape, dtype=torch.long)
@@ -82,34 +123,6 @@ def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: 
     for i, row in enumerate(rows):
         made[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
     return made
-
-
-def rows_by_group(groups: torch.Tensor) -> list[torch.Tensor]:
-    """Indices of the trajectories, group by group: one matrix of shape (groups, members) for each size that groups have."""
-    _, inverse, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
-    order = torch.argsort(inverse, stable=True)
-    members = torch.split(order, sizes.tolist())
-    return [torch.stack([m for m in members if len(m) == size]) for size in sorted({len(m) for m in members})]
-
-
-def accumulated_backwards(x: torch.Tensor, policy_mask: torch.Tensor, factor: float) -> torch.Tensor:
-    """y_t = x_t + factor * y_{t'}, where t' is the policy's next token after t; 0 on the environment's tokens.
-
-    What lies between two turns is skipped: it neither adds to the sum nor discounts it.
-
-    Args:
-        x: Shape (B, T).
-        policy_mask: Shape (B, T).
-        factor: In [0, 1].
-    """
-    places, inside = policy_places(policy_mask)
-    x = x.gather(1, places) * inside
-    y = torch.zeros_like(x)
-    following = torch.zeros(len(x), dtype=x.dtype)
-    for t in reversed(range(x.shape[1])):
-        following = x[:, t] + factor * following
-        y[:, t] = following
-    return torch.zeros(policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
 
 
 def policy_places(policy_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

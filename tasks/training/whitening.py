@@ -1,4 +1,4 @@
-"""Advantages relative to the whole batch, whatever process its parts lie on."""
+"""Whitening: advantages of mean 0 and variance 1 over the whole batch, whatever process its parts lie on."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 EPSILON = 1e-8
 
 
-def normalised(
-    advantages: torch.Tensor, policy_mask: torch.Tensor, total: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums
+def whitened(
+    advantages: torch.Tensor, policy_mask: torch.Tensor, all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums
 ) -> torch.Tensor:
     """(A - mean(A)) / sqrt(var(A) + eps) over all policy tokens of the batch (REINFORCE++, arXiv 2501.03262, equation 7; usual in PPO).
 
     Args:
         advantages: This process's. Shape (B, T).
         policy_mask: Shape (B, T).
-        total: Adds a tensor up over all processes.
+        all_reduce_sum: Adds a tensor up over all processes.
 
     Returns:
         Shape (B, T), 0 outside the mask.
     """
     mask = policy_mask.to(advantages.dtype)
-    count, summed = total(torch.stack([mask.sum(), (advantages * mask).sum()])).tolist()
+    count, summed = all_reduce_sum(torch.stack([mask.sum(), (advantages * mask).sum()])).tolist()
     centred = (advantages - summed / max(1.0, count)) * mask
-    (squares,) = total(torch.stack([(centred**2).sum()])).tolist()
+    (squares,) = all_reduce_sum(torch.stack([(centred**2).sum()])).tolist()
     deviation: float = (squares / max(1.0, count - 1) + EPSILON) ** 0.5
     relative: torch.Tensor = centred / deviation
     return relative

@@ -1,11 +1,31 @@
-"""GiGPO's advantage: the episode among the episodes of its task, plus the turn among the turns that began in the same state."""
+"""GiGPO (arXiv 2505.10978): the episode among the episodes of its task, plus the turn among the turns that began in the same state."""
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from tasks.training.advantages.experience import Experience
-from tasks.training.advantages.grpo import EPSILON, grpo_advantages
+from pydantic import NonNegativeFloat
+
+from configs.part import Fraction
+from tasks.training.algorithms.grpo import EPSILON, GRPO, grpo_advantages
+
+if TYPE_CHECKING:
+    import torch
+
+    from tasks.training.experience import Experience
+
+
+class GiGPO(GRPO):
+    """Group-in-group policy optimisation: credit for episodes and for turns. A world may tell when two states are equal."""
+
+    discount: Fraction = 0.95
+    """Gamma, for each turn."""
+    step_weight: NonNegativeFloat = 1.0
+    """Weight of the step-level advantage beside the episode-level one."""
+
+    def advantages(self, experience: Experience) -> torch.Tensor:
+        """See `gigpo_advantages`."""
+        return gigpo_advantages(experience, self.discount, self.step_weight, self.scale_advantages == "group")
 
 
 def gigpo_advantages(experience: Experience, discount: float, step_weight: float, scale: bool) -> torch.Tensor:
@@ -31,6 +51,8 @@ def gigpo_advantages(experience: Experience, discount: float, step_weight: float
 
 def step_advantages(experience: Experience, discount: float, scale: bool) -> torch.Tensor:
     """The step-level part for each turn. Shape (B, K), 0 beyond a trajectory's last turn."""
+    import torch
+
     inside = experience.turn_ends >= 0
     returns = turn_returns(experience, discount)
     owners = experience.groups.unsqueeze(1).expand_as(experience.states)

@@ -55,17 +55,19 @@ def value_targets(
 def explained_variance(
     targets: Sequence[ValueTargets],
     trajectories: Sequence[Trajectory],
-    total: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+    all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
 ) -> float:
     """1 - var(R - V) / var(R) over the policy's tokens: 1 is a perfect critic, 0 one that knows no more than the mean.
 
-    0 where the returns do not vary. `total` adds a tensor up over all processes.
+    0 where the returns do not vary. `all_reduce_sum` adds a tensor up over all processes.
     """
     masks = [torch.tensor([*t.policy_mask, 0], dtype=torch.bool) for t in trajectories]
     empty = torch.zeros(0, dtype=torch.float64)
     returns = torch.cat([empty, *(t.returns[m].double() for t, m in zip(targets, masks, strict=True))])
     errors = torch.cat([empty, *((t.returns - t.old)[m].double() for t, m in zip(targets, masks, strict=True))])
-    count, *sums = total(torch.stack([torch.tensor(float(len(returns)), dtype=torch.float64), returns.sum(), errors.sum()])).tolist()
+    count, *sums = all_reduce_sum(
+        torch.stack([torch.tensor(float(len(returns)), dtype=torch.float64), returns.sum(), errors.sum()])
+    ).tolist()
     means = [s / max(1.0, count) for s in sums]
-    spread, left = total(torch.stack([((returns - means[0]) ** 2).sum(), ((errors - means[1]) ** 2).sum()])).tolist()
-    return 1 - left / spread if spread > 1e-12 else 0.0
+    variance, left = all_reduce_sum(torch.stack([((returns - means[0]) ** 2).sum(), ((errors - means[1]) ** 2).sum()])).tolist()
+    return 1 - left / variance if variance > 1e-12 else 0.0

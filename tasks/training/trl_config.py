@@ -1,4 +1,4 @@
-"""A recipe as the arguments of TRL's trainers."""
+"""A recipe as the configuration of TRL's trainers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import torch
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from configs.experiment import Experiment
+from tasks.training.algorithms.dpo import DPO
+from tasks.training.algorithms.policy_gradient import PolicyGradient
 
 LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 
 
-def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
+def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, folder: Path) -> GRPOConfig:
     """For the methods that reinforce."""
-    algorithm, rollout = experiment.algorithm, experiment.rollout
+    rollout = experiment.rollout
     return GRPOConfig(
-        **_common_arguments(experiment, folder),
+        **_common(experiment, folder),
         per_device_train_batch_size=rollout.group_size,
         num_generations=rollout.group_size,
         steps_per_generation=algorithm.micro_batches * algorithm.mini_batches,
@@ -26,8 +28,8 @@ def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
         epsilon=algorithm.clip_low,
         epsilon_high=algorithm.clip_high,
         delta=algorithm.dual_clip,
-        importance_sampling_level="token",  # see `AgentTrainer._get_per_token_logps_and_entropies`
-        loss_type=LOSS_TYPES[algorithm.normalise_by],
+        importance_sampling_level="token",  # see `PolicyGradientTrainer._get_per_token_logps_and_entropies`
+        loss_type=LOSS_TYPES[algorithm.loss_aggregation],
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,
         mask_truncated_completions=False,
@@ -36,10 +38,10 @@ def reinforcement_arguments(experiment: Experiment, folder: Path) -> GRPOConfig:
     )
 
 
-def cloning_arguments(experiment: Experiment, folder: Path) -> SFTConfig:
+def cloning_config(experiment: Experiment, folder: Path) -> SFTConfig:
     """For the methods that clone."""
     return SFTConfig(
-        **_common_arguments(experiment, folder),
+        **_common(experiment, folder),
         per_device_train_batch_size=1,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -47,28 +49,28 @@ def cloning_arguments(experiment: Experiment, folder: Path) -> SFTConfig:
     )
 
 
-def preference_arguments(experiment: Experiment, folder: Path) -> DPOConfig:
+def preference_config(experiment: Experiment, algorithm: DPO, folder: Path) -> DPOConfig:
     """For DPO."""
     return DPOConfig(
-        **_common_arguments(experiment, folder),
+        **_common(experiment, folder),
         per_device_train_batch_size=1,
-        beta=experiment.algorithm.offline.preference_weight,
+        beta=algorithm.beta,
         disable_dropout=True,
         max_length=None,
         remove_unused_columns=False,
     )
 
 
-def _common_arguments(experiment: Experiment, folder: Path) -> dict[str, Any]:
+def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
     algorithm = experiment.algorithm
     on_gpu = torch.cuda.is_available()
     return {
         "output_dir": str(folder / "checkpoints" / ".unfinished"),
-        "max_steps": algorithm.steps * algorithm.epochs * algorithm.mini_batches,
+        "max_steps": algorithm.steps * algorithm.updates_per_step,
         "gradient_accumulation_steps": algorithm.micro_batches,
         "learning_rate": algorithm.learning_rate,
         "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": algorithm.warmup_steps * algorithm.epochs * algorithm.mini_batches,
+        "warmup_steps": algorithm.warmup_steps * algorithm.updates_per_step,
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_gradient_norm,
         "model_init_kwargs": {"dtype": "float32"},

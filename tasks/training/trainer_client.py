@@ -18,7 +18,7 @@ from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
-from tasks.training.job import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
+from tasks.training.messages import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
 E = TypeVar("E", bound=Event)
 
@@ -182,7 +182,7 @@ def launch_command(infrastructure: InfraSettings, job_file: Path, verdict: Path)
     torchrun, because it is two seconds faster at starting a single process than accelerate, and the same for eight.
     """
     launch = [sys.executable, "-m", "tasks.training.launch", str(verdict)]
-    module = ["-m", "tasks.training.worker", str(job_file.absolute())]
+    module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     if infrastructure.accelerate_config is not None:
         return [*launch, "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
     processes = str(infrastructure.trainer_processes or default_processes(infrastructure))

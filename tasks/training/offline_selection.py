@@ -14,7 +14,7 @@ from tasks.rollout.trajectory_parquet import read_trajectories
 T = TypeVar("T")
 
 
-class NothingToImitate(RuntimeError):
+class NothingToImitateError(RuntimeError):
     """No recorded trajectory is good enough; the message says what was looked at and what to do."""
 
 
@@ -22,12 +22,12 @@ def read_recorded(path: Path) -> list[Trajectory]:
     """The trajectories of a parquet file, or of all such files in a folder, in the order of their names.
 
     Raises:
-        NothingToImitate: There is no such file.
+        NothingToImitateError: There is no such file.
         TrajectoryFileError: A file holds something else.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
-        raise NothingToImitate(f"no trajectories at {path}; set algorithm.offline.trajectories to a parquet file or a folder of them")
+        raise NothingToImitateError(f"no trajectories at {path}; set algorithm.trajectories to a parquet file or a folder of them")
     return [trajectory for file in files for trajectory in read_trajectories(file)]
 
 
@@ -35,13 +35,13 @@ def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Those that the world ended with the full score.
 
     Raises:
-        NothingToImitate: There are none.
+        NothingToImitateError: There are none.
     """
     found = [t for t in trajectories if t.succeeded and _has_tokens(t)]
     if not found:
-        raise NothingToImitate(
+        raise NothingToImitateError(
             f"none of {len(trajectories)} trajectories succeeded, so there is nothing to clone; explore more "
-            "(algorithm.offline.explore_groups), choose easier tasks, or start from a better policy"
+            "(algorithm.explore_groups), choose easier tasks, or start from a better policy"
         )
     return found
 
@@ -52,7 +52,7 @@ def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Tra
     Failures are episodes that ended short of success or were cut; broken ones (outcome `failed`) are left out.
 
     Raises:
-        NothingToImitate: No task has both.
+        NothingToImitateError: No task has both.
     """
     by_task: dict[tuple[str, int], list[Trajectory]] = {}
     for t in trajectories:
@@ -64,9 +64,9 @@ def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Tra
         random.Random(stable_seed("preferences", seed, environment, task)).shuffle(bad)
         pairs += [(success, bad[i % len(bad)]) for i, success in enumerate(good) if bad]
     if not pairs:
-        raise NothingToImitate(
+        raise NothingToImitateError(
             f"no task has both a success and a failure among {len(trajectories)} trajectories, so there is nothing to prefer; explore more "
-            "groups (algorithm.offline.explore_groups) or larger ones (rollout.group_size)"
+            "groups (algorithm.explore_groups) or larger ones (rollout.group_size)"
         )
     return pairs
 

@@ -1,10 +1,23 @@
-"""RLOO's advantage: the score of an episode less the mean of the others of its task."""
+"""RLOO (arXiv 2402.14740): the score of an episode less the mean of the others of its task."""
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from tasks.training.advantages.experience import Experience, rows_by_group
+from tasks.training.algorithms.policy_gradient import PolicyGradient
+
+if TYPE_CHECKING:
+    import torch
+
+    from tasks.training.experience import Experience
+
+
+class RLOO(PolicyGradient):
+    """REINFORCE with a leave-one-out baseline."""
+
+    def advantages(self, experience: Experience) -> torch.Tensor:
+        """See `rloo_advantages`."""
+        return rloo_advantages(experience)
 
 
 def rloo_advantages(experience: Experience) -> torch.Tensor:
@@ -19,8 +32,8 @@ def rloo_advantages(experience: Experience) -> torch.Tensor:
         Shape (B, T), 0 outside the mask. A group of one gets zeros: it has nothing to be compared with.
     """
     scores = experience.scores()
-    advantages = torch.zeros_like(scores)
-    for rows in rows_by_group(experience.groups):
+    advantages = scores.new_zeros(scores.shape)
+    for rows in experience.group_rows():
         group = scores[rows]
         members = group.shape[1]
         if members > 1:

@@ -1,7 +1,7 @@
-"""The trainer of the methods that reinforce: TRL's GRPOTrainer with our rollouts, our advantages and our micro-batches.
+"""The trainer of the methods by reinforcement: TRL's GRPO loss on our trajectories, advantages and micro-batches.
 
-TRL keeps the optimiser, the clipped loss, the KL term, mixed precision, accelerate and the checkpoints. What is replaced is where
-its batches come from: whole groups of multi-turn trajectories, token in, token out, with loss on the policy's tokens only.
+TRL gives the clipped loss and the KL term. What it learns from are groups of multi-turn trajectories, token in, token out, with
+loss on the policy's tokens only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from trl import GRPOTrainer
 
 from configs.experiment import Experiment
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.advantages.batch_normalisation import normalised
-from tasks.training.advantages.estimate import estimate
-from tasks.training.advantages.experience import Experience, experience_of, padded
-from tasks.training.arguments import reinforcement_arguments
-from tasks.training.collecting import Collect, CollectingTrainer, mini_batch_of
+from tasks.training.algorithms.policy_gradient import PolicyGradient
+from tasks.training.base_trainer import BaseTrainer, mini_batch_of
 from tasks.training.critic import Critic
+from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories
-from tasks.training.values import ValueTargets, explained_variance, value_targets
+from tasks.training.trl_config import policy_gradient_config
+from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
+from tasks.training.whitening import whitened
 
 
 class NothingToLearnError(RuntimeError):
@@ -34,7 +34,7 @@ class NothingToLearnError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainSample:
     """A trajectory and what it teaches.
 
     Attributes:
@@ -48,44 +48,38 @@ class Lesson:
     values: ValueTargets | None
 
 
-class AgentTrainer(CollectingTrainer, GRPOTrainer):
+class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     """Policy-gradient updates from trajectories of several turns."""
 
-    def __init__(
-        self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, collect: Collect, folder: Path, fingerprint: str
-    ) -> None:
-        """Loads the policy and, for PPO, the critic.
+    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
+        """Loads the policy and, for a method with values, the critic.
 
         Args:
-            experiment: The recipe.
+            experiment: The recipe; its algorithm is a `PolicyGradient`.
             policy: Hugging Face name or folder of the policy that training starts from; also the reference of the KL term.
             tokenizer: Its tokenizer.
-            collect: Returns this process's trajectories of a training step (from 0), whole groups in order.
             folder: The run's folder; checkpoints go below it.
             fingerprint: Names the experiment in the checkpoints.
         """
-        algorithm = experiment.algorithm
-        self.begin(experiment, collect, folder, fingerprint)
-        self._micro_batch: Tensors | None = None  # the one whose loss is being computed
-        arguments = reinforcement_arguments(experiment, folder)
-        rows = algorithm.steps * algorithm.mini_batches * algorithm.micro_batches
+        assert isinstance(experiment.algorithm, PolicyGradient)
+        self.algorithm = algorithm = experiment.algorithm
+        self.begin(experiment, policy, folder, fingerprint)
+        self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
+        arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
             self,
             model=policy,
             reward_funcs=[_scored_by_the_environment],
             args=arguments,
-            # TRL's loop needs rows to iterate over; what it trains on comes from `collect`.
-            train_dataset=Dataset.from_dict({"prompt": [""] * (rows * arguments.world_size)}),
+            train_dataset=Dataset.from_dict({"prompt": [""]}),  # it asks for one
             processing_class=tokenizer,
         )
         self._gather_rows_of_unequal_numbers()
         if algorithm.kl_in == "reward":
             self.beta = 0.0  # the reference model is loaded, and the loss leaves it alone
         self.critic: Critic | None = None
-        if algorithm.name == "ppo":
-            self.critic = Critic(
-                policy, algorithm.critic, self.accelerator.device, bool(arguments.bf16), experiment.policy.gradient_checkpointing
-            )
+        if (settings := algorithm.value_function()) is not None:
+            self.critic = Critic(policy, settings, self.accelerator.device, bool(arguments.bf16), experiment.policy.gradient_checkpointing)
 
     def _gather_rows_of_unequal_numbers(self) -> None:
         """TRL gathers one figure per trajectory for its metrics, and our micro-batches have other numbers of rows on each process."""
@@ -97,38 +91,42 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
 
         self.accelerator.gather = gather_padded
 
-    def micro_batches_of(self, trajectories: list[Trajectory], step: int) -> list[Tensors]:
-        """Whole groups become lessons, lessons become tensors."""
-        algorithm = self.experiment.algorithm
+    def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
+        """Groups become train samples with advantages, and those become tensors; see `BaseTrainer.mini_batches_of`.
+
+        Raises:
+            NothingToLearnError: No process has a trajectory to learn from.
+        """
+        algorithm = self.algorithm
         groups = learnable_groups(trajectories, algorithm.compares_groups)
-        if self.total_count(len(groups.kept)) == 0:
+        if self.count_everywhere(len(groups.kept)) == 0:
             reasons = sorted({t.reason for t in trajectories if t.reason})
             wordless = f"; {groups.without_turns} episodes had no room for a first message" if groups.without_turns else ""
             raise NothingToLearnError(f"step {step}: no group can be learned from{wordless}; reasons: {'; '.join(reasons[:3])}")
-        kept = [group for group in groups.kept if reward_range(group) >= algorithm.least_spread]
+        kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
         oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
         self.batch_metrics = {
-            "update/groups_filtered": float(self.total_count(len(groups.kept) - len(kept))),
-            "update/staleness_largest": float((step - oldest + 1) * self.updates_per_step - 1),
+            "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
+            "update/staleness_largest": float((step - oldest + 1) * algorithm.updates_per_step - 1),
         }
-        lessons = self._lessons([t for group in kept for t in group])
+        samples = self.train_samples([t for group in kept for t in group])
         if algorithm.truncated == "masked":
-            lessons = [lesson for lesson in lessons if lesson.trajectory.outcome is not Outcome.TRUNCATED]
-        shares: list[list[Lesson]] = [[] for _ in range(algorithm.mini_batches)]
-        for lesson in lessons:
-            t = lesson.trajectory
-            shares[mini_batch_of(t.group, t.member, self.experiment.rollout.group_size, step, algorithm.mini_batches)].append(lesson)
-        return [tensors for share in shares for tensors in self._mini_batch(share)]
+            samples = [sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED]
+        shares: list[list[TrainSample]] = [[] for _ in range(algorithm.mini_batches)]
+        for sample in samples:
+            t = sample.trajectory
+            shares[mini_batch_of(t.group, t.member, self.experiment.rollout.group_size, step, algorithm.mini_batches)].append(sample)
+        return [self._mini_batch(share) for share in shares]
 
-    def _lessons(self, trajectories: list[Trajectory]) -> list[Lesson]:
-        """Estimates the advantages of this process's share of the batch, and what the critic is to learn."""
-        algorithm = self.experiment.algorithm
+    def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
+        """The advantages of this process's share of the batch, and what the critic is to learn."""
+        algorithm = self.algorithm
         experience = experience_of(trajectories)
         if algorithm.kl_in == "reward":
             experience = self._with_penalties(experience, trajectories)
         targets: list[ValueTargets] | None = None
         if self.critic is None:
-            advantages = estimate(experience, algorithm)
+            advantages = algorithm.advantages(experience)
         else:
             with torch.no_grad():
                 values = self._rows(self.critic.values, trajectories, extra=1)
@@ -137,13 +135,13 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
             if bootstrapped:
                 cut = [float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0 for row, t in zip(values, trajectories, strict=True)]
                 experience = replace(experience, last_values=torch.tensor(cut, dtype=torch.float64))
-            advantages = estimate(experience, algorithm)
+            advantages = algorithm.advantages(experience)
             targets = value_targets(trajectories, values, advantages, after_turns=bootstrapped)
-            self.batch_metrics["critic/explained_variance"] = explained_variance(targets, trajectories, self.total)
-        if algorithm.scaling == "batch":
-            advantages = normalised(advantages, experience.policy_mask, self.total)
+            self.batch_metrics["critic/explained_variance"] = explained_variance(targets, trajectories, self.all_reduce_sum)
+        if algorithm.scale_advantages == "batch":
+            advantages = whitened(advantages, experience.policy_mask, self.all_reduce_sum)
         return [
-            Lesson(t, advantages[i, : len(t.completion)].float(), targets[i] if targets is not None else None)
+            TrainSample(t, advantages[i, : len(t.completion)].float(), targets[i] if targets is not None else None)
             for i, t in enumerate(trajectories)
         ]
 
@@ -152,43 +150,42 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         references = self._rows(lambda tensors: self.score(self.ref_model, tensors), trajectories)
         gaps = [torch.tensor(t.log_probabilities) - row for t, row in zip(trajectories, references, strict=True)]
         gap = padded(gaps, 0.0, torch.float64)
-        sums = self.total(torch.stack([(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]))
+        sums = self.all_reduce_sum(torch.stack([(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]))
         self.batch_metrics["update/kl"] = float(sums[0] / sums[1].clamp(min=1))
-        return replace(experience, penalties=self.experiment.algorithm.kl_coefficient * gap)
+        return replace(experience, penalties=self.algorithm.kl_coefficient * gap)
 
     def _rows(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int = 0) -> list[torch.Tensor]:
         """A score of each token, one row per trajectory of its T tokens and `extra` columns more, computed in micro-batches."""
         rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
-        algorithm = self.experiment.algorithm
-        for part in deal([_length(t) for t in trajectories], algorithm.micro_batches * algorithm.mini_batches):
+        for part in deal([_length(t) for t in trajectories], self.algorithm.micro_batches * self.algorithm.mini_batches):
             if part:
-                scored = score(self._padded(part_of(trajectories, part))).cpu()
+                scored = score(self._padded(items_at(trajectories, part))).cpu()
                 for i, row in zip(part, scored, strict=True):
                     rows[i] = row[: len(trajectories[i].completion) + extra]
         return rows
 
-    def _mini_batch(self, lessons: Sequence[Lesson]) -> list[Tensors]:
+    def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
         """The micro-batches of one optimiser update."""
-        algorithm = self.experiment.algorithm
-        tokens = self.total_count(sum(len(turn.tokens) for lesson in lessons for turn in lesson.trajectory.turns))
-        trajectories = self.total_count(len(lessons))
-        places = self.total_count(sum(int(lesson.values.mask.sum()) for lesson in lessons if lesson.values is not None))
+        algorithm = self.algorithm
+        tokens = self.count_everywhere(sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns))
+        trajectories = self.count_everywhere(len(samples))
+        places = self.count_everywhere(sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None))
         if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
             # A trajectory with advantage 0 adds nothing to the gradient; its tokens still count in the mean.
-            lessons = [lesson for lesson in lessons if lesson.advantages.any()]
+            samples = [sample for sample in samples if sample.advantages.any()]
         micro_batches = []
-        for part in deal([_length(lesson.trajectory) for lesson in lessons], algorithm.micro_batches):
-            chosen = part_of(lessons, part)
-            tensors = self._padded([lesson.trajectory for lesson in chosen])
-            tensors["advantages"] = padded([lesson.advantages for lesson in chosen] or [torch.zeros(1)], 0.0, torch.float32)
+        for part in deal([_length(sample.trajectory) for sample in samples], algorithm.micro_batches):
+            chosen = items_at(samples, part)
+            tensors = self._padded([sample.trajectory for sample in chosen])
+            tensors["advantages"] = padded([sample.advantages for sample in chosen] or [torch.zeros(1)], 0.0, torch.float32)
             # TRL divides by the tokens of the whole batch over its number of mini-batches: give it this mini-batch's own count.
             tensors["num_items_in_batch"] = torch.tensor(float(tokens * algorithm.mini_batches))
-            if algorithm.normalise_by != "tokens":
+            if algorithm.loss_aggregation != "tokens":
                 # TRL takes the mean over a micro-batch, and ours differ in size: weigh each by its share of the mini-batch.
                 share = len(chosen) * algorithm.micro_batches * self.accelerator.num_processes / max(1, trajectories)
                 tensors["loss_weight"] = torch.tensor(share)
             if self.critic is not None:
-                targets = [lesson.values for lesson in chosen if lesson.values is not None]
+                targets = [sample.values for sample in chosen if sample.values is not None]
                 tensors["old_values"] = padded([t.old for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
                 tensors["returns"] = padded([t.returns for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
                 tensors["value_mask"] = padded([t.mask for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
@@ -199,13 +196,12 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
     @torch.no_grad()
     def _with_old_probabilities(self, tensors: Tensors) -> Tensors:
         """Adds what the loss compares with: old log-probabilities, importance weights, reference log-probabilities."""
-        algorithm = self.experiment.algorithm
         sampled = tensors["sampling_per_token_logps"]
-        if algorithm.importance_correction == "behaviour":
+        if self.algorithm.importance_correction == "behaviour":
             tensors["old_per_token_logps"] = sampled
         else:
             old = self.score(self.model, tensors)
-            weights = torch.exp(old - sampled).clamp(max=algorithm.importance_cap)  # truncated importance sampling
+            weights = torch.exp(old - sampled).clamp(max=self.algorithm.importance_cap)  # truncated importance sampling
             tensors["old_per_token_logps"] = old
             tensors["advantages"] = tensors["advantages"] * weights
         if self.beta != 0:
@@ -213,18 +209,15 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        """TRL's loss, less the entropy bonus; the critic learns from the same micro-batch."""
+        """TRL's loss, less the entropy bonus; the critic's gradient comes from the same micro-batch."""
         weight = inputs.pop("loss_weight", None)
-        self._micro_batch = inputs
+        self._in_loss = inputs
         loss: torch.Tensor = super()._compute_loss(model, inputs)
-        self._micro_batch = None
-        if self.experiment.algorithm.entropy_coefficient:
-            loss = loss - self.experiment.algorithm.entropy_coefficient * self._mean_entropy(inputs)
+        self._in_loss = None
+        if self.algorithm.entropy_coefficient:
+            loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
         if self.critic is not None:
             self.critic.add_gradient(inputs)
-            if self.accelerator.sync_gradients:
-                warmth = self.optimizer.param_groups[0]["lr"] / self.experiment.algorithm.learning_rate
-                self._metrics["train"]["value_loss"].append(self.critic.update(warmth))
         return loss if weight is None else loss * weight
 
     def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
@@ -234,9 +227,9 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
         """
         found = super()._get_per_token_logps_and_entropies(*given, **named)
-        if (inputs := self._micro_batch) is not None:
+        if (inputs := self._in_loss) is not None:
             self._entropies = found[1]
-            if self.experiment.algorithm.ratio == "sequence":
+            if self.algorithm.ratio == "sequence":
                 logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
                 log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
                 inputs["old_per_token_logps"] = logps - log_ratio
@@ -246,14 +239,21 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         """This micro-batch's part of the policy's entropy per token, a mean of the same kind as that of TRL's loss."""
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         sums: torch.Tensor = (self._entropies * mask).sum(-1)
-        by = self.experiment.algorithm.normalise_by
+        by = self.algorithm.loss_aggregation
         if by == "tokens":
-            share = self.accelerator.num_processes * self.experiment.algorithm.mini_batches
+            share = self.accelerator.num_processes * self.algorithm.mini_batches
             mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
         else:
             lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
             mean = (sums / lengths).mean() / self.current_gradient_accumulation_steps
         return torch.as_tensor(mean)
+
+    def optimiser_step(self) -> None:
+        """The critic's update, then the policy's."""
+        if self.critic is not None:
+            lr_scale = self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
+            self.measure({"critic/loss": self.critic.update(lr_scale)})
+        super().optimiser_step()
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
@@ -265,7 +265,7 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         scores: torch.Tensor = logps.float().cpu()
         return scores
 
-    def beside_the_weights(self, written: Path) -> None:
+    def save_extra_state(self, written: Path) -> None:
         """The critic travels with the checkpoint."""
         if self.critic is not None:
             self.critic.save(written)
@@ -279,9 +279,9 @@ class AgentTrainer(CollectingTrainer, GRPOTrainer):
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
 
 
-def part_of(items: Sequence[Any], part: Sequence[int]) -> list[Any]:
+def items_at(items: Sequence[Any], places: Sequence[int]) -> list[Any]:
     """The items at some places."""
-    return [items[i] for i in part]
+    return [items[i] for i in places]
 
 
 def _length(trajectory: Trajectory) -> int:

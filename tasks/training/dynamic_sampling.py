@@ -1,0 +1,54 @@
+"""Dynamic sampling: groups from which nothing can be learned give way to groups of other tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from configs.experiment import Experiment
+from tasks.rollout.episode import RolloutRequest
+from tasks.rollout.trajectory import Trajectory
+from tasks.training.algorithms.policy_gradient import PolicyGradient
+from tasks.training.groups import learnable_groups, zero_variance
+from tasks.training.task_order import resampling_plans
+
+
+def resampled(
+    trajectories: Sequence[Trajectory],
+    experiment: Experiment,
+    algorithm: PolicyGradient,
+    tasks: Sequence[int],
+    step: int,
+    play: Callable[[Sequence[RolloutRequest]], list[Trajectory]],
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Replaces zero-variance groups by groups of other tasks (arXiv 2503.14476, section 3.2).
+
+    Args:
+        trajectories: This process's, as played first.
+        experiment: The recipe.
+        algorithm: Its algorithm; `max_resample_rounds` bounds how often this is done.
+        tasks: Task indices to draw from.
+        step: The training step (from 0).
+        play: Plays episodes on this process, under the settings of the step.
+
+    Returns:
+        The batch, in which groups that still have no variance after the last round stay, and what was discarded.
+    """
+    rollout, kept, discarded = experiment.rollout, list(trajectories), list[Trajectory]()
+    for number in range(1, algorithm.max_resample_rounds + 1):
+        groups = learnable_groups(kept, algorithm.compares_groups).kept
+        useless = {group[0].group for group in groups if zero_variance(group)}
+        if not useless:
+            break
+        discarded += [t for t in kept if t.group in useless]
+        seed, per_step, size = experiment.seeds.training, rollout.tasks_per_step, rollout.group_size
+        requests = resampling_plans(tasks, sorted(useless), step, number, per_step, size, seed)
+        kept = [t for t in kept if t.group not in useless] + play(requests)
+    return kept, discarded
+
+
+def discarded_cost(discarded: Sequence[Trajectory]) -> dict[str, float]:
+    """What dynamic sampling threw away, for the metrics."""
+    return {
+        "rollout/discarded_episodes": float(len(discarded)),
+        "rollout/discarded_tokens": float(sum(len(turn.tokens) for t in discarded for turn in t.turns)),
+    }

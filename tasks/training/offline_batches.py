@@ -1,0 +1,81 @@
+"""The batches of the methods by imitation: recorded trajectories, or those of explorations by an earlier policy."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tasks.curriculum.horizon import horizon_at
+from tasks.rollout.collector import Batch
+from tasks.rollout.episode import RolloutSettings
+from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.training.algorithms.imitation import Imitation
+from tasks.training.base_trainer import BaseTrainer
+from tasks.training.messages import TrainerJob
+from tasks.training.offline_selection import read_recorded
+from tasks.training.rollout_worker import RolloutWorker
+from tasks.training.task_order import exploration_plans
+from tasks.training.train_loop import Collected, Plan
+
+
+class OfflineBatches:
+    """A `BatchSource` of what was recorded or explored; the same step gives the same batch, also after a kill."""
+
+    def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
+        """See `RolloutBatches`."""
+        assert isinstance(job.experiment.algorithm, Imitation)
+        self._job, self._experiment, self._algorithm = job, job.experiment, job.experiment.algorithm
+        self._worker, self._trainer = worker, trainer
+        self._pool: dict[int, list[Trajectory]] = {}
+
+    def plan(self, step: int) -> Plan:
+        """Everybody's episodes of the exploration that is due, if one is; see `BatchSource.plan`."""
+        horizon, exploration = horizon_at(self._experiment.curriculum, step), self._algorithm.explorations(step) - 1
+        batches = []
+        if self._algorithm.recorded() is None and exploration not in self._pool and not self._path(exploration).is_file():
+            seed, groups, size = self._experiment.seeds.training, self._algorithm.explore_groups, self._experiment.rollout.group_size
+            requests = exploration_plans(self._job.train_tasks, exploration, groups, size, seed)
+            settings = RolloutSettings(horizon, self._experiment.rollout.temperature)
+            batches = [Batch(f"exploration {exploration}", requests, settings)]
+        return Plan(step, horizon, batches)
+
+    def collect(self, plan: Plan) -> Collected:
+        """What a step imitates: successes, or pairs; see `BatchSource.collect`.
+
+        Raises:
+            NothingToImitateError: What was recorded or explored holds nothing good enough.
+        """
+        began, played = time.perf_counter(), list[Trajectory]()
+        explorations = self._algorithm.explorations(plan.step)
+        for batch in plan.batches:
+            played = self._explore(plan.step, batch, self._path(explorations - 1))
+            self._pool[explorations - 1] = played
+        seconds = time.perf_counter() - began
+        pool = [t for exploration in range(explorations) for t in self._found(exploration)]
+        rollout, seed = self._experiment.rollout, self._experiment.seeds.training
+        chosen = self._algorithm.batch(pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
+        processes, unit = self._worker.processes, self._algorithm.unit
+        mine = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
+        return Collected(mine, chosen, played, seconds)
+
+    def load_engine(self, step: int) -> dict[str, float]:
+        """The engine gets weights when something is to be explored; see `BatchSource.load_engine`."""
+        return self._worker.metrics()
+
+    def _explore(self, step: int, batch: Batch, path: Path) -> list[Trajectory]:
+        """Plays episodes with the weights of a step, shared out over the processes; the main process stores them."""
+        self._worker.load_weights(step, self._trainer)
+        found = self._worker.collect_shared(batch.name, batch.requests, batch.settings)
+        if self._worker.processes.is_main_process:
+            write_trajectories(path, found)
+        return found
+
+    def _found(self, exploration: int) -> list[Trajectory]:
+        if exploration not in self._pool:
+            recorded = self._algorithm.recorded()
+            self._pool[exploration] = read_recorded(Path(recorded)) if recorded else read_trajectories(self._path(exploration))
+        return self._pool[exploration]
+
+    def _path(self, exploration: int) -> Path:
+        return self._job.folder / "rollouts" / f"exploration-{exploration:04d}.parquet"

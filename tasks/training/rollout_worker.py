@@ -1,0 +1,160 @@
+"""This process's part of the rollouts: its engine with the trainer's weights, and the collector that plays with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+
+from tasks.agents.chat_format import ChatFormat
+from tasks.agents.token_agent import TokenAgent
+from tasks.inference.engine import Sampling
+from tasks.inference.engine_factory import start_engine
+from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.weight_sync_check import check_weight_sync
+from tasks.rollout.collector import Batch, Collector
+from tasks.rollout.episode import RolloutRequest, RolloutSettings
+from tasks.rollout.trajectory import Trajectory
+from tasks.training.full_weights import full_weights
+from tasks.training.messages import TrainerJob
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from tasks.training.base_trainer import BaseTrainer
+
+PROGRESS_SECONDS = 0.5
+PROBE_TOKENS = 16
+
+
+class RolloutWorker:
+    """Plays episodes with the trainer's weights, in every process a share of them. A context manager.
+
+    Attributes:
+        engine: What generates.
+        processes: Which of the processes this one is.
+    """
+
+    def __init__(self, job: TrainerJob, tokenizer: PreTrainedTokenizerBase, progress: Callable[[int, int], None]) -> None:
+        """Starts the engine.
+
+        Args:
+            job: What is trained.
+            tokenizer: The policy's.
+            progress: Told now and then how many episodes of how many are finished.
+        """
+        experiment = job.experiment
+        self.processes = PartialState()
+        self.engine = start_engine(
+            experiment,
+            job.policy,
+            distributed=self.processes.num_processes > 1,
+            gpu_memory_fraction=job.engine_memory_fraction,
+            cpu_cache_gb=job.engine_cpu_cache_gb,
+            urls=job.engine_urls,
+            weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
+        )
+        self._experiment, self._progress = experiment, progress
+        policy = experiment.policy
+        self._chat_format = ChatFormat(
+            tokenizer,
+            policy.action_format,
+            job.instruction if policy.instruction else None,
+            conversation_start=policy.conversation_start,
+        )
+        self._collector = Collector(
+            experiment.environment.name,
+            job.environment_urls,
+            TokenAgent(self.engine, self._chat_format),
+            experiment.rollout,
+            dialect=experiment.environment.dialect,
+            identity=job.environment_identity,
+            success_score=job.success_score,
+        )
+        self._loaded_step: int | None = None
+        self._load_metrics: dict[str, float] = {}
+        self._cache_counts = (0, 0)
+
+    def __enter__(self) -> RolloutWorker:
+        self._collector.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._collector.__exit__(*_)
+
+    def collect(self, batches: Sequence[Batch]) -> list[Trajectory]:
+        """This process's trajectories of the first batch; the others may begin meanwhile. See `Collector.collect`."""
+        told = 0.0
+
+        def progress(finished: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > PROGRESS_SECONDS or finished == total:
+                told = time.monotonic()
+                self._progress(finished, total)
+
+        return self._collector.collect(batches, progress)
+
+    def collect_shared(self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings) -> list[Trajectory]:
+        """Everybody's trajectories of some episodes, shared out over the processes, by group and member."""
+        mine = requests[self.processes.process_index :: self.processes.num_processes]
+        return self.gathered(self.collect([Batch(name, mine, settings)]))
+
+    def gathered(self, mine: list[Trajectory]) -> list[Trajectory]:
+        """Everybody's trajectories, by group and member, in every process."""
+        return sorted(gather_object(mine), key=lambda t: (t.group, t.member))
+
+    def shared(self, mine: Any) -> Any:
+        """What the main process has, in every process."""
+        box = [mine]
+        broadcast_object_list(box)
+        return box[0]
+
+    def load_weights(self, step: int, trainer: BaseTrainer) -> None:
+        """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived.
+
+        Raises:
+            EngineError: They did not.
+        """
+        if self._loaded_step == step:
+            return
+        began = time.perf_counter()
+        prompts = [self._chat_format.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
+        sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, self._chat_format.stop_tokens, seed=step)
+        with self._collector.paused():
+            self._load(full_weights(trainer.accelerator.unwrap_model(trainer.model)))
+            gap = check_weight_sync(self.engine, prompts, trainer.score_continuations, sampling, self._experiment.policy.dtype)
+            self._loaded_step = self.engine.policy_version = step
+        seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
+        self._load_metrics = {"sync/seconds": seconds, "sync/probe_gap_mean": gap.mean, "sync/probe_gap_largest": gap.largest}
+
+    def metrics(self) -> dict[str, float]:
+        """What is to be said of the engine since the last call."""
+        cached, prompts = self.engine.cached_tokens, self.engine.prompt_tokens
+        before_cached, before_prompts = self._cache_counts
+        self._cache_counts = (cached, prompts)
+        loads, self._load_metrics = {"sync/seconds": 0.0, **self._load_metrics}, {}
+        return {
+            "rollout/prefix_cache_share": (cached - before_cached) / max(1, prompts - before_prompts),
+            "rollout/concurrency_limit": float(self._collector.concurrency.limit),
+            **loads,
+        }
+
+    def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Loads the engine; into servers that all processes share the main process alone does, while nobody has episodes there."""
+        if self.processes.num_processes == 1 or not isinstance(self.engine, VllmPoolEngine):
+            self.engine.load(weights)
+            return
+        self.processes.wait_for_everyone()
+        if self.processes.is_main_process:
+            self.engine.load(weights)
+        else:
+            for _ in weights:
+                pass  # where they are spread over the processes, gathering them takes all
+        loaded = self.shared(self.engine.pool.loaded)
+        if not self.processes.is_main_process:
+            assert loaded is not None
+            self.engine.follow(loaded)

@@ -1,0 +1,145 @@
+"""The trainer process: policy, optimiser and engine. One per GPU, started through torchrun or accelerate; it does what the flow commands.
+
+torchrun --nproc_per_node 1 -m tasks.training.trainer_main JOB.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import time
+import traceback
+from pathlib import Path
+
+from tasks.provision.ipc import FlowConnection, die_with_parent
+from tasks.training.messages import Close, Evaluate, Evaluated, Event, Failed, Progress, Ready, Saved, StepDone, Train, Trained, TrainerJob
+
+
+class TrainerMain:
+    """One process of the trainer: it builds the parts, then trains and evaluates as told."""
+
+    def __init__(self, job: TrainerJob, flow: FlowConnection | None) -> None:
+        """Starts the engine and loads the policy. `flow` leads to the flow; only the main process has one."""
+        began = time.perf_counter()
+        import torch
+        from accelerate import PartialState
+        from transformers import AutoTokenizer
+
+        from tasks.tracking.step_metrics_file import METRICS, read_steps
+        from tasks.training import checkpoint
+        from tasks.training.rollout_worker import RolloutWorker
+        from tasks.training.train_loop import TrainLoop
+
+        imported = time.perf_counter()
+        self.job, self.flow, self.experiment = job, flow, job.experiment
+        processes = PartialState(cpu=not torch.cuda.is_available())
+        if not torch.cuda.is_available():
+            # The update multiplies larger matrices than the engine: all cores, shared out among the processes.
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
+        tokenizer = AutoTokenizer.from_pretrained(job.policy)
+        self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.tell(Progress(finished, total)))
+        engine_started = time.perf_counter()
+        algorithm = self.experiment.algorithm
+        self.trainer = algorithm.trainer()(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint)
+        checkpoints = job.folder / "checkpoints"
+        self.resume, self.notes = (
+            checkpoint.latest(checkpoints, job.fingerprint)
+            if job.from_step is None
+            else (checkpoint.of_step(checkpoints, job.from_step, job.fingerprint), [])
+        )
+        self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
+        self.trainer.prepare(self.resume.folder if self.resume else None)
+        self.step = self.resume.step if self.resume else 0
+        self.loop = TrainLoop(self.experiment, self.trainer, algorithm.batches()(job, self.worker, self.trainer))
+        self.checkpoint_seconds = 0.0
+        self.seconds = {
+            "imports": imported - began,
+            "engine": engine_started - imported,
+            "policy": time.perf_counter() - engine_started,
+        }
+
+    def run(self) -> None:
+        """Announces readiness, then does what the flow commands, until it says that it is over."""
+        parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        self.tell(Ready(self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes))
+        with self.worker:
+            while True:
+                match self.worker.shared(self.flow.receive() if self.flow else None):
+                    case Train(until):
+                        self.train(until)
+                    case Evaluate() as command:
+                        self.evaluate(command)
+                    case Close() | None:
+                        return
+
+    def train(self, until: int) -> None:
+        """Trains until so many steps are done; a former life of this process may have done some of them already."""
+        while self.step < until:
+            metrics = self.loop.train_step(self.step)
+            self.step += 1
+            self.steps[self.step] = {**metrics, "checkpoint/seconds": self.checkpoint_seconds}
+            self.tell(StepDone(self.step, self.steps[self.step]))
+            self.checkpoint_seconds = 0.0
+            if self.step == until or self.step % self.experiment.checkpoint_every == 0:
+                self.save()
+        self.tell(Trained(self.step))
+
+    def save(self) -> None:
+        """Writes a checkpoint and deletes those that are no longer needed."""
+        from tasks.training import checkpoint
+        from tasks.training.collapse import checkpoints_kept
+
+        began = time.perf_counter()
+        published = self.trainer.save(self.step, self.steps)
+        self.checkpoint_seconds = time.perf_counter() - began
+        if published is not None:
+            self.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
+            checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), self.job.phase_ends)
+
+    def evaluate(self, command: Evaluate) -> None:
+        """Plays the evaluation's episodes, shared out over the processes, and writes their trajectories."""
+        from tasks.rollout.episode import RolloutSettings
+        from tasks.rollout.trajectory_parquet import write_trajectories
+        from tasks.training.task_order import evaluation_plans
+
+        began = time.perf_counter()
+        self.worker.load_weights(self.step, self.trainer)
+        plans = evaluation_plans(command.tasks, command.samples, command.seed)
+        trajectories = self.worker.collect_shared("evaluation", plans, RolloutSettings(command.horizon, command.temperature))
+        if self.flow is not None:
+            write_trajectories(Path(command.path), trajectories)
+            self.tell(Evaluated(command.path, time.perf_counter() - began))
+
+    def tell(self, event: Event) -> None:
+        """Sends an event to the flow, from the main process."""
+        if self.flow is not None:
+            self.flow.send(event)
+
+
+def main() -> None:
+    """Runs one process of the trainer."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.training.trainer_main", description="One process of the trainer; started by a flow."
+    )
+    parser.add_argument("job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json")
+    job = TrainerJob.model_validate_json(parser.parse_args().job.read_text(encoding="utf-8"))
+    die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    flow = FlowConnection(job.socket) if os.environ.get("RANK", "0") == "0" else None
+    trainer = None
+    try:
+        trainer = TrainerMain(job, flow)
+        trainer.run()
+    except Exception as problem:  # noqa: BLE001 - the flow must hear of it, whatever it is
+        traceback.print_exc()
+        if flow is not None:
+            flow.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))
+        raise SystemExit(1) from None
+    finally:
+        if trainer is not None:
+            trainer.worker.engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The guide's example is what it says: one class, named by a recipe as it is, and it sets the horizon of the episodes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.curriculum import SCHEDULES
+from configs.experiment import Experiment
+from configs.recipe import RecipeError, load_recipe
+from tasks.curriculum.horizon import phases
+from tasks.training.messages import TrainerJob
+from tasks.training.rollout_batches import RolloutBatches
+from tests.support.playing import ROOT
+
+GUIDE = (ROOT / "configs" / "ADDING_A_SCHEDULE.md").read_text(encoding="utf-8")
+SHUFFLED = {"kind": "outside_schedules.shuffled_horizon:ShuffledHorizon", "horizons": [6, 10, 16], "every": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    [code] = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    root = tmp_path_factory.mktemp("outside")
+    (root / "outside_schedules").mkdir()
+    (root / "outside_schedules" / "__init__.py").touch()
+    (root / "outside_schedules" / "shuffled_horizon.py").write_text(code, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def recipe(**fields: Any) -> Experiment:
+    return load_recipe("quickstart", {"curriculum": {**SHUFFLED, **fields}, "algorithm.steps": 12})
+
+
+def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:
+    horizons = [recipe().curriculum.horizon_at(step) for step in range(12)]
+    assert sorted(horizons[:6:2]) == sorted(horizons[6::2]) == [6, 10, 16]
+    assert [p.horizon for p in phases(recipe().curriculum, 12) for _ in range(p.first_step, p.end_step)] == horizons
+    assert len({tuple(recipe(seed=seed).curriculum.horizon_at(step) for step in range(6)) for seed in range(20)}) > 3
+
+
+def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> None:
+    experiment = Experiment.model_validate_json(recipe().model_dump_json())
+    assert experiment == recipe()
+    job = TrainerJob.model_construct(experiment=experiment, train_tasks=[1, 2, 3])
+
+    class Alone:
+        class processes:
+            num_processes, process_index = 1, 0
+
+    source = RolloutBatches(job, Alone(), None)  # type: ignore[arg-type]
+    for step in range(12):
+        plan = source.plan(step)
+        assert plan.horizon == plan.batches[0].settings.horizon == experiment.curriculum.horizon_at(step)
+
+
+def test_its_fields_are_checked_and_no_others_taken() -> None:
+    with pytest.raises(RecipeError, match=r"curriculum.every: Input should be greater than 0 \(it is 0\)"):
+        recipe(every=0)
+    with pytest.raises(RecipeError, match=r"curriculum.maximum: does nothing in .*, only in linear"):
+        recipe(maximum=3)
+
+
+def test_the_line_that_the_guide_shows_is_a_line_of_the_table() -> None:
+    [line] = re.findall(r'^        "shuffled": "(.*)",$', GUIDE, re.MULTILINE)
+    assert line.partition(".")[0] == SCHEDULES.table["fixed"].partition(".")[0]
+
+
+def test_the_example_keeps_to_the_style_of_the_project(folder: Path) -> None:
+    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "outside_schedules")]
+    found = subprocess.run(style, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr

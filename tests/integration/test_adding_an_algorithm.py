@@ -1,0 +1,89 @@
+"""The guide's example is what it says: one file, named by a recipe as it is, checked without torch, and learned with."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.algorithm import ALGORITHMS
+from configs.recipe import RecipeError, load_recipe
+from tests.support.playing import ROOT
+from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.tiny_policy import build_tiny_policy
+
+GUIDE = (ROOT / "tasks" / "training" / "ADDING_AN_ALGORITHM.md").read_text(encoding="utf-8")
+NAME = "outside_of_the_project.best_of_group:BestOfGroup"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the example lies, as the guide says, but outside of the project."""
+    [code] = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    root = tmp_path_factory.mktemp("outside")
+    package = root / "outside_of_the_project"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "best_of_group.py").write_text(code, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_recipe_may_name_it_and_its_fields_and_no_others() -> None:
+    assert load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.margin": 0.5}).algorithm.model_dump()["margin"] == 0.5
+    with pytest.raises(RecipeError, match=r"algorithm.gae_lambda: does nothing in outside_of_the_project.* only in ppo"):
+        load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.gae_lambda": 0.5})
+    with pytest.raises(RecipeError, match=r"algorithm.margin: Input should be greater than 0 \(it is 0\)"):
+        load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.margin": 0})
+
+
+def test_a_recipe_with_it_is_checked_without_torch(folder: Path) -> None:
+    load = f"from configs.recipe import load_recipe; load_recipe('quickstart', {{'algorithm.name': {NAME!r}}})"
+    code = f"{load}; import sys; print('torch' in sys.modules)"
+    paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
+    found = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_training_with_it_makes_the_best_more_likely(tmp_path: Path) -> None:
+    policy = build_tiny_policy(tmp_path / "policy")
+    experiment = small_experiment(name=NAME, steps=8, margin=0.5, learning_rate=3e-3)
+    trainer = trainer_of(experiment, policy, tmp_path / "run")
+    batch = recorded_trajectories(policy, 0, noise=0.0)
+    [[first, *_]] = [trainer.train_samples(batch)]
+    assert {float(a) for a in first.advantages.unique()} <= {-0.5, 0.0, 0.5}
+
+    def likelihoods() -> dict[bool, float]:
+        best = {g: max(t.reward for t in batch if t.group == g) for g in range(4)}
+        scores = trainer._rows(lambda tensors: trainer.score(trainer.model, tensors), batch)
+        sums: dict[bool, float] = {True: 0.0, False: 0.0}
+        for t, row in zip(batch, scores, strict=True):
+            sums[t.reward == best[t.group]] += float((row * torch.tensor(t.policy_mask)).sum())
+        return sums
+
+    before = likelihoods()
+    metrics = train(trainer, RecordedBatches(policy, batch=batch), 8)
+    after = likelihoods()
+    assert metrics[0]["update/gradient_norm"] > 0
+    assert after[True] - before[True] > after[False] - before[False]
+
+
+def test_the_line_that_the_guide_shows_is_a_line_of_the_table() -> None:
+    [line] = re.findall(r'^    "best-of-group": "(.*)",$', GUIDE, re.MULTILINE)
+    assert line.split(":")[0].rpartition(".")[0] == ALGORITHMS.table["grpo"].split(":")[0].rpartition(".")[0]
+
+
+def test_the_example_keeps_to_the_style_of_the_project(folder: Path) -> None:
+    package = str(folder / "outside_of_the_project")
+    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), package]
+    found = subprocess.run(style, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
