@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tasks.provision.mlflow_first_view import ModelTrainingFirst
+
 OPEN_PATH = "/health"
 
 
@@ -22,7 +24,7 @@ def behind_login() -> ASGIApp:
     """MLflow's application, for who has the login that the variables of MLflow's clients hold."""
     from mlflow.server.fastapi_app import app
 
-    return LoginRequired(app, f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}")
+    return LoginRequired(ModelTrainingFirst(app), f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}")
 
 
 class LoginRequired:

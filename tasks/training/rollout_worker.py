@@ -18,6 +18,7 @@ from tasks.inference.weight_sync_check import check_weight_sync
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.episode_counts import EpisodeCounts
 from tasks.training.full_weights import full_weights
 from tasks.training.messages import TrainerJob
 
@@ -59,6 +60,7 @@ class RolloutWorker:
             weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
         )
         self._experiment, self._progress = experiment, progress
+        self._counts = EpisodeCounts(job.folder / "progress", self.processes.process_index, self.processes.num_processes)
         policy = experiment.policy
         self._chat_format = ChatFormat(
             tokenizer,
@@ -87,14 +89,18 @@ class RolloutWorker:
         self._collector.__exit__(*_)
 
     def collect(self, batches: Sequence[Batch]) -> list[Trajectory]:
-        """This process's trajectories of the first batch; the others may begin meanwhile. See `Collector.collect`."""
+        """This process's trajectories of the first batch; the others may begin meanwhile. See `Collector.collect`.
+
+        What is told of the progress counts everybody's episodes.
+        """
         told = 0.0
+        batch = f"{batches[0].name} with the weights of step {self._loaded_step}"
 
         def progress(finished: int, total: int) -> None:
             nonlocal told
             if time.monotonic() - told > PROGRESS_SECONDS or finished == total:
                 told = time.monotonic()
-                self._progress(finished, total)
+                self._progress(*self._counts.add(batch, finished, total))
 
         return self._collector.collect(batches, progress)
 
