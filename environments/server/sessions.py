@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 OPERATIONS = frozenset({"create", "reset", "step", "close", "observe", "look"})
 """What requests may ask of `Sessions`."""
+AWAITED = frozenset({"create", "reset", "step"})
+"""Those of them that a world may let the event loop wait for."""
 
 
 class Sessions:
@@ -62,7 +64,7 @@ class Sessions:
 
     async def answer_awaited(self, operation: str, call: tuple[Any, ...]) -> Reply:
         """As `answer`, for a world whose resets and steps are awaited; not for `look`."""
-        if operation == "close" or operation == "observe":
+        if operation not in AWAITED:
             return self.answer(operation, call)
         try:
             reply: Reply = await getattr(self, f"{operation}_awaited")(*call)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,6 +138,7 @@ def test_workers_with_one_secret_know_each_others_ended_sessions() -> None:
 def test_only_the_operations_can_be_asked_for(operation: str) -> None:
     sessions = make()
     assert sessions.answer(operation, ()).status == 404
+    assert asyncio.run(sessions.answer_awaited(operation, ())).status == 404
 
 
 def test_a_session_keeps_a_digest_in_place_of_the_action() -> None:
