@@ -13,14 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.imitation import CloningTrainer, PreferenceTrainer
 from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 def trained(kind: Any, name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:

@@ -18,14 +18,8 @@ from tasks.training.trainer import AgentTrainer, NothingToLearnError
 from tests.benchmarks import update
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import UntilStep, recorded_trajectories, small_experiment, trainer_of
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from configs.experiment import Algorithm
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.collecting import mini_batch_of
 from tests.support.recorded import MEMBERS, UntilStep, recorded_trajectories, small_experiment, trainer_of
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
@@ -40,11 +39,6 @@ CASES: dict[str, dict[str, Any]] = {
     "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
     "cut episodes masked": {"truncated": "masked", "normalise_by": "trajectory"},
 }
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 class Recorder(TrainerCallback):
