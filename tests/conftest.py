@@ -64,6 +64,14 @@ def _fail_if_skipped_in_ci(report: pytest.TestReport | pytest.CollectReport) -> 
         report.longrepr = f"{reason}\nWith CI=true a skipped test fails, or a green run would hide that it was not run."
 
 
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny random policy; nobody writes into it."""
+    from tests.support.tiny_policy import build_tiny_policy  # torch, for those who need it
+
+    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(_home, ignore_errors=True)
 

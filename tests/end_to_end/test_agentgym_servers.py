@@ -13,16 +13,10 @@ from environments.registry import load_world
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tests.support.small_runs import ROOT, end, finish, folder, metrics, start
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 
 TASKS = load_world("textcraft").tasks("wood-train")[:6]
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture

@@ -34,14 +34,8 @@ from tests.support.small_runs import (
     unended_flow_runs,
     wait_for,
 )
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

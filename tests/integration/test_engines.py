@@ -16,14 +16,8 @@ from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
-from tests.support.tiny_policy import build_tiny_policy
 
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

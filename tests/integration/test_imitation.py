@@ -13,14 +13,8 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.checkpoint import steps_in
 from tests.integration.test_update_gradients import Recorder, gradients_of, load, log_probabilities
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 def trained(name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:

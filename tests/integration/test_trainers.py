@@ -19,14 +19,8 @@ from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGr
 from tests.benchmarks import update
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

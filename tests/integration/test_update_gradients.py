@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.base_trainer import mini_batch_of
 from tests.support.recorded import MEMBERS, RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
@@ -39,11 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
     "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
     "cut episodes masked": {"truncated": "masked", "loss_aggregation": "trajectory"},
 }
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 class Recorder:

@@ -26,7 +26,6 @@ from tests.support import stored_transfer
 from tests.support.counting_servers import ROOT
 from tests.support.small_training import train
 from tests.support.stored_transfer import StoredTrainerInitInfo
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +34,6 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(40 + 9 * i)] for i in range(
 
 class Session:
     """An episode."""
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")
