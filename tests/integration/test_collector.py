@@ -93,7 +93,7 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
     assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
     assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
-    groups = learnable_groups(trajectories, whole=True)
+    groups = learnable_groups(trajectories, complete=True)
     assert [group[0].task for group in groups.kept] == [2, 4]
     assert groups.left_out == 1
     assert open_sessions(counting_server) == 0

@@ -17,7 +17,7 @@ def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward
     assert len(report.trajectories) == 960
     assert report.wrong == []
     assert all(t.reason and t.reward < 1 for t in report.failed)
-    groups = learnable_groups(report.trajectories, whole=True)
+    groups = learnable_groups(report.trajectories, complete=True)
     assert len(groups.kept) + groups.left_out == 240
     assert groups.left_out == len({t.group for t in report.failed})
     assert groups.left_out < 24  # retried, not given up
