@@ -91,7 +91,7 @@ def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], nee
                 _branch(state, name, count * runs, (*above, item), needed and not there) for name, count in command.ingredients
             )
             below += Markup("{}<ul>{}</ul>").format(Markup("<span class=quiet>or</span>") if number else "", parts)
-    word = {"there": "✓", "made": "made before", "quiet": "not needed any more"}.get(status, "craft" if ways else "get")
+    word = {"there": "✓", "made": "more to make", "quiet": "not needed any more"}.get(status, "craft" if ways else "get")
     return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(status, wanted, escape(item), held, word, below)
 
 
