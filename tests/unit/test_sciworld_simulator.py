@@ -183,7 +183,7 @@ def test_missing_or_unfit_java_is_named_with_the_command_that_installs_it(
 
 
 def test_a_version_of_the_package_that_the_indices_are_not_written_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environments.sciworld.simulator.PACKAGE_VERSION", "9.9.9")
+    monkeypatch.setattr("environments.sciworld.java.PACKAGE_VERSION", "9.9.9")
     monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
     with pytest.raises(SimulatorError, match=r"run: pip install scienceworld==9\.9\.9"):
         Simulator()
