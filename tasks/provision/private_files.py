@@ -92,7 +92,10 @@ class OwnedFolder:
         sweep_owned(prefix, parent)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:  # a sweep took it for a dead owner's before it could be locked
+                continue
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if self.path.is_dir():  # else a sweep came before the lock
                 return

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +171,22 @@ def test_what_a_killed_owner_left_is_removed_by_the_next_and_a_living_owners_fol
         mine.remove()
         assert list(tmp_path.iterdir()) == [kept]
         living.kill()
+
+
+def test_a_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def swept_at_once(prefix: str, dir: Path) -> str:
+        made.append(mkdtemp(prefix=prefix, dir=dir))
+        if len(made) == 1:
+            assert sweep_owned(prefix, dir) == [Path(made[0])]
+        return made[-1]
+
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_at_once)
+    folder = OwnedFolder("weights-", tmp_path)
+    assert [str(folder.path)] == made[1:]
+    folder.remove()
 
 
 @as_root
