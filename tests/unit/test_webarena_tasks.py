@@ -17,7 +17,7 @@ import pytest
 
 from environments.environment import TaskIndexError
 from environments.registry import load_world
-from environments.server.app import Options, build_app
+from environments.server.app import Application, Options
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -65,7 +65,7 @@ def test_a_server_opens_no_more_sessions_than_the_world_can_bear(monkeypatch: py
     monkeypatch.setattr(WebArena, "max_sessions", 1)
 
     async def create_two() -> list[int]:
-        app = build_app(WebArena({}), Options())
+        app = Application(WebArena({}), Options())
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             return [(await client.post("/v1/create", json={"items": [{}]})).status_code for _ in range(2)]
 
