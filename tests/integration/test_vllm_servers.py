@@ -134,14 +134,16 @@ def test_new_weights_reach_both_servers_and_one_that_was_restarted_unnoticed(
         assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
         assert answer.policy_version == 7
 
-    as_after_a_restart(servers[1], policy)
+    as_after_a_restart(engine, servers[1], policy)
     for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
         assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
     assert engine.moved > 0
 
 
-def as_after_a_restart(server: LocalServer, policy: str) -> None:
-    """Gives a server the weights of its start."""
+def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str) -> None:
+    """Gives a server the weights of its start, and ends its connections."""
+    for replica in engine.pool.replicas:
+        in_event_loop(replica.server.close())
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
     for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
         requests.post(f"{server.url}{path}", json=content, timeout=60).raise_for_status()
@@ -160,7 +162,7 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
             for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
                 assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
             if update == 1:
-                as_after_a_restart(servers[1], policy)
+                as_after_a_restart(engine, servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
                     assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
                 assert [bool(replica.down) for replica in engine.pool.replicas] == [False, True]
