@@ -211,7 +211,7 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngin
     engine.load(model.named_parameters())
     assert engine.pool.loaded is not None
     with closing(VllmPoolEngine([server.url for server in servers])) as other:
-        as_after_a_restart(servers[0], policy)
+        as_after_a_restart(other, servers[0], policy)
         other.follow(engine.pool.loaded)
         assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):

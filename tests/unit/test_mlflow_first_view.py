@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from mlflow.server.fastapi_app import app  # the page as MLflow serves it
-from starlette.testclient import TestClient
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
-from tasks.provision.mlflow_first_view import ModelTrainingFirst
+import pytest
 
 URL = "http://127.0.0.1:5000"
+PATHS = ("/", "/version", "/static-files/index.html")
+Answers = dict[str, tuple[bytes, int]]
 
 
-def test_the_page_begins_with_the_choice_and_is_whole() -> None:
-    plain = TestClient(app, base_url=URL).get("/").content
-    shown = TestClient(ModelTrainingFirst(app), base_url=URL).get("/")
-    assert shown.status_code == 200
-    assert int(shown.headers["content-length"]) == len(shown.content)
-    head, choice, rest = shown.content.partition(b'localStorage.setItem("mlflow.workflowType_v1"')
+def answers() -> tuple[Answers, Answers]:
+    """Body and declared length at each of `PATHS`: as MLflow serves it, and with the choice."""
+    from mlflow.server.fastapi_app import app
+    from starlette.testclient import TestClient
+
+    from tasks.provision.mlflow_first_view import ModelTrainingFirst
+
+    plain, shown = (
+        {path: (answer.content, int(answer.headers["content-length"])) for path in PATHS for answer in [client.get(path)]}
+        for client in (TestClient(app, base_url=URL), TestClient(ModelTrainingFirst(app), base_url=URL))
+    )
+    return plain, shown
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[Answers, Answers]:
+    # In a process of its own: MLflow's server imports Flask, and after that vLLM cannot start in the same process.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+        return apart.submit(answers).result()
+
+
+def test_the_page_begins_with_the_choice_and_is_whole(both: tuple[Answers, Answers]) -> None:
+    (plain, _), (shown, length) = (seen["/"] for seen in both)
+    assert length == len(shown)
+    head, choice, rest = shown.partition(b'localStorage.setItem("mlflow.workflowType_v1"')
     assert choice
     assert head.endswith(b"===null)")
-    script = shown.content[shown.content.index(b"<script>") : shown.content.index(b"</script>") + len(b"</script>")]
-    assert shown.content.replace(script, b"", 1) == plain
+    script = shown[shown.index(b"<script>") : shown.index(b"</script>") + len(b"</script>")]
+    assert shown.replace(script, b"", 1) == plain
     assert b"<script" in rest
 
 
-def test_other_answers_pass_as_they_are() -> None:
-    client = TestClient(ModelTrainingFirst(app), base_url=URL)
-    assert client.get("/version").content == TestClient(app, base_url=URL).get("/version").content
-    assert b"workflowType_v1" not in client.get("/static-files/index.html").content
+def test_other_answers_pass_as_they_are(both: tuple[Answers, Answers]) -> None:
+    plain, shown = both
+    assert shown["/version"] == plain["/version"]
+    assert b"workflowType_v1" not in shown["/static-files/index.html"][0]

@@ -5,6 +5,8 @@ import base64
 import pytest
 from starlette.responses import PlainTextResponse
 
+from tasks.provision.mlflow_app import LoginRequired
+
 LOGIN = "agentgym:secret"
 
 
@@ -28,9 +30,6 @@ def basic(login: str) -> bytes:
     ],
 )
 def test_only_the_login_and_the_servers_own_pages_pass(path: str, headers: dict[bytes, bytes], status: int | None) -> None:
-    # Here, because it imports Flask, and vLLM cannot start in a process in which Flask was imported before it.
-    from tasks.provision.mlflow_app import LoginRequired
-
     guarded = LoginRequired(PlainTextResponse("records"), LOGIN)
     refusal = guarded.refusal(path, {b"host": b"127.0.0.1:5000", **headers})
     assert (None if refusal is None else refusal.status_code) == status

@@ -12,12 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from environments.environment import TaskIndexError
 from environments.registry import load_world
 from environments.server.app import Application, Options
+from environments.server.request import Request
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -65,9 +65,12 @@ def test_a_server_opens_no_more_sessions_than_the_world_can_bear(monkeypatch: py
     monkeypatch.setattr(WebArena, "max_sessions", 1)
 
     async def create_two() -> list[int]:
-        app = Application(WebArena({}), Options())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
-            return [(await client.post("/v1/create", json={"items": [{}]})).status_code for _ in range(2)]
+        api, statuses = Application(WebArena({}), Options()).api, []
+        for _ in range(2):
+            request = Request("POST", b"/v1/create", {}, True, lambda: "127.0.0.1")
+            request.body += b'{"items": [{}]}'
+            statuses.append((await api.answer(request))[0])
+        return statuses
 
     assert asyncio.run(create_two()) == [200, 503]
 
