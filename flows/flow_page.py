@@ -1,4 +1,4 @@
-"""What a flow run's page in Prefect shows besides its state: lines of log, a link to the records in MLflow, pictures."""
+"""What a flow run's page in Prefect shows besides its state: lines of log, links to MLflow and the viewer, pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
@@ -53,6 +53,22 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
     link = run_link(uri, tracker.experiment_id, mlflow_id)
     log(f"MLflow: {link}")
     create_link_artifact(link=link, link_text="The run in MLflow", key="mlflow", description=f"Metrics, traces and checkpoints: {link}")
+
+
+def link_to_viewer(folder: Path, runs: Path) -> None:
+    """Puts a link to the run's trajectories on the flow run's page, where the viewer is up."""
+    if (services := addresses(runs)) is not None:
+        link = f"{services.viewer_url}/runs/{folder.name}"
+        create_link_artifact(link=link, link_text="The run in the viewer", key="viewer", description=f"Trajectories, turn by turn: {link}")
+
+
+def tag_flow_run(*tags: str) -> None:
+    """Adds tags to the present flow run, by which Prefect's list of runs can be searched; outside of one nothing happens."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
 def flow_run_link(runs: Path) -> str | None:

@@ -25,9 +25,10 @@ from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
+from flows.recipe_form import Recipe
 from flows.records import evaluations, finished_run, open_tracker
 from flows.run_names import named_by
-from flows.scaling_inter import Overrides, Recipe, scaling_inter
+from flows.scaling_inter import Overrides, scaling_inter
 from tasks.evaluation.methods import MethodRun, draw_methods, methods_table
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
@@ -78,7 +79,7 @@ def methods(recipe: Recipe = "methods", overrides: Overrides = None, n_seeds: Po
             try:
                 if finished_run(infrastructure, experiment) is None:
                     worked = True
-                    scaling_inter(recipe, fields)
+                    scaling_inter(recipe, overrides=fields)
             except TrainerFailedError as problem:
                 failures.append(f"{method}, seed {seed}: {problem}")
                 continue

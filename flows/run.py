@@ -12,7 +12,9 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
-from flows.flow_page import description_tags, flow_log, link_to_mlflow
+from flows.accelerators import accelerators_held
+from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
+from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase
@@ -143,7 +145,8 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
     with (
         folder.claimed(),
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
-        RunBar(experiment.algorithm.steps, log) as bar,
+        PageProgress(experiment.algorithm.steps) as page,
+        RunBar(experiment.algorithm.steps, log, page.show) as bar,
     ):
         with clock.part("MLflow"):
             parent = tracker.start_run(
@@ -153,6 +156,8 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
                 | description_tags(experiment, folder.path, runs),
             )
             link_to_mlflow(tracker, parent, runs, log)
+        link_to_viewer(folder.path, runs)
+        tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
             yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
         except BaseException as problem:
@@ -254,7 +259,7 @@ def trainer_process(
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
-    with engine_servers(run, policy) as (engine_urls, check_engines):
+    with accelerators_held(infrastructure, run.bar.doing), engine_servers(run, policy) as (engine_urls, check_engines):
         job = TrainerJob(
             experiment=run.experiment,
             fingerprint=run.folder.fingerprint,

@@ -24,9 +24,10 @@ from pydantic import PositiveInt
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from flows.killed_flow_runs import note_flow_run
+from flows.recipe_form import Recipe
 from flows.records import evaluations, finished_run
 from flows.run_names import named_by
-from flows.scaling_inter import Overrides, Recipe, scaling_inter
+from flows.scaling_inter import Overrides, scaling_inter
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import seeds_table
 from tasks.tracking.run_folder import RunFolder
@@ -49,7 +50,7 @@ def seeds(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: P
         seeded = {**(overrides or {}), "seeds.training": seed, "seeds.evaluation": seed, "seeds.starter": seed}
         experiment = load_recipe(recipe, seeded)
         if finished_run(infrastructure, experiment) is None:
-            scaling_inter(recipe, seeded)
+            scaling_inter(recipe, overrides=seeded)
         runs[seed] = evaluations(RunFolder(infrastructure.runs, experiment), experiment)
     table = seeds_table(runs)
     create_markdown_artifact(table, key="seeds", description=Path(recipe).stem)
