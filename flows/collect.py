@@ -30,7 +30,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from configs.collection import Collection
-from configs.infrastructure import infra_settings
+from configs.infrastructure import infra_settings, urls_of
 from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices
 from environments.protocol import WorldInfo
@@ -71,7 +71,8 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     with ExitStack() as stack:
         stack.callback(writer.close)
         servers = None
-        if not infrastructure.environment_urls:
+        elsewhere = urls_of(infrastructure, collection.environment.name)
+        if not elsewhere:
             servers = stack.enter_context(
                 environment_replicas(
                     collection.environment.name,
@@ -81,7 +82,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
                     image=infrastructure.environment_image,
                 )
             )
-        urls = servers.urls if servers else tuple(infrastructure.environment_urls)
+        urls = servers.urls if servers else elsewhere
         world, tasks = asyncio.run(ask(urls, collection))
         check_same(folder / "world", world.identity, "collection")
         requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)

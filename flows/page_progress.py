@@ -6,7 +6,8 @@ import contextvars
 import logging
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
@@ -48,14 +49,14 @@ class PageProgress:
         self._changed.set()
 
     def _send(self) -> None:
-        bar = None
+        bar: UUID | None = None
         while True:
             self._changed.wait()
             self._changed.clear()
             share, text = 100.0 * self._step / self._steps, self._text
             try:
                 if bar is None:
-                    bar = create_progress_artifact(share, key="progress", description=text)
+                    bar = cast(UUID, create_progress_artifact(share, key="progress", description=text))
                 else:
                     update_progress_artifact(bar, share, description=text)
             except Exception as problem:  # noqa: BLE001 - a thread has no caller, and the bar is for people: the next step tries again

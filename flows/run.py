@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
 from flows.accelerators import accelerators_held
@@ -173,7 +173,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
 def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
     infrastructure = run.infrastructure
-    if infrastructure.environment_urls:
+    if urls_of(infrastructure, run.experiment.environment.name):
         yield None
         return
     servers = environment_replicas(
@@ -221,7 +221,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
 
 def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
     """Addresses of the run's environment servers: its own, or those of the settings."""
-    return servers.urls if servers else tuple(run.infrastructure.environment_urls)
+    return servers.urls if servers else urls_of(run.infrastructure, run.experiment.environment.name)
 
 
 @contextmanager

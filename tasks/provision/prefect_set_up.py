@@ -1,8 +1,12 @@
-"""What a Prefect server is told once: the work pool, the concurrency limit of the accelerators, the automations of automations.yaml."""
+"""What a Prefect server is told once: the work pool, the concurrency limit of the accelerators, the automations of automations.yaml.
+
+    PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -56,3 +60,7 @@ def _make_automations(api: PrefectApi) -> None:
             api.ask("automations/", automation)
         else:
             api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
+
+
+if __name__ == "__main__":
+    set_up(PrefectApi(os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", "")), "agentgym")
