@@ -36,7 +36,7 @@ class StarterPolicy(Part):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads; must divide hidden_size."""
-    tasks: str = "wood-renamed"
+    tasks: str = "wood-renamed-train"
     """Task list of the environment whose goals the oracle demonstrates."""
     tokens: PositiveInt = 600_000
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""

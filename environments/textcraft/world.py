@@ -7,9 +7,11 @@ from dataclasses import replace
 from configs.rules import Rules
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
+from environments.textcraft.goals import goals
+from environments.textcraft.lists import task_list
 from environments.textcraft.oracle import plan
 from environments.textcraft.renaming import Renaming
-from environments.textcraft.tasks import VERSION, depth, goals, task, task_list
+from environments.textcraft.tasks import VERSION, depth, task
 
 
 class TextCraftEnvironment:
@@ -97,7 +99,7 @@ class TextCraftEnvironment:
 
 
 class TextCraft:
-    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.tasks.task_lists`."""
+    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.lists.task_lists`."""
 
     name = "textcraft"
     instruction = (
