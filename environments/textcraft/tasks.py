@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 
 from environments.environment import TaskIndexError
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
-from environments.textcraft.recipes import GAME_VERSION, recipe_book
+from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
-from environments.textcraft.splits import shuffled, splits
+from environments.textcraft.splits import order, splits
 
 VERSION = f"minecraft-{GAME_VERSION}-3"
 MAX_DISTRACTORS = 10
@@ -24,10 +24,18 @@ AS_IN_THE_GAME = Renaming({})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What begins an episode: the item to craft, under its own name, the first observation, and how names are exchanged in it."""
+    """What begins an episode.
+
+    Attributes:
+        goal: The item to craft, under its own name.
+        observation: What the agent is told first.
+        recipes: Those whose commands it lists.
+        renaming: How names are exchanged in what it sees; None where they are the game's.
+    """
 
     goal: str
     observation: str
+    recipes: tuple[Recipe, ...]
     renaming: Renaming | None
 
 
@@ -62,14 +70,14 @@ def task(index: int) -> Task:
         TaskIndexError: There is no such task.
     """
     wanted = goal(index)
-    needed, others = _commands(wanted)
-    distractors = shuffled(f"distractors {index}", others)[:MAX_DISTRACTORS]
-    lines = shuffled(f"lines {index}", [*needed, *distractors])
-    observation = "\n".join(["Crafting commands:", *lines, "", f"Goal: craft {wanted}."])
+    needed, others = _listed(wanted)
+    distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:MAX_DISTRACTORS]
+    listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
+    observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
     if index < len(goals()):
-        return Task(wanted, observation, None)
+        return Task(wanted, observation, tuple(listed), None)
     exchanged = renaming_of(index)
-    return Task(wanted, exchanged.apply(observation), exchanged)
+    return Task(wanted, exchanged.apply(observation), tuple(listed), exchanged)
 
 
 def renaming_of(index: int) -> Renaming:
@@ -85,8 +93,8 @@ def words_exchanged(in_wood: bool) -> tuple[str, ...]:
 
 
 @cache
-def _commands(wanted: str) -> tuple[list[str], list[str]]:
-    """The commands that are of use for a goal, and those that are not but have an ingredient in common with them.
+def _listed(wanted: str) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
+    """The recipes that are of use for a goal, and those that are not but have an ingredient in common with them.
 
     Who learns from a goal is not to read how a held-out one is made: its command is never a distractor there.
     """
@@ -100,4 +108,4 @@ def _commands(wanted: str) -> tuple[list[str], list[str]]:
         and any(name in touched for name, _ in recipe.ingredients)
         and not (splits()[wanted] == "train" and splits().get(recipe.output, "train") != "train")
     ]
-    return [recipe.command() for recipe in needed], [recipe.command() for recipe in others]
+    return needed, tuple(others)
