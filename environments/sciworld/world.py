@@ -213,6 +213,7 @@ class SciWorld:
     """The world; see `World`. `tasks` also knows the lists of `environments.sciworld.tasks.task_lists`."""
 
     name = "sciworld"
+    oracle_recovers = False
     blocking = True
     awaited = True
     instruction = (

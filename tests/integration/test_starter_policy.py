@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +24,8 @@ from environments.registry import load_world
 from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.starter import cloning
-from tasks.starter.demonstrations import Demonstration, demonstrate, demonstrations
+from tasks.starter.demonstration_cache import DemonstrationCache
+from tasks.starter.demonstrations import POOL, Demonstration, Demonstrator, demonstrate
 from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,8 @@ def tokenizer(made: StarterReport) -> Qwen2Tokenizer:
 @pytest.fixture(scope="module")
 def played() -> list[Demonstration]:
     world = load_world("textcraft")
-    return list(islice(demonstrations(world, list(world.tasks("train"))[::10], 3, 0.3), 30))
+    demonstrator = Demonstrator(world, list(world.tasks("train"))[::10], 3, 0.3)
+    return [demonstrator.play(number) for number in range(30)]
 
 
 def files(report: StarterReport) -> dict[str, bytes]:
@@ -117,7 +119,7 @@ def test_of_two_calls_at_once_one_builds(tmp_path: Path) -> None:
 
 
 def test_failed_build_leaves_no_folder(tmp_path: Path) -> None:
-    def fail(seen: int, total: int, loss: float) -> None:
+    def fail(what: str, done: int, total: int, loss: float | None) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -266,10 +268,64 @@ def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
         assert actions == [exchange.action for exchange in straight.exchanges]
 
 
-def test_a_softened_policy_samples_as_it_did_at_that_temperature(tokenizer: Qwen2Tokenizer) -> None:
-    model = cloning.build_model(TINY, tokenizer, 0)
-    tokens = torch.randint(len(tokenizer), (2, 20), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        sharp = model(tokens).logits
-        cloning.soften(model, 1.5)
-        torch.testing.assert_close(model(tokens).logits, sharp / 1.5)
+def test_a_demonstration_is_the_same_whoever_plays_it_and_in_whatever_order() -> None:
+    world = load_world("textcraft")
+    tasks = world.tasks("wood-train")
+    forth, back = Demonstrator(world, tasks, 5, 0.3), Demonstrator(world, tasks, 5, 0.3)
+    assert [forth.play(number) for number in range(8)] == [back.play(number) for number in reversed(range(8))][::-1]
+
+
+class CountingResets:
+    """A world that counts how often an episode begins."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_world("textcraft"), name)
+
+    def create(self) -> Any:
+        environment, world = load_world("textcraft").create(), self
+
+        class Session:
+            def reset(self, index: int) -> str:
+                world.resets += 1
+                return environment.reset(index)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(environment, name)
+
+        return Session()
+
+
+def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+    resets = []
+    for name in ("wood-train", "wood-renamed-train", "renamed-train"):
+        world = CountingResets()
+        cache = DemonstrationCache(world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1)
+        assert len(cache.first(40)) == 40
+        resets.append(world.resets)
+    assert max(resets) <= 2 * 40 + POOL
+
+
+def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_played_on(tmp_path: Path) -> None:
+    def demonstrations(count: int) -> tuple[list[Demonstration], int]:
+        world = CountingResets()
+        cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)
+        return cache.first(count), world.resets
+
+    first, _ = demonstrations(40)
+    assert demonstrations(40) == (first, 0)
+    (file,) = tmp_path.glob("demonstrations-*.jsonl")
+    file.write_text(file.read_text()[:-20])
+    again, resets = demonstrations(40)
+    assert again == first
+    assert 0 < resets <= 2 + POOL
+    longer, _ = demonstrations(50)
+    assert longer[:40] == first
+
+
+def test_few_demonstrations_are_repeated_until_the_tokens_are_seen(tmp_path: Path) -> None:
+    few = build_starter_policy(TINY.model_copy(update={"demonstrations": 2}), "textcraft", 0, tmp_path)
+    assert few.demonstrations == 2
+    assert few.tokens >= TINY.tokens
