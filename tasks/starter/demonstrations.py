@@ -93,11 +93,10 @@ class Demonstrator:
         random = Random(f"demonstration {self._seed} {number}")
         if not self._detour_rate:
             return demonstrate(self._environment, task, random)
-        solution = self._solution(task)
+        solution, (actions, words) = self._solution(task), self._pool
 
         def detour(right: str) -> str:
             choice = random.randrange(3)
-            actions, words = self._pool
             return near_miss(right, words, random) if choice == 0 else random.choice(solution if choice == 1 else actions)
 
         return demonstrate(self._environment, task, random, detour, self._detour_rate)
