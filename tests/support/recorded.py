@@ -13,6 +13,7 @@ from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.tracking.step_metrics_file import Steps
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
@@ -73,7 +74,7 @@ class RecordedBatches:
         """`share` are the groups of this process; `batch` is what every step learns from."""
         self.policy, self.share, self.batch = policy, share, batch
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int, history: Steps) -> Plan:
         return Plan(step, 4, [])
 
     def collect(self, plan: Plan) -> Collected:
