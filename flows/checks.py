@@ -10,6 +10,9 @@ from configs.task_selection import TaskSelection
 from environments.environment import UnknownWorldError
 from environments.registry import check_task_list, entry_of
 
+ASK_S = 10.0
+"""A server that has not answered by then is taken for gone."""
+
 
 def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
     """Checks the names in a recipe.
@@ -71,3 +74,25 @@ def check_policy(field: str, model: str) -> None:
         check_model(model)
     except ModelError as problem:
         raise RecipeError(f"{field}: {problem}") from None
+
+
+def served_model(url: str) -> str | None:
+    """The name or folder that a vLLM server was started with; None where it does not tell.
+
+    Args:
+        url: Its base URL, without /v1.
+
+    Raises:
+        RecipeError: It is not there, or is no vLLM server.
+    """
+    import asyncio
+
+    import msgspec
+
+    from tasks.inference.engine import EngineError
+    from tasks.inference.vllm_client import ServerUnavailableError, VllmClient
+
+    try:
+        return asyncio.run(VllmClient(url, ASK_S).model()).root
+    except (ServerUnavailableError, EngineError, msgspec.DecodeError, IndexError) as problem:
+        raise RecipeError(f"--vllm: {url} is no vLLM server that answers: {problem}") from None

@@ -16,7 +16,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import SettingsError, infra_settings
 from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
-from flows.checks import check_policy, check_task_lists, check_world
+from flows.checks import check_policy, check_task_lists, check_world, served_model
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
@@ -24,8 +24,9 @@ EXAMPLES = """examples:
   python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, horizon and temperature are those of its run's
-evaluations unless they are given here. `python -m environments tasks WORLD` prints the task lists.
+A checkpoint carries its recipe, also where a vLLM server on this machine serves it: form of the turns, instruction, number type,
+budgets, horizon and temperature are those of its run's evaluations unless they are given here.
+`python -m environments tasks WORLD` prints the task lists.
 Any field of the recipe's parts rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym;
 configs/experiment.py and configs/environment.py describe them. Environment servers are started for the collection, or named by
 AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
@@ -114,12 +115,14 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     check_world("the world", parsed.environment)
     if parsed.model:
         check_policy("--model", parsed.model)
+    urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
+    model = served_model(urls[0]) if parsed.vllm and urls else parsed.model
     given = {
         "environment": {"name": parsed.environment} | _below("environment", overrides),
         "source": {
             "kind": kind,
             "model": parsed.model or parsed.endpoint_model,
-            "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
+            "urls": urls,
             "tokenizer": parsed.tokenizer,
             "action_format": parsed.action_format,
             "instruction": parsed.instruction,
@@ -131,7 +134,7 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
         "seed": parsed.seed,
         "rollout": _below("rollout", overrides),
     }
-    return given, recipe_of(parsed.model) if parsed.model else None
+    return given, recipe_of(model) if model else None
 
 
 def checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:

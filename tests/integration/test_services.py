@@ -10,10 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,45 +24,14 @@ import pytest
 from tasks.provision import supervisor
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
-from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
+from tests.support.running_services import ask, command, deployment_id, ended_run, processes, running, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
-
-
-def command(runs: Path, action: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tasks.provision.services", action],
-        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs)}, capture_output=True, text=True, timeout=1500, check=False,
-    )  # fmt: skip
-
-
-def processes(runs: Path) -> list[psutil.Process]:
-    """All that was started for this runs folder, directly or not; except this process."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("AGENTGYM_RUNS") == str(runs) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def running(runs: Path, word: str) -> list[psutil.Process]:
-    """The servers whose command has the word."""
-    return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -83,23 +51,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield folder
     finally:
         command(folder, "down")
-
-
-def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:
-    found = addresses(runs)
-    assert found is not None
-    return PrefectApi(found.prefect_api_url, login(runs)).ask(path, body, method)
-
-
-def deployment_id(runs: Path, name: str) -> str:
-    (deployment,) = ask(runs, "deployments/filter", {"deployments": {"name": {"any_": [name]}}})
-    return str(deployment["id"])
-
-
-def ended_run(runs: Path, run: str) -> Any:
-    only_this = {"flow_runs": {"id": {"any_": [run]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
-    return ask(runs, "flow_runs/filter", only_this)[0]
 
 
 @pytest.mark.slow

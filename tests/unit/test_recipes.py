@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +138,47 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
     assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("react", True, "float32")
     assert (collection.horizon, collection.temperature, collection.rollout.turn_tokens) == (5, 0.0, 9)
     assert collection.rollout.trajectory_tokens == 777
+
+
+def test_a_collection_by_a_server_of_a_checkpoint_uses_the_checkpoints_format(checkpoint: str) -> None:
+    with serving({"data": [{"id": "step-2", "root": checkpoint}]}) as url:
+        collection, _ = collection_arguments(["textcraft", "--vllm", url, "--horizon", "5"])
+    assert (collection.source.action_format, collection.source.instruction, collection.source.urls) == ("bare", False, (url,))
+    assert (collection.horizon, collection.rollout.trajectory_tokens) == (5, 777)
+
+
+def test_a_collection_by_a_server_of_another_model_uses_the_usual_format() -> None:
+    with serving({"data": [{"id": "qwen", "root": "Qwen/Qwen2.5-3B-Instruct"}]}) as url:
+        collection, _ = collection_arguments(["textcraft", "--vllm", url])
+    assert (collection.source.action_format, collection.horizon) == ("react", 30)
+
+
+def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({"hello": "there"}) as url:
+        for wrong in (url, "http://127.0.0.1:9"):
+            with pytest.raises(SystemExit):
+                collection_arguments(["textcraft", "--vllm", wrong])
+            assert f"--vllm: {wrong} is no vLLM server that answers" in capsys.readouterr().err
+
+
+@contextmanager
+def serving(models: dict[str, Any]) -> Iterator[str]:
+    """The address of a server that lists these models as vLLM does."""
+
+    class Models(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(models).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Models) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_a_recipe_in_a_checkpoint_that_is_not_understood_is_named(checkpoint: str) -> None:

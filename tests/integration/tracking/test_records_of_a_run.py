@@ -1,0 +1,140 @@
+"""What the tracker puts into a real MLflow store: metrics, traces, checkpoints, datasets, pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+
+from tasks.rollout.trajectory import Outcome
+from tasks.tracking.datasets import TaskListEntry
+from tasks.tracking.tracker import LEFT_OUT, Tracker
+from tests.support.tracked import checkpoint, episode, history, stored
+
+
+def test_metrics_of_a_phase_stand_on_the_run_too_and_undefined_ones_are_counted(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("run", {})
+    for number, steps in enumerate([(1, 2), (3, 4)], start=1):
+        phase = tracker.start_phase(f"phase-{number}", f"phase {number}")
+        for step in steps:
+            tracker.log_metrics(phase, {"rollout/success": step / 10, "pass@8": 0.5, "kl": float("nan"), "gap": None}, step)
+    first, last = stored(tracker, run), stored(tracker, phase)
+    assert history(client, first, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
+    assert history(client, last, "rollout/success") == [(3, 0.3), (4, 0.4)]
+    assert history(client, first, "pass_at_8")[-1] == (4, 0.5)
+    assert history(client, first, LEFT_OUT)[-1] == (4, 2.0)
+    assert history(client, first, "kl") == []
+
+
+def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("run", {})
+    batch = [
+        episode(3),
+        episode(4, Outcome.TRUNCATED, reason="horizon"),
+        episode(5, Outcome.FAILED, reason="RefusedError: gone", turns=[], seconds=0.5),
+    ]
+    for _ in range(2):  # a phase that is recorded again
+        tracker.log_trajectories(run, batch, {"phase": "2"}, 20)
+    run = stored(tracker, run)
+    mlflow.set_tracking_uri(tracker.tracking_uri)
+    found = mlflow.search_traces(locations=[tracker.experiment_id], run_id=run)
+    assert sorted(tags["task"] for tags in found["tags"]) == ["3", "4", "5"]
+    solved = mlflow.search_traces(
+        locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'success'", return_type="list"
+    )
+    assert len(solved) == 1
+    info, spans = solved[0].info, solved[0].data.spans
+    assert {"phase": "2", "environment": "textcraft", "step": "20", "horizon": "8"}.items() <= info.tags.items()
+    assert info.execution_duration == 2000
+    assert [(span.name, span.span_type) for span in spans] == [
+        ("textcraft 3: success after 2 turns", "AGENT"),
+        ("reset", "TOOL"),
+        ("turn 1: get 1 oak_log", "CHAT_MODEL"),
+        ("answer 1: Got 1 oak_log", "TOOL"),
+        ("turn 2: craft 4 oak_planks", "CHAT_MODEL"),
+        ("answer 2: Crafted", "TOOL"),
+    ]
+    assert [(span.end_time_ns - span.start_time_ns) / 1e9 for span in spans[1:]] == [0, 0.5, 0.25, 1.0, 0.125]
+    assert {span.parent_id for span in spans[1:]} == {spans[0].span_id}
+    assert spans[0].outputs == {"outcome": "success", "reason": "", "reward": 1.0, "turns": 2}
+    assert spans[3].outputs == {"observation": "Got 1 oak_log", "reward": 0.0}
+    assert spans[4].inputs == {"messages": [{"role": "user", "content": "Got 1 oak_log"}]}
+    assert spans[4].outputs["choices"][0]["message"]["content"] == "craft 4 oak_planks"
+    assert info.token_usage == {"input_tokens": 2 + 7, "output_tokens": 4, "total_tokens": 13}
+    (cut,) = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'truncated'")
+    assert cut.info.tags["mlflow.traceName"] == "textcraft 4: truncated after 2 turns, horizon"
+    assert info.state == "OK"
+    assert cut.info.state not in ("OK", "ERROR")
+    broken = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'")
+    assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
+
+
+def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
+    tracker: Tracker, client: MlflowClient, database: Path, tmp_path: Path
+) -> None:
+    run = tracker.start_run("run", {})
+    entries = [checkpoint(tmp_path / f"step-{step}", step) for step in (10, 20)]
+    for entry in (entries[0], entries[0], entries[1]):
+        tracker.register_checkpoint(run, entry)
+    run = stored(tracker, run)
+    versions = sorted(client.search_model_versions("name = 'quickstart'"), key=lambda each: int(each.version))
+    assert [(each.tags["step"], each.tags["checkpoint_digest"], each.run_id) for each in versions] == [
+        ("10", "digest-10", run),
+        ("20", "digest-20", run),
+    ]
+    assert versions[0].tags["folder"] == str(tmp_path / "step-10")
+    assert set(versions[0].tags) == {"step", "horizon", "folder", "checkpoint_digest", "logged_model"}
+    assert versions[0].description == f"Checkpoint of step 10, trained under horizon 8, in {tmp_path / 'step-10'}."
+    model = client.get_logged_model(versions[0].tags["logged_model"])
+    assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [("evaluation/success", 0.5, 10)]
+    assert history(client, run, "evaluation/success") == [(10, 0.5), (20, 0.5)]
+    assert set(client.get_run(run).data.metrics) == {"evaluation/success"}
+    kept = [path for path in database.parent.rglob("*") if path.is_file() and "mlflow.db" not in path.name]
+    assert kept
+    assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
+
+
+def test_the_task_lists_of_a_run_are_its_datasets_once(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("run", {})
+    lists = [
+        TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 2, 3]),
+        TaskListEntry.of("textcraft", "v2", "wood-test", "evaluation", [7]),
+    ]
+    for _ in range(2):
+        tracker.log_task_lists(run, lists)
+    inputs = client.get_run(stored(tracker, run)).inputs.dataset_inputs
+    assert {(each.dataset.name, each.dataset.digest, each.tags[0].value) for each in inputs} == {
+        ("textcraft wood-train", lists[0].digest, "training"),
+        ("textcraft wood-test", lists[1].digest, "evaluation"),
+    }
+    assert len(inputs) == 2
+    assert TaskListEntry.of("textcraft", "v3", "wood-train", "training", [1, 2, 3]).digest != lists[0].digest
+    assert TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 3, 2]).digest != lists[0].digest
+
+
+def test_a_run_that_a_person_has_renamed_keeps_that_name(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+    run = stored(tracker, tracker.start_run("grpo, fixed 4", {}))
+    client.update_run(run, name="the good one")
+    again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
+    assert stored(again, again.start_run("grpo, fixed 4", {}, {"more": "1"})) == run
+    assert client.get_run(run).info.run_name == "the good one"
+
+
+def test_pictures_and_tables_lie_beside_the_database_and_are_replaced(
+    tracker: Tracker, client: MlflowClient, database: Path, tmp_path: Path
+) -> None:
+    run = tracker.start_run("run", {})
+    picture = tmp_path / "learning_curve.png"
+    for content in (b"first", b"second"):
+        picture.write_bytes(content)
+        tracker.log_picture(run, picture)
+        tracker.log_table(run, "| step |\n| --- |\n| 1 |\n", "evaluation.md")
+        tracker.flush()
+    run = stored(tracker, run)
+    assert [each.path for each in client.list_artifacts(run)] == ["evaluation.md", "learning_curve.png"]
+    folder = database.parent / "artifacts" / "study" / run / "artifacts"
+    assert (folder / "learning_curve.png").read_bytes() == b"second"
+    with pytest.raises(FileNotFoundError, match=r"absent\.png"):
+        tracker.log_picture(run, tmp_path / "absent.png")

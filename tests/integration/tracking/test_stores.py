@@ -1,0 +1,98 @@
+"""Stores that are new, moved, shared, deleted or no store at all."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from tasks.tracking.mlflow_import import TrackingError
+from tasks.tracking.mlflow_page import experiment_link
+from tasks.tracking.store import open_store
+from tasks.tracking.tracker import Tracker
+from tests.support.tracked import checkpoint, stored
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_deleted_experiment_is_named_with_the_way_to_bring_it_back(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+    client.delete_experiment(open_store(uri, "deleted").experiment_id)
+    with pytest.raises(TrackingError, match=r"mlflow experiments restore --experiment-id \d+"):
+        Tracker(uri, "deleted", tmp_path).start_run("run", {})
+
+
+def test_a_store_that_cannot_be_used_is_refused_by_its_address(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="runs/mlruns"):
+        Tracker("runs/mlruns", "study", tmp_path)
+    (tmp_path / "text.db").write_text("this is no database " * 100)
+    with pytest.raises(TrackingError, match=r"text\.db cannot be opened: file is not a database"):
+        Tracker(f"sqlite:///{tmp_path / 'text.db'}", "study", tmp_path).start_run("run", {})
+
+
+def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old, new = tmp_path / "old place" / "runs", tmp_path / "new"
+
+    def tracker(runs: Path) -> Tracker:
+        return Tracker(f"sqlite:///{runs / 'mlflow.db'}", "moved", runs / "run")
+
+    with tracker(old) as before:
+        run = before.start_run("run", {"folder": str(old / "run")}, {"folder": str(old / "run")})
+        before.register_checkpoint(run, checkpoint(old / "run" / "step-2", 2, "moved"))
+    first = stored(before, run)
+    old.rename(new)
+    for _ in range(2):
+        with tracker(new) as after:
+            after.start_run("run", {"folder": str(old / "run")}, {"folder": str(new / "run")})
+            after.log_table(run, "| 2 |", "evaluation.md")  # the first of this process: MLflow remembers where a run's artifacts are
+    assert stored(after, run) == first
+    client = MlflowClient(after.tracking_uri)
+    assert [message for message in caplog.messages if "moved" in message] == [
+        f"The runs were moved from {old} to {new}: 7 addresses in {new / 'mlflow.db'} name the new place now."
+    ]
+    assert not old.exists()
+    assert (new / "artifacts" / "moved" / first / "artifacts" / "evaluation.md").read_text() == "| 2 |"
+    assert client.get_run(first).info.artifact_uri == (new / "artifacts" / "moved" / first / "artifacts").as_uri()
+    (version,) = client.search_model_versions("name = 'moved'")
+    assert version.tags["folder"] == str(new / "run" / "step-2")
+    assert client.get_logged_model(version.tags["logged_model"]).artifact_location.startswith(new.as_uri())
+    assert str(old) not in version.source
+    assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
+
+
+def test_runs_that_are_reached_by_another_name_were_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    open_store(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}", "linked")
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    open_store(f"sqlite:///{tmp_path / 'link' / 'mlflow.db'}", "linked")
+    assert not [message for message in caplog.messages if "moved" in message]
+
+
+@pytest.mark.slow
+def test_runs_that_start_at_once_share_a_new_database(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys; from tasks.tracking.tracker import Tracker\n"
+        "tracker = Tracker(sys.argv[1], 'study', pathlib.Path(sys.argv[2])); print(tracker.mlflow_id(tracker.start_run('run', {})))"
+    )
+    command = [sys.executable, "-c", program, f"sqlite:///{tmp_path / 'mlflow.db'}"]
+    started = [
+        subprocess.Popen([*command, str(tmp_path / key)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for key in "ab"
+    ]
+    said = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert len({out for out, _ in said}) == 2
+    assert {error for _, error in said} == {""}
+
+
+def test_an_experiment_is_one_of_model_training_and_has_a_view_that_shows_success(tracker: Tracker, client: MlflowClient) -> None:
+    tags = client.get_experiment(tracker.experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    link = experiment_link("http://127.0.0.1:5000", tracker.experiment_id)
+    view = json.loads(tags[f"mlflow.sharedViewState.{link.rpartition('viewStateShareKey=')[2]}"])
+    state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
+    assert state["selectedColumns"][0] == "metrics.`evaluation/success`"

@@ -1,0 +1,64 @@
+"""The services of `make up` as a test starts, asks and counts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.services import ROOT, addresses, login
+
+
+def command(runs: Path, action: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.provision.services", action],
+        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs)}, capture_output=True, text=True, timeout=1500, check=False,
+    )  # fmt: skip
+
+
+def processes(runs: Path) -> list[psutil.Process]:
+    """All that was started for this runs folder, directly or not; except this process."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("AGENTGYM_RUNS") == str(runs) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def running(runs: Path, word: str) -> list[psutil.Process]:
+    """The servers whose command has the word."""
+    return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:
+    found = addresses(runs)
+    assert found is not None
+    return PrefectApi(found.prefect_api_url, login(runs)).ask(path, body, method)
+
+
+def deployment_id(runs: Path, name: str) -> str:
+    (deployment,) = ask(runs, "deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+    return str(deployment["id"])
+
+
+def ended_run(runs: Path, run: str) -> Any:
+    only_this = {"flow_runs": {"id": {"any_": [run]}}}
+    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
+    return ask(runs, "flow_runs/filter", only_this)[0]
