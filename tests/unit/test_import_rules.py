@@ -22,6 +22,8 @@ BELOW = {
         "tasks.agents",
         "tasks.provision",
         "tasks.tracking.step_metrics_file",
+        "tasks.tracking.timeline",
+        "tasks.training.collapse",
         "environments",
         "configs",
     },
