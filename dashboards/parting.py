@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.index import Index
@@ -21,13 +22,14 @@ class Attempt:
     parts_at: int | None
 
 
-def attempts_at(index: Index, environment: str, task: int, run: str = "", most: int = 24) -> list[Attempt]:
-    """The first sample of a task in each evaluation, in the order of training; of one run, or of all."""
+def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), most: int = 24) -> list[Attempt]:
+    """The first sample of a task in each evaluation, in the order of training; of some runs, or of all."""
     rows = index.query(
         """select run, kind, name, "group", min(member) as member, min(policy_version) as version from trajectories
-        where environment = ? and task = ? and kind = 'evaluations' and (run = ? or ? = '') and outcome <> 'failed'
+        where environment = ? and task = ? and kind = 'evaluations' and outcome <> 'failed'
+        and (run in (select unnest(?::varchar[])) or len(?::varchar[]) = 0)
         group by run, kind, name, "group" order by run, version limit ?""",
-        [environment, task, run, run, most],
+        [environment, task, list(runs), list(runs), most],
     )
     played = [shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])) for row in rows]
     there = [each for each in played if each is not None]

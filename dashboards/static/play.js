@@ -36,4 +36,5 @@ form.addEventListener("submit", async (event) => {
 form.elements.agent.addEventListener("change", () => {
   document.querySelector(".endpoint").hidden = form.elements.agent.value !== "endpoint";
 });
-form.elements.action.focus();
+if (form.dataset.playing === "yes") follow(); // it was begun to be watched
+else form.elements.action.focus();

@@ -21,6 +21,7 @@ BELOW = {
         "tasks.evaluation",
         "tasks.agents",
         "tasks.provision",
+        "tasks.tracking.mlflow_page",
         "tasks.tracking.step_metrics_file",
         "tasks.tracking.timeline",
         "tasks.training.collapse",
