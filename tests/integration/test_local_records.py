@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,20 +38,56 @@ with records:
 print(json.dumps({"recorded": recorded, "statuses": statuses, "login": os.environ["PREFECT_API_AUTH_STRING"]}))
 """
 
+SERVICES_END = """
+import json, os, pathlib, sys
+from tasks.provision.local import free_port
+from tasks.provision.prefect_api import guarded
+port, login, runs = free_port(), "agentgym:secret", pathlib.Path(os.environ["AGENTGYM_RUNS"])
+url = f"http://127.0.0.1:{port}"
+os.environ |= {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": str(runs / "prefect"), **guarded(url, login)}
+(runs / "prefect").mkdir(parents=True)
+from prefect import flow, get_client
+from flows.prefect_stand_in import PrefectStandIn, one_run_server, wait_for_prefect
+
+services = one_run_server(port, {})
+services.start()
+
+@flow
+def small() -> int:
+    services.end()
+    wait_for_prefect()
+    return 1
+
+stand_in = PrefectStandIn(runs, f"{url}/api", login)
+try:
+    result = small()
+    with get_client(sync_client=True) as client:
+        recorded = [run.state_name for run in client.read_flow_runs()]
+finally:
+    stand_in.close()
+print(json.dumps([result, recorded, stand_in.is_there()]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_flow_goes_on_and_is_recorded_when_the_services_end_in_its_middle(tmp_path: Path) -> None:
+    assert run_apart(SERVICES_END, tmp_path) == [1, ["Completed"], False]
+
+
+def run_apart(program: str, folder: Path) -> Any:
+    """What a program prints last, as JSON, whose runs are in this folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
+    environment |= {"AGENTGYM_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_server_that_a_run_starts_for_itself_serves_nobody_else(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
-    environment |= {"AGENTGYM_RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT)}
-
-    def run() -> dict[str, object]:
-        ended = subprocess.run([sys.executable, "-c", RUN], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-        told: dict[str, object] = json.loads(ended.stdout.splitlines()[-1])
-        return told
-
-    first, second = run(), run()
+    first, second = run_apart(RUN, tmp_path), run_apart(RUN, tmp_path)
     assert first["statuses"] == {"/health": 200, "/flow_runs/": 401, "/csrf-token?client=a": 401, "/admin/settings": 401}
     assert first["recorded"] == ["Completed"]
     assert second["recorded"] == ["Completed", "Completed"]
