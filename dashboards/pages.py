@@ -16,7 +16,7 @@ from dashboards.by_turn import under_horizons
 from dashboards.filters import Filters, choices, listed
 from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
 from dashboards.overlay import names_of
-from dashboards.parting import Attempt, attempts_at
+from dashboards.parting import Attempt, attempts_at, left_success
 from dashboards.run_folders import STEP_FILE, checkpoints_of, run_folder, run_folders
 from dashboards.step_lanes import step_clock
 from dashboards.templating import NotThereError, html
@@ -107,7 +107,9 @@ def trajectories(request: Request) -> Response:
 def trajectory(request: Request) -> Response:
     """One trajectory."""
     found = named_trajectory(request)
-    return html(request, "trajectory.html", alone=False, **about(request, found))
+    failed = found.row["outcome"] in ("finished", "truncated")
+    left = left_success(index_of(request), found) if failed else None
+    return html(request, "trajectory.html", failed=failed, left=left, **about(request, found))
 
 
 def group(request: Request) -> Response:

@@ -142,6 +142,11 @@ class Trajectory {
   }
 }
 
+addEventListener("hashchange", () => {
+  const asked = /^#turn-(\d+)$/.exec(location.hash);
+  if (asked) shown[0].go(Number(asked[1]));
+});
+
 const shown = [...document.querySelectorAll(".trajectory")].map((article) => new Trajectory(article));
 document.addEventListener("keydown", (event) => {
   if (/^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
