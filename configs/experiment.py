@@ -36,15 +36,14 @@ class StarterPolicy(Part):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads; must divide hidden_size."""
-    tasks: str = "wood-renamed"
-    """Task list of the environment whose goals the oracle demonstrates."""
+    tasks: str = "wood-renamed-train"
+    """Task list of the environment that the oracle demonstrates; as many of its tasks as the tokens take, drawn at random."""
     tokens: PositiveInt = 600_000
     """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""
-    temperature: PositiveFloat = 1.4
-    """The clone's logits are divided by it in the end. A clone is surer than it is right; above 1 it tries more, which
-    reinforcement learning lives on."""
+    demonstrations: PositiveInt = 5_000
+    """Most episodes that the oracle plays; where they have fewer tokens than the policy is to see, they are repeated."""
 
     @model_validator(mode="after")
     def _divisible(self) -> StarterPolicy:

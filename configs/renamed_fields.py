@@ -21,9 +21,17 @@ RENAMED = {
 """Old dotted name -> new dotted name."""
 
 
+REMOVED = {
+    "policy.starter.temperature": "is no field any more: training starts from the policy as it was cloned",
+}
+"""Dotted name -> why it is gone."""
+
+
 def renamed(name: str, value: object) -> str:
     """What is now called otherwise of a field that is not known, e.g. "is called rollout.max_num_seqs now"; empty if nothing is."""
     if name in RENAMED:
         return f"is called {RENAMED[name]} now"
+    if name in REMOVED:
+        return REMOVED[name]
     parts = [RENAMED[old] for old in RENAMED if isinstance(value, dict) and old.startswith(f"{name}.") and old.rpartition(".")[2] in value]
     return f"is no part any more; its fields are called {', '.join(parts)} now" if parts else ""

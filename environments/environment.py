@@ -99,7 +99,8 @@ class World(Protocol):
     `max_sessions` (how many a process can bear), `prepare()` (what can be done before the first session asks for it), and
     `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down),
     `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`
-    must then tell the two apart), `success_score` (the score from which an episode that the world ended is a success; default 1), and
+    must then tell the two apart), `oracle_recovers = False` (its expert knows one way, from the start alone),
+    `success_score` (the score from which an episode that the world ended is a success; default 1), and
     `lists` (name to task indices of every task list, where they depend on data). Its package may say in `TASK_LISTS` what the lists are
     called and what each holds: a wrong name in a recipe is then refused before anything is built.
 

@@ -31,7 +31,7 @@ def named(lists: Mapping[str, Tasks], name: str, world: str, renamed: Mapping[st
 def no_such_list(lists: Iterable[str], name: str, world: str, renamed: Mapping[str, str]) -> str:
     """What a person is told who named a list that does not exist, or not any more; see `named`."""
     if name in renamed:
-        return f"{world}'s task list {name!r} is now called {renamed[name]!r}, since its tasks are not the paper's"
+        return f"{world}'s task list {name!r} is now called {renamed[name]!r}"
     lists = list(lists)
     close = difflib.get_close_matches(name, lists, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""

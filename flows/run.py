@@ -12,7 +12,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
-from flows.flow_page import description_tags, flow_log, link_to_mlflow
+from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase, phases
@@ -158,6 +158,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
                 | description_tags(experiment, folder.path, runs),
             )
             link_to_mlflow(tracker, parent, runs, log)
+            link_to_viewer(folder.path, runs, log)
         try:
             yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
         except BaseException as problem:

@@ -70,6 +70,12 @@ class BabyAIEnvironment:
         """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
         return "" if self.played is None else state_of(self.played)
 
+    def valid_actions(self) -> list[str]:
+        """The actions that every message lists, but for asking which there are; see `EnumerableEnvironment`."""
+        if self.played is None or self.done:
+            raise EpisodeOverError("no BabyAI episode is in progress; reset first")
+        return [action for action in self._actions if action != CHECK]
+
     def oracle_action(self) -> str:
         """The action that gets furthest along the way of minigrid's bot; see `Environment.oracle_action`."""
         if self.played is None or self.done:

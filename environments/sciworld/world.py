@@ -18,6 +18,10 @@ from environments.sciworld.tasks import VERSION, Task, task, task_list
 log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 500
+THING = "OBJ"
+"""What stands for a thing in the package's forms of actions."""
+NO_MOVES = ("reset task",)
+"""Forms of actions that are none."""
 FAILED = -1.0
 """AgentGym's score of a failed task, which there is -100 of 100."""
 ATTEMPTS = 3
@@ -125,6 +129,12 @@ class SciWorldEnvironment:
             raise OracleError("the expert knows no further action")
         return way[done]
 
+    def valid_actions(self) -> list[str]:
+        """Each of the package's actions that take one thing or none, with each thing in sight; see `EnumerableEnvironment`."""
+        hints = json.loads(self.hints())
+        forms = [form for form in hints["possible_actions"] if form.count(THING) <= 1 and form not in NO_MOVES]
+        return list(dict.fromkeys(form.replace(THING, thing) for form in forms for thing in hints["possible_objects"]))
+
     @property
     def task_name(self) -> str:
         """The package's name of the kind of task."""
@@ -203,6 +213,7 @@ class SciWorld:
     """The world; see `World`. `tasks` also knows the lists of `environments.sciworld.tasks.task_lists`."""
 
     name = "sciworld"
+    oracle_recovers = False
     blocking = True
     awaited = True
     instruction = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
 from environments.task_lists import named
 
+NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
+"""Words that begin with a capital, or a number: what an answer may look like."""
 SHOWN = 3
 """Passages that a search shows."""
 INSTRUCTION = (
@@ -81,6 +84,15 @@ class SearchQAEnvironment:
             return Step("The answer is wrong. Search more or give another answer.", 0.0, False)
         self.task = None
         return Step("The answer is wrong.", share if self._well_formed else 0.0, True)
+
+    def valid_actions(self) -> list[str]:
+        """Searching for the question or a name that was read, or answering with such a name; see `EnumerableEnvironment`."""
+        if self.task is None:
+            raise EpisodeOverError("no SearchQA episode is in progress; reset first")
+        read = [self._corpus.passage(number) for number in sorted(self.found)]
+        names = list(dict.fromkeys(name for text in [self.task.question, *read] for name in NAME.findall(text)))
+        searches = [f"<search>{text}</search>" for text in [self.task.question[:MAX_CHARACTERS], *names]]
+        return [*searches, *(f"<answer>{name}</answer>" for name in names)]
 
     def oracle_action(self) -> str:
         """Searches for what is still to be found, hop by hop, then the answer; see `Environment.oracle_action`."""

@@ -1,22 +1,34 @@
 """TextCraft: craft a Minecraft item by getting raw materials and following crafting commands."""
 
 TASK_LISTS = {
-    "train": "70 % of the goals of each crafting depth",
-    "validation": "10 % of them",
-    "test": "20 % of them, held out",
+    "train": "goals to learn from; validation and test are of other templates (plans without their names), so none has a twin here",
+    "validation": "goals to choose settings by, of templates that no other list has",
+    "test": "held-out goals, of templates that no other list has",
+    "renamed-train": "train under 50 other sets of names each, for demonstrations and training",
+    "fresh-validation": "goals of train under names never trained on: measures reading",
+    "fresh-test": "the same under yet other names, held out",
+    "wood-train": "the wood family's goals (what logs alone make) in train",
+    "wood-validation": "the wood family's goals in validation",
+    "wood-test": "the wood family's goals in test",
+    "wood-renamed-train": "wood-train under 50 other sets of names each, for demonstrations and training",
+    "wood-fresh-validation": "goals of wood-train under names never trained on: measures reading",
+    "wood-fresh-test": "the same under yet other names, held out",
+    "deep-train": "goals of train that take the oracle 6 to 12 turns",
+    "deep-validation": "goals of validation that take the oracle 6 to 12 turns",
+    "deep-test": "goals of test that take the oracle 6 to 12 turns",
+    "deep-renamed-train": "deep-train under 50 other sets of names each, for demonstrations and training",
+    "deep-fresh-validation": "goals of deep-train under names never trained on: measures reading",
+    "deep-fresh-test": "the same under yet other names, held out",
     "depth-1": "all goals that take 1 layer of crafting",
     "depth-2": "all goals that take 2 layers of crafting",
     "depth-3": "all goals that take 3 layers of crafting",
     "depth-4": "all goals that take 4 layers of crafting",
-    "wood-train": "the wood family's goals (what logs alone make) in train",
-    "wood-validation": "the wood family's goals in validation",
-    "wood-test": "the wood family's goals in test",
-    "wood-renamed": "48 variants of each task of wood-train with the words of its names exchanged, for demonstrations",
     "textcraft-ours-100": "100 tasks of test, its depths in proportion",
 }
 """The task lists, and what each holds."""
 
 RENAMED_TASK_LISTS = {
     "textcraft-100": "textcraft-ours-100",
+    "wood-renamed": "wood-renamed-train",
 }
 """Names that lists once had, and those that they have now."""

@@ -94,6 +94,21 @@ def recipe_book() -> RecipeBook:
     return RecipeBook(recipes, with_kinds, raw, _depths(recipes, with_kinds, raw))
 
 
+def filled_command(recipe: Recipe, held: Mapping[str, int]) -> str | None:
+    """The command of a recipe with held items in the place of kinds, e.g. "craft 4 stick using 2 oak planks"; None if too little is held.
+
+    A kind is taken from the first of its members of which enough is held.
+    """
+    book, left, given = recipe_book(), dict(held), []
+    for name, count in recipe.ingredients:
+        item = next((item for item in (name, *book.members.get(name, ())) if left.get(item, 0) >= count), None)
+        if item is None:
+            return None
+        left[item] -= count
+        given.append(f"{count} {item}")
+    return f"craft {recipe.count} {recipe.output} using {', '.join(given)}"
+
+
 def _group_variants(
     listed: Mapping[str, list[dict[str, Any]]], names: Mapping[int, str]
 ) -> tuple[dict[str, list[Recipe]], dict[str, tuple[str, ...]]]:

@@ -17,21 +17,26 @@ _KEPT = frozenset({"crafting", "table", "a", "of", "on", "the", "and", "with"})
 
 
 class Renaming:
-    """A way of exchanging words, and the way back."""
+    """A way of exchanging words, and the way back.
 
-    __slots__ = ("_back", "_there")
+    Attributes:
+        there: Word to the word in its place; a word that is not in it stays.
+        back: The reverse.
+    """
+
+    __slots__ = ("back", "there")
 
     def __init__(self, there: dict[str, str]) -> None:
-        self._there = there
-        self._back = {new: old for old, new in there.items()}
+        self.there = there
+        self.back = {new: old for old, new in there.items()}
 
     def apply(self, text: str) -> str:
         """The text as the agent sees it."""
-        return _WORD.sub(lambda word: self._there.get(word[0], word[0]), text)
+        return _WORD.sub(lambda word: self.there.get(word[0], word[0]), text)
 
     def undo(self, text: str) -> str:
         """What the agent's text means."""
-        return _WORD.sub(lambda word: self._back.get(word[0], word[0]), text)
+        return _WORD.sub(lambda word: self.back.get(word[0], word[0]), text)
 
 
 @lru_cache(maxsize=4096)

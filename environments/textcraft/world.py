@@ -7,9 +7,12 @@ from dataclasses import replace
 from configs.rules import Rules
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
+from environments.textcraft.goals import goals
+from environments.textcraft.lists import task_list
 from environments.textcraft.oracle import plan
+from environments.textcraft.recipes import Recipe, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
-from environments.textcraft.tasks import VERSION, depth, goals, task, task_list
+from environments.textcraft.tasks import VERSION, depth, task
 
 
 class TextCraftEnvironment:
@@ -20,12 +23,13 @@ class TextCraftEnvironment:
         inventory: How many of each item are held, in the order in which they came.
     """
 
-    __slots__ = ("_renaming", "_rules", "goal", "inventory")
+    __slots__ = ("_listed", "_renaming", "_rules", "goal", "inventory")
 
     def __init__(self, rules: Rules = "ours") -> None:
         self._rules = rules
         self.goal: str | None = None
         self.inventory: dict[str, int] = {}
+        self._listed: tuple[Recipe, ...] = ()
         self._renaming: Renaming | None = None
 
     def reset(self, index: int) -> str:
@@ -33,6 +37,7 @@ class TextCraftEnvironment:
         begun = task(index)
         self.goal = begun.goal
         self.inventory = {}
+        self._listed = begun.recipes
         self._renaming = begun.renaming
         return begun.observation
 
@@ -48,6 +53,16 @@ class TextCraftEnvironment:
     def state_key(self) -> str:
         """What is held; see `Environment`."""
         return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
+
+    def valid_actions(self) -> list[str]:
+        """Every command of the first message that can be followed now, and getting what one of them takes; see `EnumerableEnvironment`."""
+        if self.goal is None:
+            raise EpisodeOverError("no TextCraft episode is in progress; reset first")
+        raw = recipe_book().raw
+        gets = [f"get {count} {name}" for recipe in self._listed for name, count in recipe.ingredients if name in raw]
+        crafts = [command for recipe in self._listed if (command := filled_command(recipe, self.inventory)) is not None]
+        actions = list(dict.fromkeys([*gets, *crafts])) or ["inventory"]
+        return actions if self._renaming is None else [self._renaming.apply(action) for action in actions]
 
     def oracle_action(self) -> str:
         """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
@@ -97,7 +112,7 @@ class TextCraftEnvironment:
 
 
 class TextCraft:
-    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.tasks.task_lists`."""
+    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.lists.task_lists`."""
 
     name = "textcraft"
     instruction = (

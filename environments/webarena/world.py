@@ -16,6 +16,7 @@ from environments.webarena.evaluators import evaluate
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
 from environments.webarena.page_parts import PAGE_CHARACTERS
+from environments.webarena.possible_actions import possible_actions
 from environments.webarena.reserve import Reserve
 from environments.webarena.settings import Settings
 from environments.webarena.sign_in import Logins, embedded_cookies
@@ -105,6 +106,15 @@ class WebArenaEnvironment:
             self.close()
             raise
         return Step(self._last, 0.0, False)
+
+    def valid_actions(self) -> list[str]:
+        """Every link, button and field in view, and stopping with what a line of the page says; see `EnumerableEnvironment`.
+
+        A field gets one of the words that the objective quotes or writes with a capital.
+        """
+        if self.task is None or self._window is None or self._window.seen is None:
+            raise EpisodeOverError("no WebArena episode is in progress; reset first")
+        return possible_actions(self._window.seen, self.task.intent)
 
     def oracle_action(self) -> str:
         """The next action of the task's plan; see `Environment.oracle_action`. Only the embedded tasks have plans."""

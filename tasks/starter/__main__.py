@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -32,18 +34,24 @@ def main() -> None:
     config = StarterPolicy.model_validate_json(arguments.config)
     if arguments.assist:
         die_with_parent()
-        clone_from_oracle(config, arguments.environment, arguments.seed, arguments.assist, 1, None)
+        clone_from_oracle(config, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None)
         return
-    with tqdm(desc="starter policy", unit=" tokens", unit_scale=True, total=config.tokens, file=sys.stderr, dynamic_ncols=True) as bar:
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with ExitStack() as stack:
+        bars: dict[str, tqdm[Any]] = {}
 
-        def show(seen: int, total: int, loss: float) -> None:
+        def show(what: str, done: int, total: int, loss: float | None) -> None:
+            if what not in bars:
+                bars[what] = stack.enter_context(
+                    tqdm(desc="starter policy", unit=f" {what}", unit_scale=what == "tokens", file=sys.stderr, dynamic_ncols=True)
+                )
+            bar = bars[what]
             bar.total = total
-            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
-            bar.update(seen - bar.n)
+            if loss is not None:
+                bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
+            bar.update(done - bar.n)
 
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
-        bar.update((bar.total or 0) - bar.n)
     print(json.dumps(asdict(made), default=str))
 
 

@@ -227,12 +227,6 @@ def clone(
     return losses
 
 
-@torch.no_grad()
-def soften(model: Qwen2ForCausalLM, temperature: float) -> None:
-    """Divides the model's logits by `temperature`: what it samples at 1 afterwards is what it sampled at `temperature` before."""
-    model.model.norm.weight /= temperature
-
-
 def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> float:
     """Sets the gradient of a batch's mean loss over its weights (see `weights_of`) and returns that loss, in nats.
 

@@ -6,14 +6,16 @@ taken than the oracle's; what follows shows the way back. Detours are context, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache
 from random import Random
 
-from environments.environment import Environment, World
+from environments.environment import Environment, OracleError, World
 
 MAX_TURNS = 40
+POOL = 50
+"""Solutions from which a detour's actions and words are taken; all of them would cost the more the more tasks there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One episode that ends in success, or after `MAX_TURNS`."""
+    """One episode that ends in success, after `MAX_TURNS`, or where a detour has left the oracle without a solution."""
 
     task: int
     first_observation: str
@@ -43,12 +45,21 @@ class Demonstration:
 def demonstrate(
     environment: Environment, task: int, random: Random, detour: Callable[[str], str] | None = None, detour_rate: float = 0.0
 ) -> Demonstration:
-    """Plays `task`; with the probability `detour_rate`, what `detour` makes of the oracle's action is done in its place."""
+    """Plays `task`; with the probability `detour_rate`, what `detour` makes of the oracle's action is done in its place.
+
+    Raises:
+        OracleError: The oracle has no solution from the start.
+    """
     first_observation = environment.reset(task)
     exchanges: list[Exchange] = []
     done = False
     while not done and len(exchanges) < MAX_TURNS:
-        right = environment.oracle_action()
+        try:
+            right = environment.oracle_action()
+        except OracleError:
+            if all(exchange.by_oracle for exchange in exchanges):
+                raise
+            break
         action = detour(right) if detour is not None and random.random() < detour_rate else right
         step = environment.step(action)
         done = step.done
@@ -56,27 +67,62 @@ def demonstrate(
     return Demonstration(task, first_observation, tuple(exchanges))
 
 
-def demonstrations(world: World, tasks: Sequence[int], seed: int, detour_rate: float) -> Iterator[Demonstration]:
-    """Endless demonstrations: each pass plays all of `tasks` in an order and with detours of its own.
+class Demonstrator:
+    """Plays numbered demonstrations, without end: each pass plays all tasks in an order and with detours of its own.
 
-    A detour is, with equal chances, the right action with one word or number replaced, another action of the same task's
-    solution, or an action of any task's solution.
+    Number n is the same whoever plays it, so several processes can share the work. A detour is, with equal chances, the right action with
+    one word or number replaced, another action of the same task's solution, or an action of some other task's.
     """
-    random = Random(f"demonstrations {seed}")
-    environment = world.create()
-    solutions = {task: [exchange.action for exchange in demonstrate(environment, task, random).exchanges] for task in tasks}
-    actions = sorted({action for solution in solutions.values() for action in solution})
-    words = sorted({word for action in actions for word in action.split()})
 
-    def detour(solution: Sequence[str], right: str) -> str:
-        choice = random.randrange(3)
-        return near_miss(right, words, random) if choice == 0 else random.choice(solution if choice == 1 else actions)
+    def __init__(self, world: World, tasks: Sequence[int], seed: int, detour_rate: float) -> None:
+        """
+        Args:
+            world: Whose oracle demonstrates. One that cannot find back (`oracle_recovers = False`) makes no detours.
+            tasks: What is demonstrated.
+            seed: Of the order and the detours.
+            detour_rate: Share of the actions that are detours.
+        """
+        self._tasks, self._seed = list(tasks), seed
+        self._detour_rate = detour_rate if getattr(world, "oracle_recovers", True) else 0.0
+        self._environment = world.create()
 
+    def play(self, number: int) -> Demonstration:
+        """The demonstration of that number, from 0."""
+        passes, place = divmod(number, len(self._tasks))
+        task = self._order(passes)[place]
+        random = Random(f"demonstration {self._seed} {number}")
+        if not self._detour_rate:
+            return demonstrate(self._environment, task, random)
+        solution, (actions, words) = self._solution(task), self._pool
+
+        def detour(right: str) -> str:
+            choice = random.randrange(3)
+            return near_miss(right, words, random) if choice == 0 else random.choice(solution if choice == 1 else actions)
+
+        return demonstrate(self._environment, task, random, detour, self._detour_rate)
+
+    def close(self) -> None:
+        """Frees the environment."""
+        self._environment.close()
+
+    @cached_property
+    def _pool(self) -> tuple[list[str], list[str]]:
+        """Actions of some tasks' solutions, and their words."""
+        actions = sorted({action for task in self._order(0)[:POOL] for action in self._solution(task)})
+        return actions, sorted({word for action in actions for word in action.split()})
+
+    def _order(self, passes: int) -> list[int]:
+        return _shuffled(tuple(self._tasks), f"demonstrations {self._seed} {passes}")
+
+    def _solution(self, task: int) -> list[str]:
+        return [exchange.action for exchange in demonstrate(self._environment, task, Random(0)).exchanges]
+
+
+@lru_cache(maxsize=2)
+def _shuffled(tasks: tuple[int, ...], seed: str) -> list[int]:
     order = list(tasks)
-    while True:
-        random.shuffle(order)
-        for task in order:
-            yield demonstrate(environment, task, random, partial(detour, solutions[task]), detour_rate)
+    Random(seed).shuffle(order)
+    return order
 
 
 def near_miss(action: str, words: Sequence[str], random: Random) -> str:

@@ -18,32 +18,36 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.experiment import StarterPolicy
 from environments.environment import World
 from environments.registry import load_world
-from tasks.starter.demonstrations import Demonstration, demonstrations
+from tasks.starter.demonstration_cache import CHUNK, DemonstrationCache
+from tasks.starter.demonstrations import Demonstration
 
 if TYPE_CHECKING:
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
     from tasks.starter.cloning import Example
 
-CODE_VERSION = 5
+CODE_VERSION = 6
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
 TOKENIZER_DEMONSTRATIONS = 500
-"""From how many demonstrations the words of observations and actions are taken; those of the prompts are taken from all tasks."""
+"""From how many demonstrations the words of the tokenizer are taken."""
+CHARACTERS_PER_TOKEN = 4
+"""At most about so many, as long as there is no tokenizer to count with."""
 ASSISTED_TOKENS = 100_000
 """From how many tokens on a second process is worth its start."""
 MEETING = timedelta(minutes=5)
 """How long one process waits for the other, which imports and makes demonstrations meanwhile."""
 MANIFEST = "starter.json"
-Report = Callable[[int, int, float], None]
+Report = Callable[[str, int, int, float | None], None]
+"""Told what is being done ("demonstrations" or "tokens"), how much of how much is done, and, of tokens, the loss in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,8 @@ class StarterReport:
         path: Folder with model and tokenizer, to be loaded like any Hugging Face model.
         parameters: Number of weights.
         vocabulary: Number of tokens that the tokenizer knows.
-        demonstrations: Episodes that were cloned.
-        tokens: Their tokens.
+        demonstrations: Different episodes that were cloned.
+        tokens: The tokens that were cloned, repeats counted.
         learned_tokens: Those of them that the oracle wrote: what carried loss.
         first_loss: Mean negative log-likelihood, in nats, over the first tenth of the updates.
         last_loss: The same over the last tenth.
@@ -97,7 +101,7 @@ def build_starter_policy(config: StarterPolicy, environment: str, seed: int, fol
         environment: Name of the world whose oracle demonstrates.
         seed: Of the weights, the detours in the demonstrations, and the order of the batches.
         folder: Where starter policies are kept, each in a folder of its own.
-        report: Called after each update with the tokens seen, the tokens in all, and the loss in nats.
+        report: Told of the progress.
 
     Raises:
         ValueError: The environment has no such task list.
@@ -125,12 +129,10 @@ def build_starter_policy(config: StarterPolicy, environment: str, seed: int, fol
 
 
 def _build(config: StarterPolicy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
-    from tasks.starter import cloning
 
     began = time.monotonic()
     with _assisted(config, environment, seed, path) as store:
-        cloned = clone_from_oracle(config, environment, seed, store, 0, report)
-    cloning.soften(cloned.model, config.temperature)
+        cloned = clone_from_oracle(config, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
     tenth = max(1, len(cloned.losses) // 10)
@@ -138,7 +140,7 @@ def _build(config: StarterPolicy, environment: str, seed: int, path: Path, repor
         path=path,
         parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
         vocabulary=len(cloned.tokenizer),
-        demonstrations=len(cloned.examples),
+        demonstrations=cloned.demonstrations,
         tokens=sum(len(example.tokens) for example in cloned.examples),
         learned_tokens=sum(sum(example.learned) for example in cloned.examples),
         first_loss=sum(cloned.losses[:tenth]) / tenth,
@@ -156,45 +158,79 @@ def _build(config: StarterPolicy, environment: str, seed: int, path: Path, repor
 class _Cloned:
     model: Qwen2ForCausalLM
     tokenizer: Qwen2Tokenizer
+    demonstrations: int
     examples: list[Example]
     losses: list[float]
 
 
-def clone_from_oracle(config: StarterPolicy, environment: str, seed: int, store: Path | None, rank: int, report: Report | None) -> _Cloned:
+def clone_from_oracle(
+    config: StarterPolicy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
+) -> _Cloned:
     """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
     import torch
     from torch import distributed
 
-    from tasks.agents.chat_format import ChatFormat
     from tasks.starter import cloning
 
-    world = load_world(environment)
-    stream = demonstrations(world, _tasks(world, config.tasks), seed, DETOUR_RATE)
-    first = list(islice(stream, TOKENIZER_DEMONSTRATIONS))
-    tokenizer = cloning.build_tokenizer(_texts(world, first))
-    chat_format = ChatFormat(tokenizer, "bare", None)
-    examples: list[Example] = []
-    tokens = 0
-    for demonstration in chain(first, stream):
-        examples.append(cloning.to_example(demonstration, chat_format))
-        tokens += len(examples[-1].tokens)
-        if tokens >= config.tokens:
-            break
-    model = cloning.build_model(config, tokenizer, seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     if store is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=MEETING)
     try:
+        world = load_world(environment)
+        oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
+        try:
+            tokenizer, played = _examples(config, oracle, report)
+        finally:
+            oracle.close()
+        examples: list[Example] = []
+        tokens = 0
+        for example in cycle(played):
+            examples.append(example)
+            tokens += len(example.tokens)
+            if tokens >= config.tokens:
+                break
+        model = cloning.build_model(config, tokenizer, seed)
         losses = cloning.clone(
-            model, examples, config.learning_rate, seed, lambda seen, loss: report(seen, tokens, loss) if report else None
+            model, examples, config.learning_rate, seed, lambda seen, loss: report("tokens", seen, tokens, loss) if report else None
         )
     finally:
         torch.set_num_threads(threads)
         if store is not None:
             distributed.destroy_process_group()
-    return _Cloned(model, tokenizer, examples, losses)
+    return _Cloned(model, tokenizer, min(len(played), len(examples)), examples, losses)
+
+
+def _examples(config: StarterPolicy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Example]]:
+    """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
+    from tasks.agents.chat_format import ChatFormat
+    from tasks.starter import cloning
+
+    def played(count: int) -> list[Demonstration]:
+        return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
+
+    most, count = config.demonstrations, 0
+    while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count)) < CHARACTERS_PER_TOKEN * config.tokens:
+        count = min(count + CHUNK, most)
+    tokenizer = cloning.build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each))
+    chat_format = ChatFormat(tokenizer, "bare", None)
+    examples = [cloning.to_example(each, chat_format) for each in played(count)]
+    while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
+        count = min(count + CHUNK, most)
+        examples += [cloning.to_example(each, chat_format) for each in played(count)[len(examples) :]]
+    return tokenizer, examples
+
+
+def _texts(demonstration: Demonstration) -> Iterator[str]:
+    yield demonstration.first_observation
+    for exchange in demonstration.exchanges:
+        yield exchange.action
+        yield exchange.observation
+
+
+def _characters(some: list[Demonstration]) -> int:
+    return sum(len(text) for each in some for text in _texts(each))
 
 
 @contextmanager
@@ -222,18 +258,6 @@ def _tasks(world: World, name: str) -> list[int]:
         return list(world.tasks(name))
     except KeyError as error:
         raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
-
-
-def _texts(world: World, played: list[Demonstration]) -> Iterator[str]:
-    """What the words of the tokenizer are taken from: the prompts of all training tasks, and demonstrations."""
-    environment = world.create()
-    yield from (environment.reset(task) for task in world.tasks("train"))
-    environment.close()
-    for demonstration in played:
-        yield demonstration.first_observation
-        for exchange in demonstration.exchanges:
-            yield exchange.action
-            yield exchange.observation
 
 
 def _name(config: StarterPolicy, environment: str, seed: int) -> str:

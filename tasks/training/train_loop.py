@@ -83,9 +83,10 @@ class TrainLoop:
         trainer, source, algorithm = self._trainer, self._source, self._experiment.algorithm
 
         plan = source.plan(step, history)
+        asked = time.time()
         collected = source.collect(plan)
 
-        began = time.perf_counter()
+        learning, began = time.time(), time.perf_counter()
         mini_batches = trainer.mini_batches_of(collected.mine, step)  # advantages
 
         for mini_batch in mini_batches * algorithm.epochs:
@@ -94,8 +95,10 @@ class TrainLoop:
             trainer.optimiser_step()
         seconds = time.perf_counter() - began
 
+        learned = time.time()
         loaded = source.load_engine(step + 1)  # weights to the engine
 
+        trainer.record(step + 1, {"collect": (asked, learning), "update": (learning, learned), "sync": (learned, time.time())})
         tokens = sum(len(t.prompt) + len(t.completion) for t in collected.learned)
         return {
             **trainer.update_metrics(),

@@ -95,9 +95,10 @@ class TrainerMain:
         from tasks.training import checkpoint
         from tasks.training.collapse import checkpoints_kept
 
-        began = time.perf_counter()
+        asked, began = time.time(), time.perf_counter()
         published = self.trainer.save(self.step, self.steps)
         self.checkpoint_seconds = time.perf_counter() - began
+        self.trainer.record_spans(self.step, {"checkpoint": (asked, time.time())})
         if published is not None:
             self.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
             phase_ends = [phase.end_step for phase in phases(self.experiment, self.steps)]
@@ -109,10 +110,11 @@ class TrainerMain:
         from tasks.rollout.trajectory_parquet import write_trajectories
         from tasks.training.task_order import evaluation_plans
 
-        began = time.perf_counter()
+        asked, began = time.time(), time.perf_counter()
         self.worker.load_weights(self.step, self.trainer)
         plans = evaluation_plans(command.tasks, command.samples, command.seed)
         trajectories = self.worker.collect_shared("evaluation", plans, RolloutSettings(command.horizon, command.temperature))
+        self.trainer.record_spans(self.step, {"evaluation": (asked, time.time())})
         if self.flow is not None:
             write_trajectories(Path(command.path), trajectories)
             self.tell(Evaluated(command.path, time.perf_counter() - began))

@@ -80,7 +80,7 @@ def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
     shown = run("tasks", "textcraft")
     assert shown.returncode == 0
     lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()[1:]}
-    assert lines["wood-test"] == ["22", "the wood family's goals in test"]
+    assert lines["wood-test"] == ["36", "the wood family's goals in test"]
     assert int(lines["train"][0]) > 300
 
 

@@ -51,7 +51,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(words: list[str], said
 
 @pytest.mark.slow
 def test_sigterm_ends_a_collection_with_what_is_finished_on_disk_and_the_same_command_continues(tmp_path: Path) -> None:
-    words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
+    words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
     with (tmp_path / "terminal.log").open("wb") as log:
         run = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log)

@@ -19,7 +19,7 @@ from environments.client import EnvironmentClient
 from environments.door import check_same, enter, open_client, task_indices
 from environments.errors import RefusedError, WrongWorldError
 from environments.registry import load_world
-from environments.textcraft.tasks import goals
+from environments.textcraft.goals import goals
 from flows.collection_session import ask
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.scripted_agent import ScriptedAgent

@@ -19,7 +19,8 @@ from environments.registry import load_world
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 from environments.task_lists import named
-from environments.textcraft.tasks import goals, needed_recipes, task_list
+from environments.textcraft.goals import goals, needed_recipes
+from environments.textcraft.lists import task_list
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 from environments.webarena.world import WebArena
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
@@ -185,12 +186,13 @@ def test_a_world_without_a_choice_of_rules_says_so() -> None:
         ("sciworld", "sciworld-200", "sciworld-ours-200"),
         ("sciworld", "agentgym-train", "agentgym-kinds-train"),
         ("textcraft", "textcraft-100", "textcraft-ours-100"),
+        ("textcraft", "wood-renamed", "wood-renamed-train"),
     ],
 )
-def test_a_list_of_the_papers_size_says_that_it_is_ours_and_its_old_name_is_refused_with_the_new_one(name: str, old: str, new: str) -> None:
+def test_the_old_name_of_a_list_is_refused_with_the_new_one(name: str, old: str, new: str) -> None:
     world = load_world(name)
     assert world.tasks(new)
-    with pytest.raises(KeyError, match=f"'{old}' is now called '{new}', since its tasks are not the paper's"):
+    with pytest.raises(KeyError, match=f"'{old}' is now called '{new}'"):
         world.tasks(old)
 
 

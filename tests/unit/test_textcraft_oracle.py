@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.environment import OracleError
+from environments.textcraft.goals import goals, wood_goals
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import recipe_book
-from environments.textcraft.tasks import goals, wood_goals
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 
 NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - recipe_book().raw))

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.textcraft.goals import goals
+from environments.textcraft.lists import task_list
 from environments.textcraft.renaming import renaming
-from environments.textcraft.tasks import goals, task, task_list
+from environments.textcraft.tasks import task
 from environments.textcraft.world import TextCraft
 
-RENAMED = task_list("wood-renamed")
+RENAMED = task_list("wood-renamed-train")
 WORDS = ("oak", "birch", "door", "planks", "stick", "fence")
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from environments.environment import EpisodeOverError, Step, TaskIndexError
 from environments.registry import load_world
 from environments.textcraft.actions import MAX_COUNT
+from environments.textcraft.goals import goals
+from environments.textcraft.lists import task_list
 from environments.textcraft.recipes import recipe_book
-from environments.textcraft.tasks import goals, task_list
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 
 

@@ -1,0 +1,110 @@
+"""The named lists of TextCraft's tasks; `environments.textcraft.TASK_LISTS` says what each holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
+
+from environments.task_lists import named
+from environments.textcraft import RENAMED_TASK_LISTS
+from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
+from environments.textcraft.renaming import Renaming, renaming
+from environments.textcraft.splits import DEEP_TURNS, plan_to, shuffled, splits
+from environments.textcraft.tasks import VARIANTS, depth, goal, renaming_of, words_exchanged
+
+EVALUATION_SIZE = 100
+EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
+TRAIN_VARIANTS = range(1, 51)
+"""Renamings of each training goal to learn from."""
+FRESH_VARIANTS = {"validation": range(VARIANTS // 2, 3 * VARIANTS // 4), "test": range(3 * VARIANTS // 4, VARIANTS)}
+"""Renamings of which the fresh lists take, for each training goal, the first that shows nothing which training has shown."""
+
+
+@cache
+def task_lists() -> dict[str, tuple[int, ...]]:
+    """Every named list of task indices, each in ascending order."""
+    indices = range(len(goals()))
+    lists: dict[str, Collection[int]] = {
+        split: [index for index in indices if splits()[goal(index)] == split] for split in ("train", "validation", "test")
+    }
+    lists["renamed-train"] = list(_renamed(lists["train"]))
+    lists |= {f"fresh-{split}": list(_fresh(lists["train"], variants)) for split, variants in FRESH_VARIANTS.items()}
+    families = {"wood": wood_goals(), "deep": frozenset(goal for goal in goals() if len(plan_to(goal)) in DEEP_TURNS)}
+    lists |= {
+        f"{family}-{name}": [index for index in some if goal(index) in members]
+        for family, members in families.items()
+        for name, some in lists.items()
+    }
+    lists |= {f"depth-{level}": [index for index in indices if depth(index) == level] for level in range(1, MAX_DEPTH + 1)}
+    by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
+    lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
+    return {name: tuple(sorted(some)) for name, some in lists.items()}
+
+
+def task_list(name: str) -> tuple[int, ...]:
+    """The task indices of the list called `name`; `task_lists` says which there are.
+
+    Raises:
+        KeyError: No list has this name; the message names those that exist.
+    """
+    return named(task_lists(), name, "textcraft", RENAMED_TASK_LISTS)
+
+
+def _renamed(tasks: Collection[int]) -> Iterator[int]:
+    """The tasks in all renamings to learn from, less those that then name a held-out goal, or show how one is made."""
+    held_out = [goal for goal, split in splits().items() if split != "train"]
+    given_away = {_words(goal) for goal in held_out} | {_words(plan_to(goal)[-1]) for goal in held_out}
+    for variant in TRAIN_VARIANTS:
+        for task in tasks:
+            index, wanted = task + variant * len(goals()), goal(task)
+            there = renaming_of(index).there
+            if given_away.isdisjoint(_exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))):
+                yield index
+
+
+def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
+    """Of each task the first renaming whose last action is in no training plan, if there is one: a short command has few renamings."""
+    for task in tasks:
+        last = _words(plan_to(goal(task))[-1])
+        for index in (task + variant * len(goals()) for variant in variants):
+            if not _is_trained(_exchanged(last, renaming_of(index).there)):
+                yield index
+                break
+
+
+def _is_trained(action: tuple[str, ...]) -> bool:
+    """Whether the oracle takes this action in a training task, renamed or not."""
+    return any(
+        _exchanged(action, exchanged.back) in _training_actions(in_wood)
+        for in_wood in (True, False)
+        for exchanged in (Renaming({}), *(renaming(variant, words_exchanged(in_wood)) for variant in TRAIN_VARIANTS))
+    )
+
+
+@cache
+def _training_actions(in_wood: bool) -> frozenset[tuple[str, ...]]:
+    """The oracle's actions to all training goals of the wood family, or to all others, in the game's words."""
+    wanted = [goal for goal, split in splits().items() if split == "train" and (goal in wood_goals()) == in_wood]
+    return frozenset(_words(action) for goal in wanted for action in plan_to(goal))
+
+
+@cache
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[a-z]+|\d+", text))
+
+
+def _exchanged(words: tuple[str, ...], by: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple([by.get(word, word) for word in words])
+
+
+def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: int) -> list[int]:
+    """The first of each group, as many as the group's share of `size`; what rounding leaves goes to the largest remainders."""
+    members: dict[int, list[int]] = {}
+    for index in indices:
+        members.setdefault(group(index), []).append(index)
+    shares = {key: size * len(some) / len(indices) for key, some in sorted(members.items())}
+    counts = {key: int(share) for key, share in shares.items()}
+    for key in sorted(shares, key=lambda key: counts[key] - shares[key])[: size - sum(counts.values())]:
+        counts[key] += 1
+    return [index for key, count in counts.items() for index in members[key][:count]]

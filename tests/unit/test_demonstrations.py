@@ -1,0 +1,81 @@
+"""Demonstrations of a world's oracle: with mistakes and the way back, the same whoever plays them, and no dearer for more tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from environments.registry import load_world
+from tasks.starter.demonstration_cache import DemonstrationCache
+from tasks.starter.demonstrations import POOL, Demonstration, Demonstrator, demonstrate
+
+
+def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
+    world = load_world("textcraft")
+    environment = world.create()
+    for task in list(world.tasks("wood-train"))[::9]:
+        straight = demonstrate(environment, task, Random(0))
+        assert all(exchange.by_oracle for exchange in straight.exchanges)
+        assert straight.exchanges[-1].observation.startswith("Crafted")
+        detoured = demonstrate(environment, task, Random(1), lambda right: f"not {right}", 0.5)
+        assert detoured.exchanges[-1].by_oracle
+        actions = [exchange.action for exchange in detoured.exchanges if exchange.by_oracle]
+        assert actions == [exchange.action for exchange in straight.exchanges]
+
+
+def test_a_demonstration_is_the_same_whoever_plays_it_and_in_whatever_order() -> None:
+    world = load_world("textcraft")
+    tasks = world.tasks("wood-train")
+    forth, back = Demonstrator(world, tasks, 5, 0.3), Demonstrator(world, tasks, 5, 0.3)
+    assert [forth.play(number) for number in range(8)] == [back.play(number) for number in reversed(range(8))][::-1]
+
+
+class CountingResets:
+    """A world that counts how often an episode begins."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_world("textcraft"), name)
+
+    def create(self) -> Any:
+        environment, world = load_world("textcraft").create(), self
+
+        class Session:
+            def reset(self, index: int) -> str:
+                world.resets += 1
+                return environment.reset(index)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(environment, name)
+
+        return Session()
+
+
+def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+    resets = []
+    for name in ("wood-train", "wood-renamed-train", "renamed-train"):
+        world = CountingResets()
+        cache = DemonstrationCache(world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1)
+        assert len(cache.first(40)) == 40
+        resets.append(world.resets)
+    assert max(resets) <= 2 * 40 + POOL
+
+
+def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_played_on(tmp_path: Path) -> None:
+    def demonstrations(count: int) -> tuple[list[Demonstration], int]:
+        world = CountingResets()
+        cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)
+        return cache.first(count), world.resets
+
+    first, _ = demonstrations(40)
+    assert demonstrations(40) == (first, 0)
+    (file,) = tmp_path.glob("demonstrations-*.jsonl")
+    file.write_text(file.read_text()[:-20])
+    again, resets = demonstrations(40)
+    assert again == first
+    assert 0 < resets <= 2 + POOL
+    longer, _ = demonstrations(50)
+    assert longer[:40] == first

@@ -1,0 +1,125 @@
+"""What is held out has no twin and no solution in what is learned from; the whole lists are looked at, renamed tasks included."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import combinations
+
+import pytest
+
+from environments.textcraft.goals import goals, needed_recipes, wood_goals
+from environments.textcraft.lists import task_list
+from environments.textcraft.oracle import plan
+from environments.textcraft.splits import splits
+from environments.textcraft.tasks import goal, task
+from environments.textcraft.templates import Tree, template_of, trees
+from environments.textcraft.world import TextCraft
+
+FAMILIES = ("", "wood-", "deep-")
+HELD_OUT = sorted({*task_list("validation"), *task_list("test")})
+LEARNED = sorted({*task_list("train"), *task_list("renamed-train")})
+
+
+@cache
+def actions(index: int) -> tuple[str, ...]:
+    """The oracle's plan, in the words that the agent sees."""
+    exchanged = task(index).renaming
+    return tuple(plan(goal(index), {}) if exchanged is None else map(exchanged.apply, _plain_plan(goal(index))))
+
+
+@cache
+def _plain_plan(wanted: str) -> tuple[str, ...]:
+    return tuple(plan(wanted, {}))
+
+
+def without_names(index: int) -> tuple[str, ...]:
+    """A plan with its names numbered in the order in which they come."""
+    numbers: dict[str, str] = {}
+    names = re.compile(r"(?<=\d )[a-z][a-z ]*?(?= using|,|$)")
+    return tuple(names.sub(lambda name: numbers.setdefault(name[0], f"item{len(numbers)}"), action) for action in actions(index))
+
+
+def subtrees(tree: Tree) -> set[Tree]:
+    return {tree}.union(*(subtrees(part) for _, part in tree[1])) if tree else set()
+
+
+def test_the_splits_share_no_goal_and_cover_all() -> None:
+    for one, other in combinations(("train", "validation", "test"), 2):
+        assert not set(task_list(one)) & set(task_list(other))
+    assert sorted(task_list("train") + task_list("validation") + task_list("test")) == list(range(len(goals())))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_plan_has_a_twin_on_another_side(family: str) -> None:
+    plans = {split: {without_names(index) for index in task_list(f"{family}{split}")} for split in ("train", "validation", "test")}
+    for one, other in combinations(plans.values(), 2):
+        assert not one & other
+
+
+def test_no_other_way_to_make_a_held_out_goal_is_a_way_or_part_of_a_way_to_make_a_training_goal() -> None:
+    learned = set().union(*(subtrees(tree) for index in task_list("train") for tree in trees(goal(index))))
+    assert not learned & set().union(*(trees(goal(index)) for index in HELD_OUT))
+
+
+def test_no_training_goal_needs_a_held_out_one() -> None:
+    held_out = {goal(index) for index in HELD_OUT}
+    for index in task_list("train"):
+        assert held_out.isdisjoint(recipe.output for recipe in needed_recipes(goal(index)))
+
+
+def test_no_held_out_plan_is_made_of_actions_of_training_plans_renamed_ones_included() -> None:
+    shown = {action for index in LEARNED for action in actions(index)}
+    assert [goal(index) for index in HELD_OUT if actions(index)[-1] in shown] == []
+
+
+def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_included() -> None:
+    commands = {recipe.command() for index in HELD_OUT for recipe in needed_recipes(goal(index)) if recipe.output == goal(index)}
+    for index in task_list("train"):
+        assert commands.isdisjoint(task(index).observation.splitlines())
+    for index in task_list("renamed-train")[::7]:
+        exchanged = task(index).renaming
+        assert exchanged is not None
+        assert commands.isdisjoint(exchanged.undo(task(index).observation).splitlines())
+
+
+def test_the_lists_of_a_family_are_its_part_of_the_whole_games() -> None:
+    for name in ("train", "validation", "test", "renamed-train", "fresh-validation", "fresh-test"):
+        assert task_list(f"wood-{name}") == tuple(index for index in task_list(name) if goal(index) in wood_goals())
+        assert task_list(f"deep-{name}") == tuple(index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12)
+
+
+def test_there_is_enough_of_each_list_to_learn_from_and_to_measure_on() -> None:
+    assert len(task_list("deep-test")) >= 90
+    assert len(task_list("wood-test")) >= 30
+    assert len({template_of(goal(index)).goals for index in task_list("wood-test")}) >= 7
+    assert len({template_of(goal(index)).goals for index in task_list("test")}) >= 70
+    for family in FAMILIES:
+        assert len(task_list(f"{family}validation")) >= 16
+        assert len(task_list(f"{family}renamed-train")) >= 3000
+
+
+def test_fresh_goals_are_training_goals_under_names_that_training_never_shows() -> None:
+    trained = {task(index).observation for index in LEARNED[::3]}
+    shown = {action for index in LEARNED for action in actions(index)}
+    for split in ("validation", "test"):
+        fresh = task_list(f"fresh-{split}")
+        assert all(splits()[goal(index)] == "train" for index in fresh)
+        assert len({goal(index) for index in fresh}) == len(fresh) > 300
+        assert not set(fresh) & set(task_list("renamed-train"))
+        assert trained.isdisjoint(task(index).observation for index in fresh)
+        assert [index for index in fresh if actions(index)[-1] in shown] == []
+    assert not set(task_list("fresh-validation")) & set(task_list("fresh-test"))
+
+
+def test_the_oracle_solves_every_held_out_and_every_fresh_task() -> None:
+    session = TextCraft().create()
+    for index in (*HELD_OUT, *task_list("fresh-validation"), *task_list("fresh-test")):
+        session.reset(index)
+        steps = [session.step(action) for action in actions(index)]
+        assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
+
+
+def test_a_list_of_before_the_splits_by_template_is_refused_with_its_new_name() -> None:
+    with pytest.raises(KeyError, match="'wood-renamed' is now called 'wood-renamed-train'"):
+        task_list("wood-renamed")

@@ -1,0 +1,57 @@
+"""What a world lists as valid can be done, and a policy that draws from it knows nothing more."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from environments.registry import load_world
+from environments.textcraft.lists import task_list
+from environments.textcraft.recipes import filled_command, recipe_book
+from environments.textcraft.world import TextCraft
+
+
+@pytest.mark.parametrize("tasks", ["wood-test", "fresh-test", "deep-test"])
+def test_textcraft_never_refuses_a_valid_action(tasks: str) -> None:
+    session, chance = TextCraft().create(), random.Random(7)
+    for index in task_list(tasks)[::5]:
+        session.reset(index)
+        for _ in range(12):
+            actions = session.valid_actions()
+            assert len(actions) == len(set(actions)) > 0
+            step = session.step(chance.choice(actions))
+            assert step.observation.startswith(("Got ", "Crafted "))
+            if step.done:
+                break
+
+
+def test_what_textcraft_lists_is_on_the_first_message_and_grows_with_what_is_held() -> None:
+    session = TextCraft().create()
+    first = session.reset(next(index for index in task_list("wood-fresh-test")))
+    before = session.valid_actions()
+    assert all(action.startswith("get ") for action in before)
+    written = set(first.replace(",", "").split())
+    for action in before:
+        assert set(action.split()) <= written | {"get"}
+        session.step(action)
+    assert {action.split()[0] for action in session.valid_actions()} == {"get", "craft"}
+
+
+def test_a_kind_is_filled_with_a_member_of_which_enough_is_held() -> None:
+    stick = next(recipe for recipe in recipe_book().recipes["stick"] if recipe.ingredients == (("planks", 2),))
+    assert filled_command(stick, {"oak planks": 1, "birch planks": 2}) == "craft 4 stick using 2 birch planks"
+    assert filled_command(stick, {"oak planks": 1, "birch planks": 1}) is None
+
+
+def test_babyai_understands_every_valid_action() -> None:
+    world = load_world("babyai")
+    session, chance = world.create(), random.Random(7)
+    for index in world.tasks("test")[:40]:
+        session.reset(index)
+        for _ in range(6):
+            actions = session.valid_actions()  # type: ignore[attr-defined]
+            step = session.step(chance.choice(actions))
+            assert "not recognized" not in step.observation
+            if step.done:
+                break
