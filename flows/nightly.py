@@ -35,6 +35,7 @@ from configs.model_folder import ModelError, recipe_of
 from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
+from flows.evaluate import stored_episodes
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
@@ -54,7 +55,6 @@ from tasks.evaluation.nights import (
 )
 from tasks.evaluation.nights_picture import draw_nights
 from tasks.evaluation.statistics import difference
-from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
 from tasks.tracking.mlflow_import import may_pass
 from tasks.tracking.owner import claimed
@@ -235,7 +235,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
         }
     )
     collect(collection, folder)
-    played = [each for part in sorted(folder.glob("part-*.parquet")) for each in read_trajectories(part)]
+    played = stored_episodes(folder)
     result = evaluate(played, label=CHAMPION, step=int(checkpoint.name.removeprefix("step-") or 0), horizon=evaluation.horizon)
     if not result.scored:
         raise RuntimeError(f"all {result.failed} episodes of the champion failed; {folder} has the reasons")
@@ -257,7 +257,7 @@ def record(folder: Path, night: Night, experiment: Experiment, infrastructure: I
     """Gives MLflow the verdict: the aliases, the figures, the table and the picture, with the challenger's run."""
     run = RunFolder(infrastructure.runs, experiment)
     published = verify(Path(night.challenger), run.fingerprint)
-    horizon = experiment.curriculum.horizon_at(published.step - 1)
+    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
     entry = CheckpointEntry(experiment.name, published.folder, published.digest, published.step, horizon)
     with open_tracker(infrastructure, experiment.name, run.path) as tracker:
         tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])

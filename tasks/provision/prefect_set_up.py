@@ -1,6 +1,6 @@
 """What a Prefect server is told once: the work pool, the concurrency limit of the accelerators, the automations of automations.yaml.
 
-    PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
+PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
 """
 
 from __future__ import annotations

@@ -26,12 +26,13 @@ from tasks.provision import supervisor
 from tasks.provision.accelerators import LIMIT
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
+from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.planted import RIGHT, WORLD, WRONG, build_saying
-from tests.support.running_services import ask, command, deployment_id, ended_run, processes, running, wait_until
+from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -75,7 +76,7 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
 @pytest.mark.slow
 def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
     deployments = {deployment["name"]: deployment for deployment in ask(runs, "deployments/filter", {})}
-    assert set(deployments) >= {"train", "nightly", "collect"}
+    assert set(deployments) >= {"train", "evaluate", "nightly", "collect"}
     assert {deployment["work_pool_name"] for deployment in deployments.values()} == {supervisor.POOL}
     assert deployments["train"]["schedules"] == []
     (schedule,) = deployments["nightly"]["schedules"]
