@@ -184,7 +184,7 @@ class _Pieces:
             if self._worker.alive():
                 _terminate(_flow_runs(self._worker.pid))
             self._worker.end(END_GRACE_S)
-            if self._prefect.alive():
+            with suppress(OSError):  # it does not answer any more; the next worker's start reports them
                 self._report_crashed()
         for server in self._servers:
             server.end()
