@@ -122,7 +122,11 @@ def _cell(result: EvaluationResult) -> str:
 
 def main() -> None:
     """Prints what the scripted policies reach on some lists of a world's tasks."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.evaluation.baselines", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.evaluation.baselines",
+        description=__doc__.split("\n\n")[0],
+        epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
+    )
     parser.add_argument("world", help="a name that python -m environments list prints, or module:Class")
     parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
     parser.add_argument("--train", default="train", metavar="LIST", help="the list in which twins are looked for (default: %(default)s)")
