@@ -122,6 +122,9 @@ class Evaluation(Part):
     """Sampling temperature; 0 is greedy."""
     each_phase: bool = True
     """Also measure at the end of each phase, not only before and after training."""
+    every: PositiveInt | None = None
+    """Training steps after which a phase ends even if the horizon stays, so that runs under different schedules are measured at the same
+    steps; empty: a phase ends where the horizon changes."""
 
 
 class Seeds(Part):

@@ -35,15 +35,15 @@ def learning_curve(run: RunFolder) -> Figure:
     steps = list(metrics)
     data: list[dict[str, Any]] = [
         {
-            **_line(steps, _values(metrics, "rollout/success"), "training success", BLUE),
+            **line(steps, values_of(metrics, "rollout/success"), "training success", BLUE),
             "mode": "markers",
             "marker": {"size": 4, "color": BLUE, "opacity": 0.45},
         },
-        {**_line(steps, _smooth(_values(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
-        _evaluated(evaluations),
-        {**_line(steps, _values(metrics, "rollout/truncated_share"), "episodes cut", GREY), "yaxis": "y2", "fill": "tozeroy"},
-        {**_line(steps, _values(metrics, "rollout/horizon"), "horizon", ORANGE), "yaxis": "y3", "line": {"shape": "vh", "color": ORANGE}},
-        {**_line(steps, _values(metrics, "rollout/turns"), "turns, mean", GREEN), "yaxis": "y3"},
+        {**line(steps, smooth(values_of(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
+        with_interval(evaluations, ORANGE) | {"name": "held-out success, 95 % interval"},
+        {**line(steps, values_of(metrics, "rollout/truncated_share"), "episodes cut", GREY), "yaxis": "y2", "fill": "tozeroy"},
+        {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", ORANGE), "yaxis": "y3", "line": {"shape": "vh", "color": ORANGE}},
+        {**line(steps, values_of(metrics, "rollout/turns"), "turns, mean", GREEN), "yaxis": "y3"},
     ]
     layout = {
         "shapes": _shades(metrics),
@@ -53,7 +53,7 @@ def learning_curve(run: RunFolder) -> Figure:
         "yaxis3": {"title": {"text": "turns"}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }
-    return _figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
+    return figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
 
 
 def lanes(run: RunFolder) -> Figure:
@@ -61,12 +61,12 @@ def lanes(run: RunFolder) -> Figure:
     metrics = run.metrics()
     steps = list(metrics)
     data: list[dict[str, Any]] = [
-        {"type": "bar", "x": steps, "y": _values(metrics, name), "name": words, "marker": {"color": colour}}
+        {"type": "bar", "x": steps, "y": values_of(metrics, name), "name": words, "marker": {"color": colour}}
         for name, words, colour in LANES
     ]
-    stale = _values(metrics, "update/staleness_largest")
+    stale = values_of(metrics, "update/staleness_largest")
     if any(stale):
-        data.append({**_line(steps, stale, "staleness, steps", GREEN), "yaxis": "y2"})
+        data.append({**line(steps, stale, "staleness, steps", GREEN), "yaxis": "y2"})
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "training step"}},
@@ -74,7 +74,7 @@ def lanes(run: RunFolder) -> Figure:
         "yaxis2": {"title": {"text": "staleness"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
         "height": 340,
     }
-    return _figure(data, layout)
+    return figure(data, layout)
 
 
 def signs(run: RunFolder) -> Figure:
@@ -83,12 +83,12 @@ def signs(run: RunFolder) -> Figure:
     steps = list(metrics)
     data = []
     for (name, words), colour in zip(SIGNS, COLOURS, strict=False):
-        values = _values(metrics, name)
+        values = values_of(metrics, name)
         known = [value for value in values[:5] if value]
         if known:
             first = sum(known) / len(known)
-            data.append(_line(steps, [None if value is None else value / first for value in values], words, colour))
-    return _figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "times its start"}}, "height": 340})
+            data.append(line(steps, [None if value is None else value / first for value in values], words, colour))
+    return figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "times its start"}}, "height": 340})
 
 
 def bands(arms: Sequence[Arm]) -> Figure:
@@ -110,27 +110,27 @@ def bands(arms: Sequence[Arm]) -> Figure:
             }
             data.append({**band, "x": steps, "y": lows})
             data.append({**band, "x": steps, "y": highs, "fill": "tonexty", "fillcolor": colour + "2e"})
-        line = _line(steps, [point.mean for point in points], f"{arm.name} ({len(arm.runs)} seeds)", colour)
-        data.append({**line, "mode": "lines+markers", "legendgroup": arm.name})
+        means = line(steps, [point.mean for point in points], f"{arm.name} ({len(arm.runs)} seeds)", colour)
+        data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
     layout = {
         "xaxis": {"title": {"text": "training step"}},
         "yaxis": {"title": {"text": "held-out success"}, "range": [0, 1], "tickformat": ".0%"},
         "height": 460,
     }
-    return _figure(data, layout)
+    return figure(data, layout)
 
 
-def _evaluated(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:
+    """Held-out success of each evaluation over the steps, with its 95 % interval over tasks."""
     found = [(e["step"], e["success"], name) for name, e in evaluations.items() if e.get("success", {}).get("value") is not None]
     values = [success["value"] for _, success, _ in found]
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": "held-out success, 95 % interval",
         "x": [step for step, _, _ in found],
         "y": values,
         "text": [name for _, _, name in found],
-        "line": {"color": ORANGE},
+        "line": {"color": colour},
         "marker": {"size": 8},
         "error_y": {
             "type": "data",
@@ -169,12 +169,19 @@ def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
     return shapes
 
 
-def _values(metrics: Mapping[int, Mapping[str, float]], name: str) -> list[float | None]:
+def values_of(metrics: Mapping[int, Mapping[str, float]], name: str) -> list[float | None]:
+    """A metric of each step; None where it is missing or no number."""
     values = (row.get(name) for row in metrics.values())
-    return [value if value is not None and math.isfinite(value) else None for value in values]
+    return [finite(value) for value in values]
 
 
-def _smooth(values: Sequence[float | None]) -> list[float | None]:
+def finite(value: float | None) -> float | None:
+    """A number as a figure's data can hold it: None for what is missing or no number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def smooth(values: Sequence[float | None]) -> list[float | None]:
+    """The mean of each value and up to four before it."""
     smoothed: list[float | None] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - 5) : end] if value is not None]
@@ -182,11 +189,13 @@ def _smooth(values: Sequence[float | None]) -> list[float | None]:
     return smoothed
 
 
-def _line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
+def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
+    """A line of a figure."""
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "name": name, "line": {"color": colour}}
 
 
-def _figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+def figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+    """A figure of lines, bars and bands, with the margins of ours."""
     return {
         "data": list(data),
         "layout": {"margin": {"t": 16, "r": 24, "b": 48, "l": 64}, "legend": {"orientation": "h", "y": -0.18}, **layout},

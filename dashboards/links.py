@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from dashboards.run_folders import RunFolder
 from tasks.provision.services import Addresses
+from tasks.tracking.mlflow_page import run_link
 
 REMEMBERED_SECONDS = 60
 TIMEOUT_SECONDS = 2.0
@@ -29,10 +32,15 @@ class Links:
     login: str | None
     services: Callable[[], Addresses | None]
 
-    def prefect(self) -> str | None:
-        """Prefect's pages."""
+    def prefect_run(self, run: RunFolder) -> str | None:
+        """The page of the flow run in Prefect that carried the run out last; None while Prefect has no page, or was not noted."""
+        try:
+            noted = json.loads((run.path / "prefect.json").read_text(encoding="utf-8"))
+            number, page = str(UUID(noted["flow_run"])), noted["page"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
         found = self.services()
-        return found.prefect_ui_url if found else None
+        return page or (f"{found.prefect_ui_url}/runs/flow-run/{number}" if found else None)
 
     def mlflow_run(self, run: RunFolder) -> str | None:
         """The run's page in MLflow."""
@@ -41,7 +49,7 @@ class Links:
         if uri is None or not uri.startswith("http"):
             return None
         known = _mlflow_run(uri, self.login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / REMEMBERED_SECONDS))
-        return f"{uri}/#/experiments/{known[0]}/runs/{known[1]}" if known else None
+        return run_link(uri, *known) if known else None
 
 
 @functools.lru_cache(maxsize=256)

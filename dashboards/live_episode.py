@@ -61,8 +61,8 @@ class LiveEpisode:
 
     @property
     def over(self) -> bool:
-        """Whether the world has ended the episode, or it has grown too long."""
-        return self.trajectory.outcome in (Outcome.SUCCESS, Outcome.FINISHED) or len(self.trajectory.turns) >= MOST_TURNS
+        """Whether the world has ended the episode, or its turn limit has cut it."""
+        return self.trajectory.outcome in (Outcome.SUCCESS, Outcome.FINISHED) or len(self.trajectory.turns) >= self.trajectory.horizon
 
     @property
     def playing(self) -> bool:
@@ -151,6 +151,7 @@ class LiveEpisode:
             policy_version=message.policy_version,
             cut=message.cut,
             generate_seconds=seconds,
+            began=time.time() - seconds,
         )
         done = False
         if message.action is None:
@@ -164,19 +165,22 @@ class LiveEpisode:
         self.by.append(by)
         if done:
             self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
+            self.trajectory.reason = ""
+        elif self.over:
+            self.trajectory.reason = "horizon"
 
 
 def _message(turn: Turn) -> Message:
     return Message(turn.message or turn.action, None if turn.malformed else turn.action, "", turn.tokens, turn.log_probabilities)
 
 
-async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0) -> LiveEpisode:
-    """Opens an episode of a task.
+async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MOST_TURNS) -> LiveEpisode:
+    """Opens an episode of a task; it is over after `horizon` turns.
 
     Raises:
         EnvironmentCallError: The server does not answer, or there is no such task.
     """
     session, observation = await client.start(task, lease_s=LEASE_SECONDS)
-    trajectory = Trajectory(environment, task, 0, 0, seed, MOST_TURNS, 0, "viewer", first_observation=observation)
+    trajectory = Trajectory(environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation)
     trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "left while it was played"
     return LiveEpisode(trajectory, client, session)

@@ -1,7 +1,8 @@
-"""The same task played several times: the first turn at which two trajectories part."""
+"""The same task played several times: the first turn at which two trajectories part, and at which one leaves all that succeeded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.index import Index
@@ -21,13 +22,14 @@ class Attempt:
     parts_at: int | None
 
 
-def attempts_at(index: Index, environment: str, task: int, run: str = "", most: int = 24) -> list[Attempt]:
-    """The first sample of a task in each evaluation, in the order of training; of one run, or of all."""
+def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), most: int = 24) -> list[Attempt]:
+    """The first sample of a task in each evaluation, in the order of training; of some runs, or of all."""
     rows = index.query(
         """select run, kind, name, "group", min(member) as member, min(policy_version) as version from trajectories
-        where environment = ? and task = ? and kind = 'evaluations' and (run = ? or ? = '') and outcome <> 'failed'
+        where environment = ? and task = ? and kind = 'evaluations' and outcome <> 'failed'
+        and (run in (select unnest(?::varchar[])) or len(?::varchar[]) = 0)
         group by run, kind, name, "group" order by run, version limit ?""",
-        [environment, task, run, run, most],
+        [environment, task, list(runs), list(runs), most],
     )
     played = [shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])) for row in rows]
     there = [each for each in played if each is not None]
@@ -41,3 +43,55 @@ def parting(first: Shown, second: Shown) -> int | None:
         if one != other:
             return number
     return min(len(ours), len(theirs)) if len(ours) != len(theirs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftSuccess:
+    """Where a trajectory left all recorded successes of its task.
+
+    Attributes:
+        turn: The first turn, from 0, that none of them shares; the number of its turns where it only ended too early.
+        successes: How many were compared.
+        nearest: The one that went along longest.
+    """
+
+    turn: int
+    successes: int
+    nearest: Address
+
+
+SUCCESSES = """
+select t.run, t.kind, t.name, t."group", t.member, files.path, t.row
+from trajectories t join files on t.file = files.id
+where t.environment = ? and t.task = ? and t.succeeded
+order by t.run <> ?, t.policy_version desc, t.turns limit 48
+"""
+
+
+def left_success(index: Index, found: Shown) -> LeftSuccess | None:
+    """Compares a trajectory that failed with recorded successes of its task, those of its own run first; None where there is none."""
+    rows = index.query(SUCCESSES, [found.row["environment"], found.row["task"], found.address.run])
+    by_file: dict[str, dict[int, Address]] = {}
+    for row in rows:
+        address = Address(row["run"], row["kind"], row["name"], row["group"], row["member"])
+        by_file.setdefault(row["path"], {})[row["row"]] = address
+    ours = [turn.action or turn.message for turn in found.turns]
+    shared: list[tuple[int, Address]] = []
+    for path, wanted in by_file.items():
+        played = index.query(ACTIONS, [path, list(wanted)])
+        shared += [(_shared(ours, row["actions"]), wanted[row["row"]]) for row in played]
+    if not shared:
+        return None
+    longest = max(length for length, _ in shared)
+    return LeftSuccess(longest, len(shared), next(address for length, address in shared if length == longest))
+
+
+ACTIONS = """
+select file_row_number as row, list_transform(turns, lambda t: case when t.action = '' then t.message else t.action end) as actions
+from read_parquet(?, file_row_number = true) where file_row_number in (select unnest(?))
+"""
+
+
+def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """How many actions two have in common before they part."""
+    return next((n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs)))

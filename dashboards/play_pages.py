@@ -16,11 +16,12 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from configs.collection import Source
 from configs.environment import World
 from configs.recipe import explain
+from dashboards.figure_pages import drawing_of
 from dashboards.filters import FilterError
-from dashboards.live_episode import LiveEpisode, begin
-from dashboards.pages import drawing_of
+from dashboards.live_episode import MOST_TURNS, LiveEpisode, begin
+from dashboards.lookup import named_run
 from dashboards.players import Players, budgets_of, checkpoint_source, world_of
-from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.run_folders import RunFolder, checkpoints_of, run_folder, run_folders
 from dashboards.templating import TEMPLATES, NotThereError, html
 from dashboards.trajectory import Address, as_shown, shown
 from environments.registry import WORLDS
@@ -66,16 +67,31 @@ async def branch(request: Request) -> Response:
     return _opened(request, episode, address)
 
 
+async def watch_policy(request: Request) -> Response:
+    """Begins a held-out task of a run and lets one of its checkpoints play it, as its recipe evaluates it."""
+    index, run, words = request.app.state.index, named_run(request), await request.form()
+    environment = str(run.field("environment.name", "textcraft"))
+    client = await _players(request).client(world_of(run, environment))
+    held_out = index.query("select min(task) as task from trajectories where run = ? and kind = 'evaluations'", [run.name])[0]["task"]
+    first = held_out if held_out is not None else (await client.tasks("test"))[0]
+    task = _number(str(words["task"]), "task") if words.get("task") else first
+    source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
+    episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MOST_TURNS)))
+    name, agent = await _players(request).agent(world_of(run, environment), source)
+    episode.play_on(name, agent, budgets_of(run, float(run.field("evaluation.temperature", 1.0))))
+    return _opened(request, episode)
+
+
 async def watch(request: Request) -> Response:
     """The page of an episode in progress."""
     number, episode, origin = _episode(request)
     run = run_folder(request.app.state.index.runs, origin.run) if origin else None
-    agents = [(f"{run.name}/{path.name}", path.name) for path in _checkpoints(run)] if run else []
+    agents = [(f"{run.name}/{path.name}", path.name) for path in checkpoints_of(run)] if run else []
     others = [
         (f"{each.name}/{path.name}", f"{each.path.name} {path.name}")
         for each in run_folders(request.app.state.index.runs)
         if (run is None or each.name != run.name) and each.field("environment.name", "textcraft") == episode.trajectory.environment
-        for path in _checkpoints(each)[-1:]
+        for path in checkpoints_of(each)[-1:]
     ]
     return html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
 
@@ -90,6 +106,7 @@ async def state(request: Request) -> Response:
             "turns": len(episode.trajectory.turns),
             "playing": episode.playing,
             "over": episode.over,
+            "ending": f"{episode.trajectory.outcome}, reward {episode.trajectory.reward:.3g}" if episode.over else "",
             "note": episode.note,
         }
     )
@@ -176,14 +193,10 @@ def _source(request: Request, words: Any, origin: Address | None) -> tuple[Sourc
             raise FilterError(explain(problem, "the endpoint")) from None
     name, _, step = chosen.rpartition("/")
     run = run_folder(runs, name)
-    for checkpoint in _checkpoints(run) if run else []:
+    for checkpoint in checkpoints_of(run) if run else []:
         if run and checkpoint.name == step:
             return checkpoint_source(run, checkpoint), run
     raise FilterError(f"there is no checkpoint {chosen!r}; choose the expert, a checkpoint of the list, or an endpoint")
-
-
-def _checkpoints(run: RunFolder) -> list[Path]:
-    return sorted(path.parent for path in run.path.glob("checkpoints/step-*/config.json"))
 
 
 def _players(request: Request) -> Players:
@@ -212,6 +225,7 @@ ROUTES: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
     ("GET", "/play", choose),
     ("POST", "/play", start),
     ("POST", "/branch/{run:path}/{kind}/{name}/{group:int}/{member:int}", branch),
+    ("POST", "/watch/{run:path}", watch_policy),
     ("GET", "/play/{number}", watch),
     ("GET", "/play/{number}/state", state),
     ("POST", "/play/{number}", act),

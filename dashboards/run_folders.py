@@ -14,6 +14,8 @@ import yaml
 
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
+NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples"}
+"""Folders below which no trajectories are looked for: `records` holds copies on their way to MLflow."""
 STEP_FILE = re.compile(r"step-(\d+)\.parquet")
 LIVE_SECONDS = 120.0
 """A run that is not finished and has written nothing for so long is taken for stopped."""
@@ -112,10 +114,15 @@ def run_folder(runs: Path, name: str) -> RunFolder | None:
     return RunFolder(path, name, recipe) if isinstance(recipe, dict) else None
 
 
+def checkpoints_of(run: RunFolder) -> list[Path]:
+    """The folders of a run's checkpoints that can be loaded, the oldest first."""
+    return sorted(path.parent for path in run.path.glob("checkpoints/step-*/config.json"))
+
+
 def sources(runs: Path) -> Iterator[Source]:
     """All files of trajectories below a folder."""
     for folder, folders, files in os.walk(runs):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in ("checkpoints", "starter", "prefect"))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in NO_TRAJECTORIES)
         for file in sorted(files):
             if file.endswith(".parquet") and not file.startswith("."):
                 yield _source(runs, Path(folder) / file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from starlette.requests import Request
@@ -49,7 +50,12 @@ def seconds(value: float | None) -> str:
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
-TEMPLATES.filters |= {"percent": percent, "interval": interval, "stored_interval": stored_interval, "seconds": seconds}
+def query(words: Mapping[str, str | list[str]]) -> str:
+    """Words of an address behind the question mark; a list stands there once for each of its values."""
+    return urlencode(words, doseq=True)
+
+
+TEMPLATES.filters |= {"query": query, "percent": percent, "interval": interval, "stored_interval": stored_interval, "seconds": seconds}
 
 
 def html(request: Request, template: str, **values: Any) -> Response:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.index import Index
+from dashboards.train_samples import LearnedToken, learned_tokens, record_of
 from tasks.rollout.trajectory import Trajectory
 
 WHOLE = """
@@ -49,12 +50,36 @@ class Token:
         id: Its number in the vocabulary.
         log_probability: As sampled; None where it was not recorded.
         in_action: Whether it is part of the action that was read from the message.
+        learned: What the loss read of it; None where the step left no record, or where nobody learned from it.
     """
 
     text: str
     id: int
     log_probability: float | None
     in_action: bool
+    learned: LearnedToken | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """The trainer's log-probability less the engine's, in nats."""
+        if self.learned is None or self.learned.log_probability is None or self.log_probability is None:
+            return None
+        return self.learned.log_probability - self.log_probability
+
+    @property
+    def words(self) -> str:
+        """All that is known of it, in words."""
+        learned, gap = self.learned, self.gap
+        parts = [f"token {self.id}"]
+        if self.log_probability is not None:
+            parts.append(f"log-probability {self.log_probability:.3f}")
+        if learned is not None:
+            parts.append(f"advantage {learned.advantage:+.3f}" if learned.in_loss else "not in the loss")
+        if learned is not None and learned.entropy is not None:
+            parts.append(f"entropy {learned.entropy:.3f}")
+        if gap is not None:
+            parts.append(f"trainer less engine {gap:+.2g}")
+        return " · ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +98,11 @@ class ShownTurn:
     environment_seconds: float
     policy_version: int
 
+    @property
+    def advantage(self) -> float | None:
+        """The mean advantage of its tokens in the loss; None where there is none."""
+        return _mean_advantage(self.tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -85,6 +115,7 @@ class Shown:
         prompt: Text of the tokens before the first turn; empty where no tokenizer is at hand.
         first_observation: What the world said first.
         turns: Its turns.
+        recorded: Whether its training step left a record of what it learned from.
     """
 
     address: Address
@@ -93,6 +124,18 @@ class Shown:
     prompt: str
     first_observation: str
     turns: list[ShownTurn]
+    recorded: bool = False
+
+    @property
+    def advantage(self) -> float | None:
+        """The mean advantage of the policy's tokens in the loss; None where none was recorded, or nobody learned from it."""
+        return _mean_advantage([token for turn in self.turns for token in turn.tokens])
+
+    @property
+    def one_advantage(self) -> bool:
+        """Whether all its tokens have the same advantage."""
+        found = {round(t.learned.advantage, 6) for turn in self.turns for t in turn.tokens if t.learned and t.learned.in_loss}
+        return len(found) <= 1
 
     @property
     def actions(self) -> list[str]:
@@ -126,17 +169,19 @@ def _shown(index: Index, address: Address, row: dict[str, Any]) -> Shown:
         "select prompt, first_observation, turns from read_parquet(?, file_row_number = true) where file_row_number = ?", [path, row["row"]]
     )
     tokenizer = tokenizer_of(Path(path), index.runs)
+    learned = iter(learned_tokens(index, Path(path), address.group, address.member))
     turns = [
         ShownTurn(
             number=number,
-            tokens=_tokens(tokenizer, turn),
+            tokens=_tokens(tokenizer, turn, [next(learned, None) for _ in turn["tokens"]]),
             **{name: turn[name] for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")},
         )
         for number, turn in enumerate(stored["turns"])
     ]
     about = {name: value for name, value in row.items() if name not in ("texts", "path", "file")}
     prompt = tokenizer.decode(stored["prompt"], skip_special_tokens=False) if tokenizer and stored["prompt"] else ""
-    return Shown(address, Path(path), about, prompt, stored["first_observation"], turns)
+    recorded = record_of(Path(path)) is not None
+    return Shown(address, Path(path), about, prompt, stored["first_observation"], turns, recorded)
 
 
 def as_shown(trajectory: Trajectory) -> Shown:
@@ -199,7 +244,7 @@ def _loaded(path: Path) -> Any:
     return Tokenizer.from_file(str(path))
 
 
-def _tokens(tokenizer: Any, turn: dict[str, Any]) -> list[Token]:
+def _tokens(tokenizer: Any, turn: dict[str, Any], learned: Sequence[LearnedToken | None]) -> list[Token]:
     """The tokens of a message; without a tokenizer each stands for its number."""
     ids: Sequence[int] = turn["tokens"]
     texts = pieces(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
@@ -211,9 +256,14 @@ def _tokens(tokenizer: Any, turn: dict[str, Any]) -> list[Token]:
         inside = begin >= 0 and position < end and position + len(text) > begin
         known = turn["log_probabilities"]
         value = known[number] if number < len(known) and known[number] == known[number] else None
-        tokens.append(Token(text, token, value, inside))
+        tokens.append(Token(text, token, value, inside, learned[number]))
         position += len(text)
     return tokens
+
+
+def _mean_advantage(tokens: Sequence[Token]) -> float | None:
+    found = [token.learned.advantage for token in tokens if token.learned is not None and token.learned.in_loss]
+    return sum(found) / len(found) if found else None
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:

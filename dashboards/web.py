@@ -8,7 +8,6 @@ import secrets
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -22,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboards import pages, play_pages
+from dashboards import figure_pages, pages, play_pages
 from dashboards.filters import FilterError
 from dashboards.index import Index
 from dashboards.links import Links
@@ -129,8 +128,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str | None = 
     app = Starlette(
         routes=[
             *(Route(path, _awaited(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
-            *(Route(path, _page(answer)) for path, answer in pages.ROUTES),
-            Route("/static/plotly.min.js", _plotly),
+            *(Route(path, _page(answer)) for path, answer in (*figure_pages.ROUTES, *pages.ROUTES)),
             Route("/health", _health),
             Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
         ],
@@ -170,12 +168,3 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
 async def _health(_: Request) -> Response:
     """Says that it is up."""
     return PlainTextResponse("up")
-
-
-async def _plotly(_: Request) -> Response:
-    """Plotly's own bundle, as its Python package brings it."""
-    spec = find_spec("plotly")
-    if spec is None or spec.origin is None:
-        return PlainTextResponse("plotly is not installed; run make setup", 500)
-    script = (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
-    return Response(script, media_type="text/javascript", headers={"cache-control": "max-age=86400"})

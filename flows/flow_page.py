@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from prefect.exceptions import MissingContextError
 from prefect.utilities.urls import url_for
 
 from configs.task_selection import selection_name
+from flows.killed_flow_runs import OWN_SERVER, prefect_server
 from tasks.provision.services import addresses
 from tasks.tracking.mlflow_page import run_link
 
@@ -66,9 +68,26 @@ def flow_run_link(runs: Path) -> str | None:
     return url_for("flow-run", obj_id=context.flow_run.id)
 
 
+def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> None:
+    """Links the flow run's page to the run in the viewer, where that is up, and notes the flow run for the viewer's link back."""
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        page = None if prefect_server() in ("", OWN_SERVER) else flow_run_link(runs)
+        (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n", encoding="utf-8")
+    if (link := viewer_link(folder, runs)) is not None:
+        log(f"Viewer: {link}")
+        create_link_artifact(link=link, link_text="The run in the viewer", key="viewer", description=f"Trajectories and curves: {link}")
+
+
+def viewer_link(folder: Path, runs: Path) -> str | None:
+    """Address of a run's page in the viewer; None while the viewer is not up."""
+    services = addresses(runs)
+    return f"{services.viewer_url}/runs/{folder.name}" if services else None
+
+
 def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:
     """What MLflow's page of the run says in words, with the way back to Prefect; as MLflow's tags."""
-    page = flow_run_link(runs)
+    page, viewer = flow_run_link(runs), viewer_link(folder, runs)
     world, evaluation = experiment.environment, experiment.evaluation
     lines = [
         f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
@@ -76,5 +95,6 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
         f"`{selection_name(evaluation.tasks)}`.",
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`; the same recipe continues it: `{folder / 'recipe.yaml'}`.",
         f"Flow run in Prefect: [{page}]({page})" if page else "Flow run in Prefect: `make up` shows it.",
+        f"Trajectories in the viewer: [{viewer}]({viewer})" if viewer else f"Trajectories: `python -m dashboards`, `/runs/{folder.name}`.",
     ]
     return {"mlflow.note.content": "\n\n".join(lines)} | ({"prefect_flow_run": page} if page else {})

@@ -34,7 +34,7 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps({"owner": this_process(), "server": _server()}), encoding="utf-8")
+    unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server()}), encoding="utf-8")
     unfinished.replace(path)
 
 
@@ -84,12 +84,13 @@ def _crash(client: SyncPrefectClient, flow_run: UUID) -> bool:
 def _is_gone(path: Path) -> bool:
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
-        return noted["server"] == _server() and is_gone(noted["owner"])
+        return noted["server"] == prefect_server() and is_gone(noted["owner"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _server() -> str:
+def prefect_server() -> str:
+    """Which Prefect keeps this process's records: OWN_SERVER, or its address; empty where Prefect starts one for this process alone."""
     api_url = os.environ.get("PREFECT_API_URL", "")
     services = addresses(infra_settings().runs.absolute())
     ours = api_url in _own_addresses or (services is not None and api_url == services.prefect_api_url)

@@ -13,13 +13,44 @@ function layoutFor(layout) {
   return themed;
 }
 
-async function draw(plot) {
+function csvOf(data) { // a row a point: its series, what the axes and the intervals say
+  const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+  const rows = [["series", "x", "y", "low", "high", "text"]];
+  for (const { name, legendgroup, x, y, text, base, error_y: error } of data) {
+    x.forEach((at, i) => {
+      if (at === null || y[i] === null) return;
+      const [low, high] = error ? [y[i] - error.arrayminus[i], y[i] + error.array[i]] : base ? [base[i], base[i] + at] : ["", ""];
+      rows.push([name || `${legendgroup || ""} interval`, at, y[i], low, high, Array.isArray(text) ? text[i] : ""]);
+    });
+  }
+  return rows.map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
+}
+
+function save(plot, kind, name) {
+  if (kind !== "csv") {
+    Plotly.downloadImage(plot, { format: kind, filename: name, width: 1400, height: 800 });
+    return;
+  }
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([csvOf(plot.data || [])], { type: "text/csv" }));
+  link.download = `${name}.csv`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+async function figureOf(plot) { // a file that is shared brings its figure along
+  const inline = document.querySelector("#figure");
+  if (inline) return JSON.parse(inline.textContent);
   const answer = await fetch(plot.dataset.figure);
-  if (!answer.ok) {
+  return answer.ok ? answer.json() : null;
+}
+
+async function draw(plot) {
+  const figure = await figureOf(plot);
+  if (figure === null) {
     plot.textContent = "This figure could not be had.";
     return;
   }
-  const figure = await answer.json();
   if (!figure.data.length) {
     plot.textContent = "Nothing to draw yet.";
   } else {
@@ -34,14 +65,19 @@ async function draw(plot) {
     }
   }
   plot.dataset.drawn = "yes";
-  if (figure.live) setTimeout(() => draw(plot), FOLLOW_MS);
+  if (figure.live && !plot.dataset.next) {
+    plot.dataset.next = setTimeout(() => {
+      delete plot.dataset.next;
+      draw(plot);
+    }, FOLLOW_MS);
+  }
 }
 
 for (const plot of document.querySelectorAll("[data-figure]")) {
   draw(plot);
   for (const button of plot.parentElement.querySelectorAll("[data-save]")) {
-    const name = plot.dataset.figure.split("/").slice(-2).join("-").replace(".json", "");
-    button.addEventListener("click", () => Plotly.downloadImage(plot, { format: button.dataset.save, filename: name, width: 1400, height: 800 }));
+    const name = plot.dataset.figure.split("?")[0].split("/").slice(-2).join("-").replace(".json", "");
+    button.addEventListener("click", () => save(plot, button.dataset.save, name));
   }
 }
 dark.addEventListener("change", () => document.querySelectorAll("[data-figure]").forEach(draw));

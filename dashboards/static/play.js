@@ -8,8 +8,9 @@ const address = `/play/${form.dataset.number}`;
 function show(state) {
   turns.innerHTML = state.html; // made by our own templates, which escape every text
   turns.dataset.turns = state.turns;
-  const words = [`turn ${state.turns}`, state.over ? "the episode is over" : state.playing ? "playing…" : "", state.note];
+  const words = [`turn ${state.turns}`, state.over ? `the episode is over: ${state.ending}` : state.playing ? "playing…" : "", state.note];
   said.textContent = words.filter(Boolean).join(" · ");
+  said.className = state.over ? `verdict ${state.ending.startsWith("success") ? "good" : "strained"}` : "";
   const last = turns.querySelector(".turn:last-child");
   if (last) last.scrollIntoView({ block: "nearest" });
   if (state.playing) setTimeout(follow, FOLLOW_MS);
@@ -36,4 +37,5 @@ form.addEventListener("submit", async (event) => {
 form.elements.agent.addEventListener("change", () => {
   document.querySelector(".endpoint").hidden = form.elements.agent.value !== "endpoint";
 });
-form.elements.action.focus();
+if (form.dataset.playing === "yes") follow(); // it was begun to be watched
+else form.elements.action.focus();

@@ -1,7 +1,6 @@
 // One or more trajectories on a page: steps through turns by keys, replays by the clock, colours tokens, draws the world beside the turn.
 "use strict";
 
-const COLOURS = ["", "probability", "mask", "action"];
 const SPEEDS = ["0.5", "1", "2", "4", "8", "16", "32"];
 const LEAST_MS = 120; // a turn is seen for so long, however fast
 
@@ -20,6 +19,8 @@ class Trajectory {
     this.play.addEventListener("click", () => this.toggle());
     this.colour.addEventListener("change", () => this.paint());
     this.turns.forEach((turn, number) => turn.addEventListener("click", () => this.go(number, false)));
+    this.tokens = [...article.querySelectorAll(".token")];
+    this.most = (name) => Math.max(1e-9, ...this.tokens.map((token) => Math.abs(Number(token.dataset[name] || 0))));
     this.paint();
     const asked = /^#turn-(\d+)$/.exec(location.hash);
     this.go(asked ? Number(asked[1]) : 0, Boolean(asked));
@@ -99,15 +100,31 @@ class Trajectory {
   }
 
   paint() {
-    const how = this.colour.value;
-    for (const token of this.article.querySelectorAll(".token")) {
-      const known = token.dataset.p !== undefined;
+    const how = this.colour.value, legend = this.article.querySelector("[data-do=legend]");
+    const recorded = this.article.classList.contains("recorded");
+    const shade = { advantage: "a", entropy: "e", gap: "g" }[how];
+    const most = shade ? this.most(shade) : 1;
+    for (const token of this.tokens) {
+      const { p, a } = token.dataset, value = shade ? token.dataset[shade] : undefined;
       let colour = "";
-      if (how === "probability" && known) colour = `hsl(${Math.round(130 * Math.exp(Number(token.dataset.p)))} 75% 50% / 0.32)`;
-      if (how === "mask") colour = known ? "hsl(215 80% 55% / 0.3)" : "";
+      if (how === "probability" && p !== undefined) colour = `hsl(${Math.round(130 * Math.exp(Number(p)))} 75% 50% / 0.32)`;
+      if (how === "mask" && (recorded ? a : p) !== undefined) colour = "hsl(215 80% 55% / 0.3)";
       if (how === "action" && token.classList.contains("action")) colour = "hsl(275 70% 60% / 0.32)";
+      if (value !== undefined) {
+        const strength = (0.05 + 0.5 * Math.abs(Number(value)) / most).toFixed(3);
+        const hue = how === "entropy" ? 275 : Number(value) < 0 ? 8 : how === "gap" ? 35 : 140;
+        colour = Number(value) === 0 ? "" : `hsl(${hue} 80% 50% / ${strength})`;
+      }
       token.style.backgroundColor = colour;
     }
+    legend.textContent = {
+      probability: "green: sure of it, red: by chance",
+      advantage: `green: made likelier, red: less likely; up to ${most.toPrecision(2)}`,
+      entropy: `purple: undecided, up to ${most.toPrecision(2)} nats`,
+      gap: `the trainer gives it more (amber) or less (red), up to ${most.toPrecision(2)} nats`,
+      mask: "blue: in the loss",
+      action: "purple: read as the action",
+    }[how] || "";
   }
 
   key(event) {
@@ -118,12 +135,17 @@ class Trajectory {
     else if (event.key === " ") this.toggle();
     else if (event.key === "[" || event.key === "]") this.speed.value = SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, SPEEDS.indexOf(this.speed.value) + (event.key === "]" ? 1 : -1)))];
     else if (event.key === "c") {
-      this.colour.value = COLOURS[(COLOURS.indexOf(this.colour.value) + 1) % COLOURS.length];
+      this.colour.selectedIndex = (this.colour.selectedIndex + 1) % this.colour.length;
       this.paint();
     } else return;
     event.preventDefault();
   }
 }
+
+addEventListener("hashchange", () => {
+  const asked = /^#turn-(\d+)$/.exec(location.hash);
+  if (asked) shown[0].go(Number(asked[1]));
+});
 
 const shown = [...document.querySelectorAll(".trajectory")].map((article) => new Trajectory(article));
 document.addEventListener("keydown", (event) => {

@@ -103,7 +103,7 @@ async def play(
         WrongWorldError: A server hosts something else than is to be played: no episode can be played until that is mended.
     """
     trajectory = not_played(request, settings, environment, agent, "")
-    began = time.perf_counter()
+    trajectory.began, began = time.time(), time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
             await _play(trajectory, settings, rollout, client, agent, pause, deadline, success_score)
@@ -153,13 +153,14 @@ async def _play(
         for number in range(settings.horizon):
             await _enter(pause, deadline)
             try:
+                asked = time.time()
                 message, seconds = await _generate(number, rollout, conversation)
             finally:
                 pause.leave()
             state_key = session.state_key
             turn, done = await _answer(message, client, session)
             turn.state_key = state_key
-            turn.generate_seconds = seconds
+            turn.began, turn.generate_seconds = asked, seconds
             trajectory.turns.append(turn)
             if done:
                 trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, success_score) else Outcome.FINISHED

@@ -39,6 +39,8 @@ class Turn:
         policy_version: Training step of the weights that wrote it.
         cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
         state_key: The world's digest of the state that the turn began in; empty where the world tells none.
+        began: When the engine was asked, in seconds since 1970; 0 where it was not recorded. `generate_seconds` and `environment_seconds`
+            follow it, one after the other.
     """
 
     tokens: list[int]
@@ -54,6 +56,7 @@ class Turn:
     policy_version: int = 0
     cut: str = ""
     state_key: str = ""
+    began: float = 0.0
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Trajectory:
         reason: What cut or broke it, e.g. "horizon"; empty otherwise.
         attempts: Attempts made, failed ones included.
         seconds: Wall time of the last attempt.
+        began: When the last attempt began, in seconds since 1970; 0 where it was not recorded.
     """
 
     environment: str
@@ -93,6 +97,7 @@ class Trajectory:
     reason: str = ""
     attempts: int = 1
     seconds: float = 0.0
+    began: float = 0.0
 
     @property
     def reward(self) -> float:

@@ -12,7 +12,7 @@ Any parquet reader opens the files (`pandas.read_parquet`, duckdb's `select * fr
 | first_observation | string | the text behind the prompt |
 | turns | list of struct | one entry per turn, with the fields of `trajectory.Turn`; log-probabilities are float64 |
 | outcome, reason | string | how it ended, and what cut or broke it |
-| attempts, seconds | int64, float64 | attempts made, wall time of the last one |
+| attempts, seconds, began | int64, float64 | attempts made, wall time of the last one, when it began in seconds since 1970 |
 | reward, succeeded, n_turns | float64, bool, int64 | derived from the others, for analysis; not read back |
 """
 
@@ -35,28 +35,31 @@ class TrajectoryFileError(Exception):
     """A file of trajectories could not be written or read; the message names the file and the reason."""
 
 
+EARLIER: tuple[frozenset[str], ...] = (frozenset({"began"}), frozenset({"began", "state_key"}))
+"""What files of earlier versions lack; they are read too."""
+
+
 @cache
-def schema(state_keys: bool = True) -> pa.Schema:
-    """The columns of a file, in order; files from before turns had state keys are read too."""
+def schema(without: frozenset[str] = frozenset()) -> pa.Schema:
+    """The columns of a file, in order; `without` some, as earlier versions wrote them."""
     import pyarrow as pa  # here, because only writers and readers of files should wait for it
 
-    turn = pa.struct(
-        [
-            ("tokens", pa.list_(pa.int32())),
-            ("log_probabilities", pa.list_(pa.float64())),
-            ("action", pa.string()),
-            ("observation", pa.string()),
-            ("observation_tokens", pa.list_(pa.int32())),
-            ("reward", pa.float64()),
-            ("malformed", pa.bool_()),
-            ("generate_seconds", pa.float64()),
-            ("environment_seconds", pa.float64()),
-            ("message", pa.string()),
-            ("policy_version", pa.int64()),
-            ("cut", pa.string()),
-            *([("state_key", pa.string())] if state_keys else []),
-        ]
-    )
+    turn = [
+        ("tokens", pa.list_(pa.int32())),
+        ("log_probabilities", pa.list_(pa.float64())),
+        ("action", pa.string()),
+        ("observation", pa.string()),
+        ("observation_tokens", pa.list_(pa.int32())),
+        ("reward", pa.float64()),
+        ("malformed", pa.bool_()),
+        ("generate_seconds", pa.float64()),
+        ("environment_seconds", pa.float64()),
+        ("message", pa.string()),
+        ("policy_version", pa.int64()),
+        ("cut", pa.string()),
+        ("state_key", pa.string()),
+        ("began", pa.float64()),
+    ]
     columns = [
         ("environment", pa.string()),
         ("task", pa.int64()),
@@ -68,16 +71,17 @@ def schema(state_keys: bool = True) -> pa.Schema:
         ("engine", pa.string()),
         ("prompt", pa.list_(pa.int32())),
         ("first_observation", pa.string()),
-        ("turns", pa.list_(turn)),
+        ("turns", pa.list_(pa.struct([column for column in turn if column[0] not in without]))),
         ("outcome", pa.string()),
         ("reason", pa.string()),
         ("attempts", pa.int64()),
         ("seconds", pa.float64()),
+        ("began", pa.float64()),
         ("reward", pa.float64()),
         ("succeeded", pa.bool_()),
         ("n_turns", pa.int64()),
     ]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns if name not in without])
 
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
@@ -129,10 +133,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         if isinstance(error, FileNotFoundError):
             raise
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
-    if not table.schema.equals(schema()) and not table.schema.equals(schema(state_keys=False)):
+    if not any(table.schema.equals(schema(without)) for without in (frozenset(), *EARLIER)):
         raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
     trajectories = []
-    for row in table.select([field.name for field in fields(Trajectory)]).to_pylist():
+    for row in table.select([field.name for field in fields(Trajectory) if field.name in table.column_names]).to_pylist():
         row["turns"] = [Turn(**turn) for turn in row["turns"]]
         row["outcome"] = Outcome(row["outcome"])
         trajectories.append(Trajectory(**row))

@@ -17,10 +17,15 @@ Steps = dict[int, dict[str, float]]
 
 
 def append_step(path: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Appends the metrics of a step (counted from 1). A line before it that a kill cut short stays a line of its own."""
+    """Appends the metrics of a step (counted from 1)."""
+    append_line(path, {"step": step, **metrics})
+
+
+def append_line(path: Path, row: Mapping[str, object]) -> None:
+    """Appends a JSON object. A line before it that a kill cut short stays a line of its own."""
     with path.open("a+b") as stream:
         torn = stream.seek(0, os.SEEK_END) > 0 and stream.seek(-1, os.SEEK_END) >= 0 and stream.read(1) != b"\n"
-        stream.write(b"\n" * torn + json.dumps({"step": step, **metrics}).encode() + b"\n")
+        stream.write(b"\n" * torn + json.dumps(row).encode() + b"\n")
 
 
 def read_steps(path: Path) -> Steps:

@@ -8,7 +8,7 @@ tests of gradients, of two processes and of resuming would notice another.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -21,9 +21,12 @@ from transformers import Trainer
 from configs.experiment import Experiment
 from configs.model_folder import write_recipe
 from tasks.agents.sampling_seeds import stable_seed
+from tasks.rollout.train_sample_parquet import FOLDER as TRAIN_SAMPLES
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
+from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
+from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, pad_trajectories
 
 REPORTED = {
@@ -45,6 +48,7 @@ class BaseTrainer(Trainer):
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
         batch_metrics: What is to be said of the last batch.
+        loss_record: What the loss read of it, token by token; empty with methods by imitation, which have no advantages.
     """
 
     def begin(self, experiment: Experiment, policy: str, folder: Path, fingerprint: str) -> None:
@@ -58,6 +62,8 @@ class BaseTrainer(Trainer):
         """
         self.experiment, self.policy = experiment, policy
         self.batch_metrics: dict[str, float] = {}
+        self.loss_record = LossRecord()
+        self._folder = folder
         self._checkpoints = folder / "checkpoints"
         self._fingerprint = fingerprint
         self._loss = torch.zeros(())
@@ -113,6 +119,16 @@ class BaseTrainer(Trainer):
         loss = self.accelerator.reduce(self._loss, reduction="mean")
         self._loss = torch.zeros_like(self._loss)
         self.measure({"update/loss": float(loss), "update/gradient_norm": float(norm), "update/learning_rate": float(rate)})
+
+    def record(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
+        """Writes down what a training step (counted from 1) learned from, and when it did what (see `append_spans`)."""
+        self.loss_record.write(self._folder / TRAIN_SAMPLES / f"step-{step:06d}.parquet")
+        self.record_spans(step, spans)
+
+    def record_spans(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
+        """Writes down when what was done, in the main process."""
+        if self.accelerator.is_main_process:
+            append_spans(self._folder / TIMELINE, step, spans)
 
     def measure(self, values: dict[str, float]) -> None:
         """Notes figures of an update; what is reported of a step is their mean."""

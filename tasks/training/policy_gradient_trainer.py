@@ -23,6 +23,7 @@ from tasks.training.base_trainer import BaseTrainer, mini_batch_of
 from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
+from tasks.training.loss_record import IDENTITY
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
@@ -112,6 +113,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         samples = self.train_samples([t for group in kept for t in group])
         if algorithm.truncated == "masked":
             samples = [sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED]
+        self.loss_record.begin((sample.trajectory, sample.advantages) for sample in samples)
         shares: list[list[TrainSample]] = [[] for _ in range(algorithm.mini_batches)]
         for sample in samples:
             t = sample.trajectory
@@ -178,6 +180,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             chosen = items_at(samples, part)
             tensors = self._padded([sample.trajectory for sample in chosen])
             tensors["advantages"] = padded([sample.advantages for sample in chosen] or [torch.zeros(1)], 0.0, torch.float32)
+            tensors[IDENTITY] = torch.tensor([[s.trajectory.group, s.trajectory.member] for s in chosen], dtype=torch.long)
             # TRL divides by the tokens of the whole batch over its number of mini-batches: give it this mini-batch's own count.
             tensors["num_items_in_batch"] = torch.tensor(float(tokens * algorithm.mini_batches))
             if algorithm.loss_aggregation != "tokens":
@@ -229,6 +232,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         found = super()._get_per_token_logps_and_entropies(*given, **named)
         if (inputs := self._in_loss) is not None:
             self._entropies = found[1]
+            self.loss_record.note(inputs, found[0], found[1])
             if self.algorithm.ratio == "sequence":
                 logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
                 log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)

@@ -41,7 +41,9 @@ def plans(*tasks: int, members: int = 2) -> list[RolloutRequest]:
 
 def timeless(trajectories: list[Trajectory]) -> list[Trajectory]:
     return [
-        replace(t, seconds=0.0, turns=[replace(turn, generate_seconds=0.0, environment_seconds=0.0) for turn in t.turns])
+        replace(
+            t, seconds=0.0, began=0.0, turns=[replace(turn, generate_seconds=0.0, environment_seconds=0.0, began=0.0) for turn in t.turns]
+        )
         for t in trajectories
     ]
 

@@ -6,13 +6,17 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from configs.recipe import load_recipe
 from environments.environment import Environment
 from environments.registry import load_world
 from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.rollout.train_sample_parquet import FOLDER, TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.timeline import TIMELINE, append_spans
 
 
 def played(world_name: str, task: int, *, skill: float, horizon: int, group: int = 0, member: int = 0, seed: int = 0) -> Trajectory:
@@ -47,10 +51,14 @@ def recorded_run(
     """A run of three phases in TextCraft: one training step and one evaluation each, by a player that gets better."""
     experiment = load_recipe("quickstart", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
-    numbers = load_world("textcraft").tasks("wood-test")[:tasks]
     with folder.claimed():
-        write_run(folder, numbers, skills, seed)
+        write_run(folder, numbers_of(tasks), skills, seed)
     return folder
+
+
+def numbers_of(tasks: int) -> Sequence[int]:
+    """The first held-out tasks."""
+    return load_world("textcraft").tasks("wood-test")[:tasks]
 
 
 def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float], seed: int) -> None:
@@ -72,6 +80,7 @@ def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float]
                 for group, task in enumerate(numbers[:3])
                 for member in range(4)
             ]
+            learned_from(batch, folder.path, step)
             write_trajectories(folder.path / "rollouts" / f"step-{step:06d}.parquet", batch)
             success = sum(each.succeeded for each in batch) / len(batch)
             metrics = {
@@ -81,3 +90,21 @@ def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float]
                 "rollout/seconds": 2.0,
             }
             folder.add_metrics(step, metrics | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step})
+
+
+def learned_from(batch: Sequence[Trajectory], folder: Path, step: int) -> None:
+    """Gives a step's trajectories tokens and times, and writes what its loss read of them and when the trainer did what."""
+    zero, samples = 1_700_000_000.0 + 100 * step, []
+    for number, each in enumerate(batch):
+        each.policy_version, each.began = step - 1, zero + number / 100
+        for place, turn in enumerate(each.turns):
+            turn.tokens = list(range(1, 4 + len(turn.action) % 3))
+            turn.log_probabilities = [-0.1 * token for token in turn.tokens]
+            turn.began, turn.policy_version = each.began + 0.1 * place, step - 1
+        group = [other.reward for other in batch if other.group == each.group]
+        advantage = each.reward - sum(group) / len(group)
+        sampled = np.array([value for turn in each.turns for value in turn.log_probabilities], np.float32)
+        ones = np.ones_like(sampled)
+        samples.append(TrainSampleTokens(each.group, each.member, advantage * ones, ones > 0, sampled + np.float32(0.01), 0.5 * ones))
+    write_train_samples(folder / FOLDER / f"step-{step:06d}.parquet", samples)
+    append_spans(folder / TIMELINE, step, {"collect": (zero, zero + 2), "update": (zero + 2, zero + 4), "sync": (zero + 4, zero + 4.5)})

@@ -28,7 +28,7 @@ def index(runs: Path, tmp_path: Path) -> Index:
 
 
 def every(runs: Path) -> list:  # type: ignore[type-arg]
-    return [each for path in runs.rglob("*.parquet") for each in read_trajectories(path)]
+    return [each for path in runs.rglob("*.parquet") if path.parent.name != "train_samples" for each in read_trajectories(path)]
 
 
 def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index) -> None:

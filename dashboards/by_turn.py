@@ -1,0 +1,102 @@
+"""Success by turn and by horizon: how many turns it takes, and what the turn limit costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.figures import COLOURS, Figure, figure, finite, line
+from dashboards.index import Index
+from dashboards.run_folders import RunFolder
+from tasks.evaluation.statistics import Estimate, Tally, success_rate
+
+MOST_POINTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class UnderHorizon:
+    """Training episodes under one turn limit.
+
+    Attributes:
+        horizon: The limit.
+        first, last: Training steps, from 1.
+        episodes: How many, without failed ones.
+        success: Their share of successes, with its interval over tasks.
+        cut: The share that the limit or a budget cut, likewise.
+    """
+
+    horizon: int
+    first: int
+    last: int
+    episodes: int
+    success: Estimate
+    cut: Estimate
+
+
+def under_horizons(index: Index, run: RunFolder) -> list[UnderHorizon]:
+    """A run's training episodes by the turn limit that they ran under, in the order of training."""
+    rows = index.query(
+        """select horizon, task, min(step) as first, max(step) as last, count(*) as n, sum(succeeded::int) as won,
+        sum((outcome = 'truncated')::int) as cut from trajectories
+        where run = ? and kind = 'rollouts' and outcome <> 'failed' group by horizon, task""",
+        [run.name],
+    )
+    by_horizon: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_horizon[row["horizon"]].append(row)
+    found = [
+        UnderHorizon(
+            horizon,
+            min(row["first"] for row in tasks),
+            max(row["last"] for row in tasks),
+            sum(row["n"] for row in tasks),
+            success_rate({row["task"]: Tally(int(row["won"]), row["n"]) for row in tasks}),
+            success_rate({row["task"]: Tally(int(row["cut"]), row["n"]) for row in tasks}),
+        )
+        for horizon, tasks in by_horizon.items()
+    ]
+    return sorted(found, key=lambda each: each.first)
+
+
+def success_by_turn(index: Index, run: RunFolder) -> Figure:
+    """The share of held-out episodes that had succeeded after so many turns, a line an evaluation; the last with its 95 % interval."""
+    names = list(run.evaluations())
+    data: list[dict[str, Any]] = []
+    for name, colour in zip(names, COLOURS * (1 + len(names) // len(COLOURS)), strict=False):
+        turns, shares = _within(index, run.name, name)
+        if not turns:
+            continue
+        if name == names[-1]:
+            band = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "x": turns}
+            data.append({**band, "y": [finite(share.low) for share in shares]})
+            data.append({**band, "y": [finite(share.high) for share in shares], "fill": "tonexty", "fillcolor": colour + "2e"})
+        data.append({**line(turns, [finite(share.value) for share in shares], name, colour), "line": {"color": colour, "shape": "hv"}})
+    layout = {
+        "xaxis": {"title": {"text": "turns"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "succeeded by then"}, "range": [0, 1], "tickformat": ".0%"},
+        "height": 340,
+    }
+    return figure(data, layout)
+
+
+def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate]]:
+    """Numbers of turns, and the share of an evaluation's episodes that succeeded within each."""
+    rows = index.query(
+        """select task, turns, succeeded, horizon from trajectories
+        where run = ? and kind = 'evaluations' and name = ? and outcome <> 'failed'""",
+        [run, name],
+    )
+    if not rows:
+        return [], []
+    most = max(row["horizon"] for row in rows)
+    by_task: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        by_task[row["task"]].append(row["turns"] if row["succeeded"] else most + 1)
+    turns = sorted({1 + round(i * (most - 1) / min(most, MOST_POINTS)) for i in range(min(most, MOST_POINTS) + 1)})
+    return turns, [success_rate({task: _tally(took, k) for task, took in by_task.items()}) for k in turns]
+
+
+def _tally(took: Sequence[int], turns: int) -> Tally:
+    return Tally(sum(each <= turns for each in took), len(took))

@@ -1,0 +1,173 @@
+"""What pages ask for beside themselves, and what people take away: figures as data, drawings, tables as CSV, pages as one file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from dashboards import figures
+from dashboards.arms import against
+from dashboards.by_turn import success_by_turn
+from dashboards.drawings import NotDrawnError, drawn
+from dashboards.filters import Filters, listed
+from dashboards.index import Index
+from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
+from dashboards.overlay import overlay
+from dashboards.pages import about
+from dashboards.run_folders import RunFolder, run_folder
+from dashboards.step_lanes import lanes, step_clock
+from dashboards.templating import TEMPLATES, NotThereError
+from dashboards.trajectory import Shown, group_of
+
+STATIC = Path(__file__).parent / "static"
+FIGURES: dict[str, Callable[[Index, RunFolder], figures.Figure]] = {
+    "learning-curve": lambda _, run: figures.learning_curve(run),
+    "by-turn": success_by_turn,
+    "lanes": lambda _, run: figures.lanes(run),
+    "signs": lambda _, run: figures.signs(run),
+}
+EMPTY: figures.Figure = {"data": [], "layout": {}}
+
+
+def figure(request: Request) -> Response:
+    """A run's figure as data, for the page that draws it; a live page asks again."""
+    folder, draw = named_run(request), FIGURES.get(request.path_params["figure"])
+    if draw is None:
+        raise NotThereError(f"there is no figure {request.path_params['figure']!r}; there are: {', '.join(FIGURES)}")
+    return JSONResponse(draw(index_of(request), folder) | {"live": folder.is_live(time.time())})
+
+
+def lanes_figure(request: Request) -> Response:
+    """Who was busy when in a training step, as data."""
+    clock = step_clock(index_of(request), named_run(request), request.path_params["step"])
+    return JSONResponse(lanes(clock) if clock else EMPTY)
+
+
+def compare_figure(request: Request) -> Response:
+    """Runs over one another, as data."""
+    runs = asked_runs(request)
+    return JSONResponse((overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)})
+
+
+def study_figure(request: Request) -> Response:
+    """A study's curves as data."""
+    return JSONResponse(figures.bands(named_arms(request)))
+
+
+def drawing(request: Request) -> Response:
+    """The world after some turns of a trajectory, as a piece of HTML."""
+    return HTMLResponse(drawing_of(named_trajectory(request), int(request.path_params["turns"])))
+
+
+def drawing_of(found: Shown, turns: int) -> Markup:
+    """The world after some turns, or why it is not drawn."""
+    try:
+        return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>This world has no drawing.</p>")
+    except NotDrawnError as problem:
+        return Markup("<p class=quiet>Not drawn: {}</p>").format(problem)
+
+
+def shared(request: Request) -> Response:
+    """One trajectory, or its whole group, as a file that holds all it needs."""
+    found = named_trajectory(request)
+    members = group_of(index_of(request), found.address) if "group" in request.query_params else [found]
+    page = TEMPLATES.get_template("shared.html").render(
+        members=[
+            about(request, member) | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]} for member in members
+        ],
+        style=_static("style.css"),
+        script=_static("trajectory.js"),
+        request=request,
+    )
+    name = f"{found.row['environment']}-{found.row['task']}-{found.address.name}-{found.address.group}"
+    return _file(page, "text/html", f"{name}.html")
+
+
+def shared_study(request: Request) -> Response:
+    """A study as a file that holds all it needs: its curves, which stay interactive, and its table."""
+    arms, experiment = named_arms(request), request.path_params["experiment"]
+    reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
+    page = TEMPLATES.get_template("shared_study.html").render(
+        experiment=experiment,
+        arms=arms,
+        reference=reference,
+        differences={arm.name: against(reference, arm) for arm in arms if arm is not reference},
+        style=_static("style.css"),
+        plotly=Markup(plotly_script().decode()),
+        script=_static("figures.js"),
+        figure=Markup(json.dumps(figures.bands(arms)).replace("<", "\\u003c")),
+        request=request,
+    )
+    return _file(page, "text/html", f"{experiment}-study.html")
+
+
+def data(request: Request) -> Response:
+    """A run's metrics, or the list's rows, as CSV."""
+    words = request.path_params
+    if words["what"] == "trajectories":
+        rows = listed(index_of(request), Filters.of(request.query_params), size=100_000).rows
+        return _csv(rows, "trajectories.csv")
+    if words["what"] == "metrics":
+        folder = run_folder(index_of(request).runs, request.query_params.get("run", ""))
+        if folder is None:
+            raise NotThereError(f"there is no run {request.query_params.get('run', '')!r}")
+        return _csv([{"step": number, **row} for number, row in folder.metrics().items()], f"{folder.name}-metrics.csv")
+    raise NotThereError(f"there is no data {words['what']!r}; there are: trajectories, metrics")
+
+
+def plotly_script() -> bytes:
+    """Plotly's own bundle, as its Python package brings it.
+
+    Raises:
+        NotThereError: It is not installed.
+    """
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise NotThereError("plotly is not installed; run make setup")
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+
+
+def plotly(_: Request) -> Response:
+    """Plotly's bundle for the pages."""
+    return Response(plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+
+
+def _static(name: str) -> Markup:
+    return Markup((STATIC / name).read_text(encoding="utf-8"))
+
+
+def _csv(rows: list[dict[str, Any]], name: str) -> Response:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    return _file(text.getvalue(), "text/csv", name)
+
+
+def _file(content: str, kind: str, name: str) -> Response:
+    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in name)
+    return Response(content, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})
+
+
+ROUTES: list[tuple[str, Callable[[Request], Response]]] = [
+    ("/static/plotly.min.js", plotly),
+    ("/compare/figure.json", compare_figure),
+    ("/drawings" + TRAJECTORY + "/{turns:int}", drawing),
+    ("/shared" + TRAJECTORY, shared),
+    ("/shared/studies/{experiment}", shared_study),
+    ("/studies/{experiment}/figure.json", study_figure),
+    ("/data/{what}.csv", data),
+    ("/figures/{run:path}/lanes/{step:int}.json", lanes_figure),
+    ("/figures/{run:path}/{figure}.json", figure),
+]

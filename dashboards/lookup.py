@@ -1,0 +1,66 @@
+"""What an address names: a run, the runs of an experiment, a trajectory. What names nothing is said on a page."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from dashboards.arms import Arm, arms_of
+from dashboards.index import Index
+from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.templating import NotThereError
+from dashboards.trajectory import Address, Shown, shown
+
+TRAJECTORY = "/{run:path}/{kind}/{name}/{group:int}/{member:int}"
+"""The part of an address that names a trajectory."""
+
+
+def index_of(request: Request) -> Index:
+    """The index of all trajectories."""
+    index: Index = request.app.state.index
+    return index
+
+
+def named_trajectory(request: Request) -> Shown:
+    """The trajectory of the address.
+
+    Raises:
+        NotThereError: There is none.
+    """
+    words = request.path_params
+    found = shown(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
+    if found is None:
+        raise NotThereError(f"there is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}")
+    return found
+
+
+def named_run(request: Request) -> RunFolder:
+    """The run of the address.
+
+    Raises:
+        NotThereError: There is none.
+    """
+    name = request.path_params["run"]
+    found = run_folder(index_of(request).runs, name)
+    if found is None:
+        raise NotThereError(f"there is no run {name!r} in {index_of(request).runs}")
+    return found
+
+
+def asked_runs(request: Request) -> list[RunFolder]:
+    """The runs that the address lists as run=..., in order; names of none are passed over, and one named twice counts once."""
+    runs = index_of(request).runs
+    names = dict.fromkeys(request.query_params.getlist("run"))
+    return [found for name in names if name and (found := run_folder(runs, name)) is not None]
+
+
+def named_arms(request: Request) -> list[Arm]:
+    """The arms of the experiment of the address.
+
+    Raises:
+        NotThereError: No run belongs to it.
+    """
+    name = request.path_params["experiment"]
+    found = arms_of([each for each in run_folders(index_of(request).runs) if each.recipe.get("name") == name])
+    if not found:
+        raise NotThereError(f"no run belongs to the experiment {name!r}")
+    return found

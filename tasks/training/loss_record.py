@@ -1,0 +1,61 @@
+"""What the loss of a training step read and computed for each token, kept for people to look at: advantages, mask, log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+
+from tasks.rollout.train_sample_parquet import TrainSampleTokens, write_train_samples
+from tasks.rollout.trajectory import Trajectory
+from tasks.training.micro_batches import Tensors
+
+IDENTITY = "group_and_member"
+"""Names the trajectories of a micro-batch among its tensors. Shape (B, 2)."""
+
+
+class LossRecord:
+    """The tokens of one training step on this process. It costs a copy of four numbers a token to the CPU, in the first epoch alone."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], torch.Tensor] = {}
+        self._rows: dict[tuple[int, int], torch.Tensor] = {}
+        self._seen: set[tuple[int, int]] = set()
+
+    def begin(self, samples: Iterable[tuple[Trajectory, torch.Tensor]]) -> None:
+        """A new step: its trajectories with their advantages, of shape (T,).
+
+        What the forward pass leaves out, because its advantages are all 0, stays as it is noted here; the rest is replaced by `note`.
+        """
+        self._places, self._rows, self._seen = {}, {}, set()
+        for trajectory, advantages in samples:
+            places = torch.tensor(trajectory.policy_mask, dtype=torch.bool)
+            row = torch.full((4, len(places)), float("nan"))
+            row[0], row[1] = advantages, 1.0
+            self._places[trajectory.group, trajectory.member], self._rows[trajectory.group, trajectory.member] = places, row
+
+    def note(self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None) -> None:
+        """What the loss computes of a micro-batch, of shape (B, T); a later epoch's pass over the same trajectories is passed over."""
+        keys = [(group, member) for group, member in inputs[IDENTITY].tolist()]
+        if not keys or keys[0] in self._seen:
+            return
+        self._seen.update(keys)
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        entropies = torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
+        columns = [inputs["advantages"], mask, log_probabilities, entropies]
+        noted = torch.stack([column.detach().float() for column in columns], dim=1).cpu()
+        for key, row in zip(keys, noted, strict=True):
+            self._rows[key] = row[:, : len(self._places[key])]
+
+    def write(self, path: Path) -> None:
+        """Writes everybody's rows, in the main process; no file where there are none. Every process must call it."""
+        mine = []
+        for (group, member), row in self._rows.items():
+            advantages, mask, log_probabilities, entropies = row[:, self._places[group, member]].numpy()
+            mine.append(TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies))
+        everybodys: list[TrainSampleTokens] = gather_object(mine)
+        if everybodys and PartialState().is_main_process:
+            write_train_samples(path, sorted(everybodys, key=lambda each: (each.group, each.member)))

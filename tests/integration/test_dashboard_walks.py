@@ -1,0 +1,109 @@
+"""What a new user comes for, in a real browser: the failed turn, the same task later, a branch to success, the arm that won, a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from configs.recipe import load_recipe
+from environments.webarena.browser import find_chromium
+from tasks.tracking.run_folder import RunFolder
+from tests.support import viewer_walks
+from tests.support.chromium import needs_chromium
+from tests.support.recorded_runs import numbers_of, recorded_run, write_run
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    for seed in range(3):
+        recorded_run(runs, seed=seed, method="rloo", skills=(0.1, 0.2, 0.1 * seed))
+        made = recorded_run(runs, seed=seed, skills=(0.3, 0.5, 0.7 + 0.1 * seed))
+    return made.path
+
+
+@pytest.fixture(scope="module")
+def viewer(run: Path) -> Iterator[str]:
+    server = viewer_walks.started(run.parent)
+    yield server.url
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, viewer: str) -> Iterator[Page]:
+    context = browser.new_context(base_url=viewer, viewport={"width": 1280, "height": 860})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    broken: list[str] = []
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    for _ in range(60):  # the index is brought up to date in the background
+        page.goto("/trajectories?kind=evaluations&reward_to=0.99")
+        if page.get_by_text("success 0.0 %").count():
+            break
+        page.wait_for_timeout(500)
+    yield page
+    assert not broken
+    context.close()
+
+
+def test_a_failed_held_out_task_is_found_compared_branched_to_success_and_sent(page: Page, run: Path, tmp_path: Path) -> None:
+    turn = viewer_walks.to_the_turn_where_it_went_wrong(page, run.name)
+    assert turn >= 1
+    failed = page.url
+    file = viewer_walks.sent_as_a_file(page, tmp_path)
+    assert "What the goal is made of" in file.read_text()
+    viewer_walks.to_the_same_task_over_training(page)
+    assert page.get_by_role("region").count() >= 4
+    page.goto(failed)
+    viewer_walks.branched_to_success(page, turn)
+    assert "reward 1" in page.locator("#status").inner_text()
+
+
+def test_the_arm_that_won_is_said_in_words(page: Page) -> None:
+    words = viewer_walks.to_the_arm_that_won(page)
+    assert words.startswith("Highest at the end: grpo")
+    assert "The table compares the others" in words or "excludes 0" in words or "holds 0" in words
+
+
+def test_tokens_are_coloured_by_what_the_loss_read(page: Page, run: Path) -> None:
+    page.goto(f"/steps/{run.name}/rollouts/step-000002")
+    page.locator("[data-drawn]").wait_for()
+    page.locator("tr:not(:has(.warn)) .chip").first.click()
+    colours = {}
+    for how in ("advantage", "entropy", "gap", "mask"):
+        page.locator("[data-do=colour]").select_option(how)
+        assert page.locator("[data-do=legend]").inner_text()
+        colours[how] = page.locator(".token").first.evaluate("token => token.style.backgroundColor")
+    assert all(colours.values())
+    assert len(set(colours.values())) == 4
+
+
+def test_a_policy_that_is_watched_is_refused_where_there_is_none(page: Page, run: Path) -> None:
+    page.goto(f"/runs/{run.name}")
+    assert page.get_by_role("button", name="watch its policy play").count() == 0
+
+
+def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str, run: Path, tmp_path: Path) -> None:
+    folder = RunFolder(run.parent, load_recipe("quickstart", {"algorithm.steps": 9, "seeds.training": 77}))
+    with folder.claimed():
+        write_run(folder, numbers_of(3), (0.4, 0.5), 77)
+        page = browser.new_page(base_url=viewer)
+        page.goto(f"/runs/{folder.path.name}")
+        page.get_by_text("live", exact=True).wait_for()
+        assert "after step 2 of 9" in page.locator(".verdict").inner_text()
+        folder.add_metrics(3, {"rollout/success": 0.5, "rollout/horizon": 8.0})
+        page.get_by_text("after step 3 of 9").wait_for(timeout=60_000)
+        page.close()

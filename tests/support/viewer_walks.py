@@ -1,0 +1,182 @@
+"""Five walks through the viewer as a new user takes them from a finished quickstart, each in a real browser, with a picture at its end.
+
+    python -m tests.support.viewer_walks RUNS OUT [--study RUNS]
+
+takes them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a narrow window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from environments.webarena.browser import find_chromium
+from tasks.provision.local import LocalServer
+
+Look = Callable[[Page, str], None]
+WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 430, "height": 860}
+
+
+def to_the_turn_where_it_went_wrong(page: Page, run: str) -> int:
+    """From the runs to a failed held-out task, and to the turn that no success shares; returns its number (from 1)."""
+    page.goto("/")
+    page.get_by_role("link", name=run, exact=True).click()
+    page.get_by_role("row").filter(has=page.get_by_role("link", name="failures")).last.get_by_role("link", name="failures").click()
+    for number in range(page.locator("tbody tr").count()):
+        page.locator("tbody tr").nth(number).get_by_role("link").first.click()
+        wrong = page.locator("a[data-key=w]")
+        if wrong.count():
+            break
+        page.go_back()
+    page.keyboard.press("w")
+    turn = int(wrong.get_attribute("data-turn") or "0")
+    page.locator(f".turn.now#turn-{turn}").wait_for()
+    page.locator(f".world[data-turn='{turn}']").wait_for()
+    return turn
+
+
+def to_the_same_task_over_training(page: Page) -> None:
+    """From a trajectory to its task at every checkpoint, and where they part."""
+    page.get_by_role("link", name="this task over training").click()
+    page.get_by_role("heading", name="over training").wait_for()
+
+
+def branched_to_success(page: Page, turn: int) -> None:
+    """From the turn where it went wrong on with the expert, to success."""
+    page.locator(f"#turn-{turn - 1}").click()
+    page.get_by_role("button", name="go on from here").click()
+    page.wait_for_url("**/play/*")
+    page.get_by_role("button", name="to the end").click()
+    page.get_by_text("the episode is over: success").wait_for()
+
+
+def to_the_arm_that_won(page: Page) -> str:
+    """From the runs to a study's verdict, in words."""
+    page.goto("/")
+    page.get_by_role("link", name="as a study").first.click()
+    page.locator("[data-drawn]").wait_for()
+    return page.locator(".verdict").inner_text()
+
+
+def sent_as_a_file(page: Page, folder: Path) -> Path:
+    """From a trajectory to a file that holds it."""
+    with page.expect_download() as download:
+        page.get_by_role("link", name="as one file").click()
+    file = folder / download.value.suggested_filename
+    download.value.save_as(file)
+    return file
+
+
+def take_all(browser: Browser, viewer: str, study: str, run: str, look: Look) -> dict[str, float]:
+    """All five over real runs; returns the seconds of each."""
+    context = browser.new_context(base_url=viewer, viewport=WIDE)  # type: ignore[arg-type]
+    page, seconds, began = context.new_page(), {}, time.perf_counter()
+    page.set_default_timeout(120_000)
+
+    def done(name: str) -> None:
+        nonlocal began
+        seconds[name], began = time.perf_counter() - began, time.perf_counter()
+
+    turn = to_the_turn_where_it_went_wrong(page, run)
+    done("find a failed held-out task and the turn where it went wrong")
+    look(page, "failed-turn")
+    failed, began = page.url, time.perf_counter()
+    to_the_same_task_over_training(page)
+    done("compare it with the same task after training")
+    look(page, "task-over-training")
+    page.goto(failed)
+    began = time.perf_counter()
+    branched_to_success(page, turn)
+    done("branch there with the expert to success")
+    look(page, "branch")
+    page.goto(failed)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        file = sent_as_a_file(page, Path(folder))
+        friends = context.new_page()
+        friends.goto(f"{file.as_uri()}#turn-{turn}")
+        done("send one trajectory as a file")
+        look(friends, "shared-file")
+        friends.close()
+    page.goto(study)
+    began = time.perf_counter()
+    to_the_arm_that_won(page)
+    done("see which arm won and whether the interval excludes 0")
+    look(page, "study")
+    context.close()
+    return seconds
+
+
+def further_pictures(browser: Browser, viewer: str, run: str, step: int, look: Look) -> None:
+    """What else docs/viewer.md shows: a run, the tokens by advantage, the lanes of a step, both schemes, a narrow window."""
+    for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
+        context = browser.new_context(base_url=viewer, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+        page, suffix = context.new_page(), f"-{scheme}{'-narrow' if size is NARROW else ''}"
+        page.set_default_timeout(120_000)
+        page.goto(f"/runs/{run}")
+        page.locator("[data-drawn]").last.wait_for()
+        look(page, f"run{suffix}")
+        page.goto(f"/steps/{run}/rollouts/step-{step:06d}")
+        chip = page.locator("tr:not(:has(.warn)) .chip.success").first
+        if page.locator("[data-figure]").count():
+            page.locator("[data-drawn]").wait_for()
+            page.get_by_role("heading", name="Who was busy when").scroll_into_view_if_needed()
+            page.evaluate("document.querySelector('section').scrollIntoView()")
+            look(page, f"lanes{suffix}")
+        chip.click()
+        page.locator("[data-do=colour]").select_option("advantage")
+        page.keyboard.press("Escape")
+        page.locator("h1").click()
+        page.keyboard.press("j")
+        page.locator(".world[data-turn='1']").wait_for()
+        look(page, f"tokens{suffix}")
+        page.get_by_role("link", name="side by side").click()
+        look(page, f"group{suffix}")
+        context.close()
+
+
+def main() -> None:
+    """Takes the walks over real runs and writes the pictures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", type=Path, help="folder with a finished quickstart")
+    parser.add_argument("out", type=Path, help="folder for the pictures")
+    parser.add_argument("--study", type=Path, help="folder with the runs of a study (default: RUNS)")
+    parser.add_argument("--run", help="name of the run's folder (default: the first quickstart)")
+    parser.add_argument("--step", type=int, default=12, help="training step of the further pictures (default: %(default)s)")
+    chosen = parser.parse_args()
+    run = chosen.run or next(path.name for path in sorted(chosen.runs.glob("quickstart-*")))
+    chosen.out.mkdir(parents=True, exist_ok=True)
+
+    def look(page: Page, name: str) -> None:
+        page.wait_for_timeout(400)  # the last transition of a figure
+        page.screenshot(path=str(chosen.out / f"{name}.png"))
+
+    servers = [started(folder) for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))]
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
+            for name, seconds in take_all(browser, servers[0].url, servers[-1].url, run, look).items():
+                sys.stdout.write(f"{seconds:6.1f} s  {name}\n")
+            further_pictures(browser, servers[0].url, run, chosen.step, look)
+            browser.close()
+    finally:
+        for server in servers:
+            server.end()
+
+
+def started(runs: Path) -> LocalServer:
+    """A viewer of its own over some runs."""
+    command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
+    server = LocalServer("viewer", command, health_path="/health", start_deadline_s=120.0)
+    server.start()
+    return server
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""What the viewer says of runs: pages asked for without a browser, against what the files hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from dashboards.by_turn import success_by_turn, under_horizons
+from dashboards.index import Index
+from dashboards.links import Links
+from dashboards.parting import left_success
+from dashboards.run_folders import RunFolder, run_folders
+from dashboards.step_lanes import covered, step_clock
+from dashboards.trajectory import Address, group_of, shown
+from dashboards.web import application
+from tasks.provision.services import Addresses
+from tasks.rollout.trajectory import Outcome
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
+from tests.support.recorded_runs import played, recorded_run
+
+SERVICES = Addresses("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "http://127.0.0.1:5000", "http://127.0.0.1:5050")
+FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in range(3):
+        made = recorded_run(folder, seed=seed)
+        (made.path / "prefect.json").write_text(json.dumps({"flow_run": FLOW_RUN, "page": None}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(runs: Path) -> Iterator[TestClient]:
+    app = application(runs, Links(None, None, lambda: SERVICES), ["testserver"])
+    app.state.index.refresh()
+    with TestClient(app) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def index(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    made = Index(runs, store=tmp_path_factory.mktemp("index") / "index.duckdb")
+    made.refresh()
+    return made
+
+
+@pytest.fixture(scope="module")
+def first(runs: Path) -> RunFolder:
+    return run_folders(runs)[0]
+
+
+def test_tokens_carry_what_the_loss_read_of_them(index: Index, first: RunFolder) -> None:
+    members = group_of(index, Address(first.name, "rollouts", "step-000002", 1, 0))
+    mean = sum(member.row["reward"] for member in members) / len(members)
+    for member in members:
+        assert member.recorded
+        assert member.advantage == pytest.approx(member.row["reward"] - mean, abs=1e-6)
+        tokens = [token for turn in member.turns for token in turn.tokens]
+        assert [token.gap for token in tokens] == pytest.approx([0.01] * len(tokens), abs=1e-6)
+        assert all("entropy 0.500" in token.words and "trainer less engine +0.01" in token.words for token in tokens)
+    held_out = shown(index, Address(first.name, "evaluations", "phase-3", 0, 0))
+    assert held_out is not None
+    assert held_out.advantage is None
+    assert not held_out.recorded
+
+
+def test_a_record_that_is_damaged_costs_its_colours_alone(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    (made.path / "train_samples" / "step-000001.parquet").write_bytes(b"PAR1 cut short")
+    index = Index(tmp_path)
+    assert index.refresh().problems == {}
+    found = shown(index, Address(made.path.name, "rollouts", "step-000001", 0, 0))
+    assert found is not None
+    assert found.turns
+    assert found.advantage is None
+    index.close()
+
+
+def test_success_by_turn_is_a_count_of_the_episodes(index: Index, runs: Path, first: RunFolder) -> None:
+    episodes = read_trajectories(runs / first.name / "evaluations" / "phase-3.parquet")
+    curve = next(trace for trace in success_by_turn(index, first)["data"] if trace.get("name") == "phase-3")
+    assert curve["x"] == list(range(1, 9))
+    for turns, share in zip(curve["x"], curve["y"], strict=True):
+        assert share == pytest.approx(sum(e.succeeded and len(e.turns) <= turns for e in episodes) / len(episodes))
+
+
+def test_success_under_a_horizon_counts_training_episodes(index: Index, runs: Path, first: RunFolder) -> None:
+    episodes = [e for path in (runs / first.name / "rollouts").glob("*.parquet") for e in read_trajectories(path)]
+    (found,) = under_horizons(index, first)
+    assert (found.horizon, found.first, found.last, found.episodes) == (8, 1, 3, len(episodes))
+    assert found.success.low <= found.success.value <= found.success.high
+    assert found.cut.value == pytest.approx(sum(e.outcome == "truncated" for e in episodes) / len(episodes), abs=1e-9)
+
+
+def test_the_lanes_of_a_step_add_up_to_what_was_recorded(index: Index, first: RunFolder) -> None:
+    clock = step_clock(index, first, 2)
+    assert clock is not None
+    assert clock.window[1] - clock.window[0] == pytest.approx(4.5)
+    assert clock.busy()["trainer"] == pytest.approx(2.5 / 4.5)
+    assert clock.stalest() == 0
+    writing = [(turn.began, turn.written) for episode in clock.episodes for turn in episode.turns]
+    assert clock.busy()["engine"] == pytest.approx(covered(writing) / 4.5)
+    assert covered([(0, 2), (1, 3), (5, 6)]) == 4
+
+
+def test_turns_by_older_weights_are_seen_as_stale(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5, 0.6), tasks=3)
+    file = made.path / "rollouts" / "step-000002.parquet"
+    batch = read_trajectories(file)
+    batch[0].turns[0].policy_version = 0
+    write_trajectories(file, batch)
+    index = Index(tmp_path)
+    index.refresh()
+    clock = step_clock(index, run_folders(tmp_path)[0], 2)
+    assert clock is not None
+    assert clock.stalest() == 1
+    index.close()
+
+
+def test_of_a_part_that_was_done_again_the_later_time_counts_and_a_torn_line_is_none(tmp_path: Path) -> None:
+    append_spans(tmp_path / TIMELINE, 1, {"update": (1.0, 2.0)})
+    with (tmp_path / TIMELINE).open("a") as file:
+        file.write('{"step": 1, "part": "sy')
+    append_spans(tmp_path / TIMELINE, 1, {"update": (5.0, 6.0), "sync": (6.0, 7.0)})
+    assert [tuple(span) for span in read_spans(tmp_path / TIMELINE)] == [(1, "update", 5.0, 6.0), (1, "sync", 6.0, 7.0)]
+
+
+def test_a_failure_is_told_the_turn_that_no_success_shares(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    right, wrong = played("textcraft", 26, skill=1.0, horizon=20), played("textcraft", 26, skill=1.0, horizon=20)
+    assert right.succeeded
+    wrong.turns[1].action, wrong.outcome = "look around", Outcome.TRUNCATED
+    write_trajectories(runs / "collected" / "some" / "part-000000.parquet", [right])
+    write_trajectories(runs / "collected" / "other" / "part-000000.parquet", [wrong])
+    index = Index(runs)
+    index.refresh()
+    found = shown(index, Address("collected/other", "collected", "part-000000", 0, 0))
+    assert found is not None
+    left = left_success(index, found)
+    assert left is not None
+    assert (left.turn, left.successes, left.nearest.run) == (1, 1, "collected/some")
+    index.close()
+
+
+def test_any_number_of_runs_is_laid_over_one_another(pages: TestClient, runs: Path) -> None:
+    names = [run.name for run in run_folders(runs)]
+    query = "&".join(f"run={name}" for name in names)
+    figure = pages.get(f"/compare/figure.json?{query}").json()
+    assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == ["seed 2", "seed 1", "seed 0"]
+    page = pages.get(f"/compare?{query}").text
+    assert "3 runs compared" in page
+    assert page.count("points over") == 0
+    assert page.count('<td class="quiet" colspan="3">reference</td>') == 1
+    assert pages.get(f"/compare?run=nobody&run={names[0]}").status_code == 200
+
+
+def test_a_runs_page_says_its_verdict_and_leads_to_its_flow_run(pages: TestClient, first: RunFolder) -> None:
+    page = pages.get(f"/runs/{first.name}").text
+    assert "<b>Healthy</b> after step 3 of 3" in page
+    assert f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}" in page
+
+
+def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    for step in range(2, 21):
+        falling = 0.9 if step < 10 else 0.05
+        made.add_metrics(step, {"rollout/reward": falling, "rollout/entropy": 1.0 if step < 10 else 0.01})
+    app = application(tmp_path, Links(None, None, lambda: None), ["testserver"])
+    with TestClient(app) as client:
+        page = client.get(f"/runs/{made.path.name}").text
+    assert "<b>Collapsed</b> at step 20" in page
+    assert "reward fell from 0.90 to 0.05" in page
+
+
+def test_every_page_of_a_run_answers(pages: TestClient, first: RunFolder) -> None:
+    for address in ("", "by-turn", "lanes", "signs", "learning-curve", "lanes/2"):
+        path = f"/figures/{first.name}/{address}.json" if address else f"/runs/{first.name}"
+        assert pages.get(path).status_code == 200, path
+    step = pages.get(f"/steps/{first.name}/rollouts/step-000002").text
+    assert "Who was busy when" in step
+    assert "staleness 0" in step
+
+
+def test_a_study_is_one_file_that_asks_nobody(pages: TestClient) -> None:
+    answer = pages.get("/shared/studies/quickstart")
+    assert "attachment" in answer.headers["content-disposition"]
+    assert 'src="' not in answer.text.split("<script>")[0]
+    assert "Content-Security-Policy".lower() in answer.text
+    assert '"error_y"' in answer.text or '"fillcolor"' in answer.text or '"lines+markers"' in answer.text
