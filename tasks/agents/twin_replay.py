@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import cast
 
-from environments.environment import OracleError, World
+from environments.environment import EnumerableEnvironment, OracleError, World
 
 MOST_TASKS = 500
 """Training tasks that are looked through at most, spread evenly over the list."""
@@ -34,7 +34,7 @@ class TwinReplay:
             world: Its environments must tell their `objective`.
             tasks: The training tasks.
         """
-        self._environment: Any = world.create()
+        self._environment = cast(EnumerableEnvironment, world.create())
         self._objectives = []
         for task in tasks[:: -(-len(tasks) // MOST_TASKS)]:
             self._environment.reset(task)
