@@ -28,7 +28,7 @@ def test_a_world_whose_expert_cannot_play_here_is_bounded_by_the_budgets() -> No
     experiment = load_recipe("quickstart", {"environment.name": "no_such_package.world:World"})
     said = plan(experiment, InfraSettings())
     assert "the world's expert cannot play here" in said
-    assert "7,680" in said
+    assert "6,144" in said
 
 
 def test_work_by_hand() -> None:
