@@ -114,6 +114,8 @@ class Evaluation(Part):
     """Tasks to measure on: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
     """Use only the first so many of them; all when empty."""
+    final_tasks: tuple[str, ...] = ()
+    """Task lists that no choice was made by, looked at once, by `flows.before_after`; those of `tasks` when empty."""
     samples: PositiveInt = 1
     """Episodes per task."""
     horizon: PositiveInt = 30
@@ -122,6 +124,9 @@ class Evaluation(Part):
     """Sampling temperature; 0 is greedy."""
     each_phase: bool = True
     """Also measure at the end of each phase, not only before and after training."""
+    every: PositiveInt | None = None
+    """Training steps after which a phase ends even if the horizon stays, so that runs under different schedules are measured at the same
+    steps; empty: a phase ends where the horizon changes."""
 
 
 class Seeds(Part):

@@ -38,7 +38,9 @@ def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None)
 
 def _schedule(experiment: Experiment) -> str:
     """The curriculum's kind and its numbers, e.g. "stepwise 6-10-16" or "fixed 16"."""
-    values = experiment.curriculum.model_dump(exclude={"kind", "every"}).values()
+    fields = experiment.curriculum.model_dump(exclude={"kind", "every"})
+    fields = fields.get("of", fields)
+    values = [fields["horizons"]] if "horizons" in fields else fields.values()
     numbers = [number for value in values for number in (value if isinstance(value, list) else [value])]
     shown = "-".join(str(number) for number in numbers if isinstance(number, (int, float)) and not isinstance(number, bool))
     return f"{experiment.curriculum.kind} {shown}".strip()

@@ -38,7 +38,7 @@ class Environment(Protocol):
 
     What an environment may have besides: `state_key() -> str`, quick to tell, names the state that it is in: two moments of a task have
     equal keys where the same can happen next, whatever the agent has been shown. GiGPO compares turns that began in the same
-    state; without keys it knows a state by the last observation alone.
+    state; without keys it knows a state by the last observation alone. And the method of `EnumerableEnvironment`.
     """
 
     def reset(self, index: int) -> str:
@@ -67,6 +67,19 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """Frees what the session holds. A second call does nothing."""
+        ...
+
+
+class EnumerableEnvironment(Environment, Protocol):
+    """An environment that can list what may be done, and say what for; the baselines "random" and "twin" go by that."""
+
+    @property
+    def objective(self) -> str:
+        """What the task asks for, in the agent's words, without what is seen."""
+        ...
+
+    def valid_actions(self) -> Sequence[str]:
+        """The actions that the world would perform now: at least one, in a fixed order, free of `oracle_action`'s knowledge."""
         ...
 
 

@@ -1,9 +1,11 @@
-"""The command line of `flows.collect`. Imports nothing slow, so that --help answers at once."""
+"""The command line of `flows.collect`, and what `flows.evaluate` shares of it. Imports nothing slow, so that --help answers at once."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,36 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_policy_arguments(parser)
+    parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
+    parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
+    parser.add_argument(
+        "--temperature", type=float, help="of the sampling; 0 is greedy (default: that of the checkpoint's evaluations, else 1.0)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the parts go (default: below runs/collected)")
+    parsed, rest = parser.parse_known_args(arguments)
+    with usage_errors(parser):
+        given, trained_by = policy_of(parsed, rest)
+        given |= {"tasks": parsed.tasks, "horizon": parsed.horizon, "temperature": parsed.temperature}
+        defaults = checkpoint_defaults(trained_by)
+        if trained_by is not None:
+            defaults |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
+        collection = Collection.model_validate(merged(defaults, given))
+        check_task_lists(parsed.environment, {"--tasks": collection.tasks}, infra_settings())
+    say_checkpoint_defaults(trained_by)
+    return collection, parsed.out
+
+
+def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say who plays which world, and how often."""
     parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
     who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
     who.add_argument("--openai", metavar="URL", help="an endpoint of OpenAI's chat protocol; its key is read from OPENAI_API_KEY")
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
+    who.add_argument("--random", action="store_true", help="any valid action, drawn at random, in worlds that tell which are")
+    who.add_argument("--twin", action="store_true", help="what the expert does in the training task that reads most alike")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
     parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
@@ -61,87 +87,84 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         metavar="START",
         help="system, agentgym, or a JSON file of messages (default: the checkpoint's, else system)",
     )
-    parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
-    parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N of them")
+    parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N tasks of a list")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
-    parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
-    parser.add_argument(
-        "--temperature", type=float, help="of the sampling; 0 is greedy (default: that of the checkpoint's evaluations, else 1.0)"
-    )
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the parts go (default: below runs/collected)")
-    parsed, rest = parser.parse_known_args(arguments)
-    kind = "model" if parsed.model else "vllm" if parsed.vllm else "openai" if parsed.openai else "oracle"
+
+
+@contextmanager
+def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Ends the process with the usage and the reason where the block finds a mistake."""
     try:
-        overrides = parse_overrides(rest)
-        if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
-            raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
-        check_world("the world", parsed.environment)
-        if parsed.model:
-            check_policy("--model", parsed.model)
-        urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
-        model = served_model(urls[0]) if parsed.vllm and urls else parsed.model
-        trained_by = recipe_of(model) if model else None
-        given = {
-            "environment": {"name": parsed.environment} | _below("environment", overrides),
-            "source": {
-                "kind": kind,
-                "model": parsed.model or parsed.endpoint_model,
-                "urls": urls,
-                "tokenizer": parsed.tokenizer,
-                "action_format": parsed.action_format,
-                "instruction": parsed.instruction,
-                "conversation_start": parsed.conversation_start,
-                "dtype": parsed.dtype,
-            },
-            "tasks": parsed.tasks,
-            "n_tasks": parsed.n_tasks,
-            "samples": parsed.samples,
-            "horizon": parsed.horizon,
-            "temperature": parsed.temperature,
-            "seed": parsed.seed,
-            "rollout": _below("rollout", overrides),
-        }
-        collection = Collection.model_validate(_merged(_defaults(trained_by), given))
-        check_task_lists(parsed.environment, {"--tasks": collection.tasks}, infra_settings())
+        yield
     except (ModelError, RecipeError, SettingsError) as problem:
         parser.error(str(problem))
     except ValidationError as problem:
         parser.error(f"these values cannot be used:\n{explain(problem)}")
-    if trained_by is not None:
-        print(f"As the checkpoint was trained, unless given here: {_said(trained_by)}", file=sys.stderr)
-    return collection, parsed.out
 
 
-def _defaults(trained_by: Experiment | None) -> dict[str, Any]:
-    """The fields of a collection that a checkpoint's recipe gives: its format and budgets, and what it was measured under."""
+def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:
+    """Who plays which world, as fields of a collection; with a checkpoint, also the recipe that it carries.
+
+    Raises:
+        RecipeError, ModelError: A name is wrong.
+    """
+    kind = next(kind for kind in ("model", "vllm", "openai", "oracle", "random", "twin") if getattr(parsed, kind))
+    overrides = parse_overrides(rest)
+    if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
+        raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
+    check_world("the world", parsed.environment)
+    if parsed.model:
+        check_policy("--model", parsed.model)
+    urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
+    model = served_model(urls[0]) if parsed.vllm and urls else parsed.model
+    given = {
+        "environment": {"name": parsed.environment} | _below("environment", overrides),
+        "source": {
+            "kind": kind,
+            "model": parsed.model or parsed.endpoint_model,
+            "urls": urls,
+            "tokenizer": parsed.tokenizer,
+            "action_format": parsed.action_format,
+            "instruction": parsed.instruction,
+            "conversation_start": parsed.conversation_start,
+            "dtype": parsed.dtype,
+        },
+        "n_tasks": parsed.n_tasks,
+        "samples": parsed.samples,
+        "seed": parsed.seed,
+        "rollout": _below("rollout", overrides),
+    }
+    return given, recipe_of(model) if model else None
+
+
+def checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:
+    """The fields of a collection that a checkpoint's recipe gives: its format and budgets."""
     if trained_by is None:
         return {}
-    policy, evaluation = trained_by.policy, trained_by.evaluation
-    return {
-        "source": {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")},
-        "horizon": evaluation.horizon,
-        "temperature": evaluation.temperature,
-        "rollout": trained_by.rollout.model_dump(),
-    }
+    source = {name: getattr(trained_by.policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
+    return {"source": source, "rollout": trained_by.rollout.model_dump()}
 
 
-def _merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """`given` over `defaults`; what is None was not given."""
-    merged = dict(defaults)
+    result = dict(defaults)
     for name, value in given.items():
         if isinstance(value, dict):
-            merged[name] = _merged(defaults.get(name, {}), value)
+            result[name] = merged(defaults.get(name, {}), value)
         elif value is not None:
-            merged[name] = value
-    return merged
+            result[name] = value
+    return result
 
 
-def _said(trained_by: Experiment) -> str:
-    """A checkpoint's format in words."""
+def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
+    """Tells the person at the terminal what is taken from a checkpoint's recipe."""
+    if trained_by is None:
+        return
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
     values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
-    return ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
+    said = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
+    print(f"As the checkpoint was trained, unless given here: {said}", file=sys.stderr)
 
 
 def _below(part: str, overrides: dict[str, Any]) -> dict[str, Any]:

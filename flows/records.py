@@ -15,6 +15,7 @@ from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, re
 from tasks.provision.services import addresses
 from tasks.tracking.orphans import end_killed_runs, send_left_over, unsent_outboxes
 from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.step_metrics_file import Steps
 from tasks.tracking.tracker import Tracker
 
 FINISHED, COLLAPSED = "run", "collapsed"
@@ -83,24 +84,24 @@ START = Measurement("start", "start", 0)
 
 def phase_measurement(phase: Phase) -> Measurement:
     """The evaluation at the end of a phase."""
-    return Measurement(phase_name(phase.number), f"phase {phase.number}, horizon {phase.horizon}", phase.end_step)
+    return Measurement(phase_name(phase.number), f"phase {phase.number}, {phase.horizons}", phase.end_step)
 
 
-def measurements(experiment: Experiment) -> list[Measurement]:
-    """The evaluations of a run that trains to its end, in order."""
-    schedule = phases(experiment.curriculum, experiment.algorithm.steps)
+def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
+    """The evaluations of a run that trains to its end, in order, as far as its steps so far tell; see `phases`."""
+    schedule = phases(experiment, history)
     return [START, *map(phase_measurement, schedule if experiment.evaluation.each_phase else schedule[-1:])]
 
 
 def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Measurement]:
     """The evaluations of what a run has done so far that are deleted or damaged."""
-    was_made = [START, *(each for each in measurements(experiment) if folder.is_done(each.name))]
+    was_made = [START, *(each for each in measurements(experiment, folder.metrics()) if folder.is_done(each.name))]
     return [each for each in was_made if not is_readable(folder.evaluation(each.name))]
 
 
 def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
     """The evaluations of a run so far, from the start to the last phase."""
-    names = [*(each.name for each in measurements(experiment)), ROLLED_BACK]
+    names = [*(each.name for each in measurements(experiment, folder.metrics())), ROLLED_BACK]
     return [read_evaluation(folder.evaluation(name)) for name in names if is_readable(folder.evaluation(name))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from environments.door import check_same, enter, task_indices, task_tags
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
-from tasks.curriculum.horizon import Phase
+from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
@@ -81,7 +81,12 @@ class Run:
                 level = verdict_at(history, step).level
                 self.tracker.log_metrics(mlflow_run, history[step] | {"collapse": level}, step, time=self.done_at.get(step))
 
-    def continue_from(self, step: int, schedule: Sequence[Phase]) -> None:
+    def next_phase(self) -> Phase | None:
+        """The first phase that is not done, as far as the steps so far tell of its end; None when all are."""
+        schedule = phases(self.experiment, self.folder.metrics())
+        return next((phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None)
+
+    def continue_from(self, step: int) -> None:
         """Makes the records those of the checkpoint that training goes on from.
 
         Steps after it were done before a kill and are done again: their metrics are dropped here, and in MLflow where it was given them
@@ -89,10 +94,10 @@ class Run:
         """
         held = self.folder.metrics_in_checkpoint(step)
         self.folder.replace_metrics(held or {done: values for done, values in self.folder.metrics().items() if done <= step})
-        for phase in schedule:
-            if phase.end_step > step:
-                self.folder.mark_undone(phase_name(phase.number))
-                self.folder.evaluation(phase_name(phase.number)).unlink(missing_ok=True)
+        ended = sum(phase.end_step <= step for phase in phases(self.experiment, self.folder.metrics()))
+        for number in range(ended + 1, self.experiment.algorithm.steps + 1):  # also of phases that came otherwise before the kill
+            self.folder.mark_undone(phase_name(number))
+            self.folder.evaluation(phase_name(number)).unlink(missing_ok=True)
         self.tracker.take_back(step)
 
     def _end_if_collapsed(self, step: int) -> None:
@@ -251,7 +256,7 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
 
 @contextmanager
 def trainer_process(
-    run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], from_step: int | None = None
+    run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
@@ -266,7 +271,6 @@ def trainer_process(
             success_score=tasks.success_score,
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
             train_tasks=tasks.train,
-            phase_ends=[phase.end_step for phase in schedule],
             from_step=from_step,
             engine_memory_fraction=infrastructure.engine_memory_fraction,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,

@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated, Any
 
 from prefect import flow, task
@@ -46,7 +47,7 @@ from flows.run import Run, TaskLists, environment_servers, opened_run, task_list
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
 from flows.starter_policy import starter_policy
-from tasks.curriculum.horizon import Phase, phases
+from tasks.curriculum.horizon import Phase
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
 from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
@@ -89,15 +90,14 @@ def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) ->
     if (finished := finished_run(infrastructure, experiment)) is not None:
         return show_finished(finished, experiment, infrastructure)
     check_experiment(experiment, infrastructure)
-    schedule = phases(experiment.curriculum, experiment.algorithm.steps)
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
     with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:
-            learn(run, schedule)
+            learn(run)
         except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:
-            end_collapsed(run, schedule, noted)
+            end_collapsed(run, noted)
         return report(run)
 
 
@@ -107,12 +107,11 @@ def is_subflow() -> bool:
     return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
 
 
-def learn(run: Run, schedule: list[Phase]) -> None:
+def learn(run: Run) -> None:
     """Carries out what is not finished of the curriculum."""
     missing = missing_measurements(run.folder, run.experiment)
-    collapsed = run.folder.collapse() is not None
-    undone = [phase for phase in schedule if not collapsed and not run.folder.is_done(phase_name(phase.number))]
-    if not (missing or undone):
+    trained = run.folder.collapse() is not None or run.next_phase() is None
+    if trained and not missing:
         return
     policy = prepare_policy(run)
     with environment_servers(run) as servers:
@@ -120,21 +119,20 @@ def learn(run: Run, schedule: list[Phase]) -> None:
         run.tracker.log_task_lists(run.mlflow_run, tasks.entries(run.experiment))
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
-            if each.step != newest or not undone:
-                measure_again(run, policy, tasks, servers, schedule, each)
-        if not undone:
+            if each.step != newest or trained:
+                measure_again(run, policy, tasks, servers, each)
+        if trained:
             return
-        with trainer_process(run, policy, tasks, servers, schedule) as trainer:
-            run.continue_from(trainer.step, schedule)
+        with trainer_process(run, policy, tasks, servers) as trainer:
+            run.continue_from(trainer.step)
             if not is_readable(run.folder.evaluation(START.name)):
                 measure(run, trainer, tasks, START)
-            for phase in schedule:
-                if not run.folder.is_done(phase_name(phase.number)):
-                    wait_for_prefect()
-                    learn_phase(run, trainer, tasks, phase, is_last=phase is schedule[-1])
+            while (phase := run.next_phase()) is not None:
+                wait_for_prefect()
+                learn_phase(run, trainer, tasks, phase)
 
 
-def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, schedule: list[Phase], what: Measurement) -> None:
+def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
     """Makes an evaluation that was deleted or damaged once more: from its episodes, or with the weights that it was of.
 
     Raises:
@@ -151,11 +149,11 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
             f"step {what.step} are not there ({problem}); put either back, or delete {run.folder.path} to train anew"
         ) from None
     run.bar.say(f"The evaluation {what.name!r} is missing or damaged; it is made again with the weights of step {what.step}.")
-    with trainer_process(run, policy, tasks, servers, schedule, from_step=what.step) as trainer:
+    with trainer_process(run, policy, tasks, servers, from_step=what.step) as trainer:
         measure(run, trainer, tasks, what)
 
 
-def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsedError) -> None:
+def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
     """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
     run.bar.say(str(fall))
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
@@ -163,25 +161,27 @@ def end_collapsed(run: Run, schedule: list[Phase], fall: TrainingCollapsedError)
         policy = prepare_policy(run)
         with environment_servers(run) as servers:
             tasks = task_lists(run, servers)
-            with trainer_process(run, policy, tasks, servers, schedule) as trainer:
+            with trainer_process(run, policy, tasks, servers) as trainer:
                 measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step))
     run.folder.mark_done(COLLAPSED)
 
 
-@flow(name="phase", flow_run_name="phase {phase.number}: horizon {phase.horizon}", validate_parameters=False)
-def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phase, is_last: bool) -> None:
+@flow(name="phase", flow_run_name="phase {phase.number}: {phase.horizons}", validate_parameters=False)
+def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phase) -> None:
     """One phase: train under one horizon, measure, record."""
     experiment = run.experiment
+    end = {} if experiment.curriculum.looks_back else {"end_step": phase.end_step}
     mlflow_run = run.tracker.start_phase(
         phase_name(phase.number),
-        f"phase {phase.number}: horizon {phase.horizon}",
-        {"horizon": phase.horizon, "first_step": phase.first_step, "end_step": phase.end_step},
+        f"phase {phase.number}: {phase.horizons}",
+        {"horizon": phase.horizon, "first_step": phase.first_step} | end,
         step=phase.first_step,
     )
     run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
     try:
         train(run, trainer, phase, mlflow_run)
-        if experiment.evaluation.each_phase or is_last:
+        phase = replace(phase, end_step=min(phase.end_step, trainer.step))  # a schedule that looks back may have ended it early
+        if experiment.evaluation.each_phase or phase.end_step == experiment.algorithm.steps:
             record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
     except BaseException as problem:
         if isinstance(problem, TrainingCollapsedError):
@@ -193,10 +193,10 @@ def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phas
     run.folder.mark_done(phase_name(phase.number))
 
 
-@task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} to step {phase.end_step}")
+@task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} from step {phase.first_step}")
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Trains to the end of the phase; the trainer starts from its last checkpoint."""
-    run.bar.training(f"phase {phase.number}, horizon {phase.horizon}")
+    run.bar.training(f"phase {phase.number}, {phase.horizons}")
     run.record_steps(mlflow_run, min(trainer.step, phase.end_step))  # published before a kill, and not told
     run.follow(trainer.train(phase.end_step), mlflow_run)
 

@@ -1,7 +1,7 @@
 """The contract of an agent: it reads observations and answers each with a message.
 
 A language model behind an engine (`token_agent`), a chat endpoint that shows text alone (`chat_agent`), a world's expert
-(`oracle_agent`): an episode does not know which of them it has.
+(`scripted_agent`): an episode does not know which of them it has.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tasks.evaluation.statistics import Estimate, Tallies, Tally, mean, pass_at_k, success_rate
+from tasks.evaluation.bootstrap import bootstrap_mean
+from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
@@ -33,12 +34,16 @@ class EvaluationResult:
         scored: Episodes that count.
         failed: Episodes that infrastructure broke, left out of all that follows.
         success: Mean over tasks of the share of successes.
-        reward: Mean over tasks of the mean episode reward.
+        reward: Mean over tasks of the mean episode reward, with a bootstrap interval over tasks.
         turns: Mean turns of an episode; nan when none was scored.
         truncated: Share of the episodes that the horizon or a token budget cut; nan when none was scored.
         pass_at: k to pass@k, success alone counted.
         by_tag: Tag to success over the tasks that carry it, e.g. the depth of a goal.
         tallies: Task index to successes and scored episodes, for paired comparisons.
+        pass_all: k to pass^k, the chance that all of k samples succeed.
+        tokens: Mean tokens that the policy wrote in an episode; nan where no tokens are known.
+        malformed: Share of the turns in which no action could be read from the message; nan without turns.
+        rewards: Task index to its mean reward.
     """
 
     label: str
@@ -53,14 +58,20 @@ class EvaluationResult:
     pass_at: dict[int, Estimate] = field(default_factory=dict)
     by_tag: dict[str, Estimate] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
+    pass_all: dict[int, Estimate] = field(default_factory=dict)
+    tokens: float = math.nan
+    malformed: float = math.nan
+    rewards: dict[int, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
         """The figures for the tracker, under names that begin with "evaluation/"."""
         named = {"success": self.success, "reward": self.reward}
         named |= {f"pass_at_{k}": estimate for k, estimate in self.pass_at.items()}
+        named |= {f"pass_all_{k}": estimate for k, estimate in self.pass_all.items()}
         named |= {f"success_{tag}": estimate for tag, estimate in self.by_tag.items()}
         figures = {name: estimate.value for name, estimate in named.items()}
         figures |= {"success_low": self.success.low, "success_high": self.success.high}
+        figures |= {"tokens": self.tokens, "malformed_share": self.malformed}
         figures |= {"turns": self.turns, "truncated": self.truncated, "episodes": self.scored, "failed_episodes": self.failed}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
@@ -84,6 +95,9 @@ def evaluate(
     for each in scored:
         episodes.setdefault(each.task, []).append(each)
     tallies = {task: Tally(sum(each.succeeded for each in group), len(group)) for task, group in sorted(episodes.items())}
+    turns = [turn for each in scored for turn in each.turns]
+    tokens = sum(len(turn.tokens) for turn in turns)
+    rewards = {task: fmean(each.reward for each in group) for task, group in sorted(episodes.items())}
     return EvaluationResult(
         label=label,
         step=step,
@@ -91,12 +105,16 @@ def evaluate(
         scored=len(scored),
         failed=len(trajectories) - len(scored),
         success=success_rate(tallies),
-        reward=mean(fmean(each.reward for each in group) for group in episodes.values()),
+        reward=bootstrap_mean(rewards.values()),
         turns=fmean(len(each.turns) for each in scored) if scored else math.nan,
         truncated=fmean(each.outcome is Outcome.TRUNCATED for each in scored) if scored else math.nan,
         pass_at={k: pass_at_k(tallies, k) for k in _sample_numbers(tallies)},
         by_tag=_by_tag(tallies, tags or {}),
         tallies=tallies,
+        pass_all={k: pass_all_k(tallies, k) for k in _sample_numbers(tallies)},
+        tokens=tokens / len(scored) if tokens else math.nan,
+        malformed=fmean(turn.malformed for turn in turns) if turns else math.nan,
+        rewards=rewards,
     )
 
 
@@ -134,9 +152,11 @@ def read_evaluation(path: Path) -> EvaluationResult:
         stored = json.loads(path.read_text(encoding="utf-8"))
         for name in ("success", "reward"):
             stored[name] = _estimate(stored[name])
-        for name in ("turns", "truncated"):
-            stored[name] = _number(stored[name])
-        stored["pass_at"] = {int(k): _estimate(value) for k, value in stored["pass_at"].items()}
+        for name in ("turns", "truncated", "tokens", "malformed"):
+            stored[name] = _number(stored.get(name))
+        for name in ("pass_at", "pass_all"):
+            stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}
+        stored["rewards"] = {int(task): float(value) for task, value in stored.get("rewards", {}).items()}
         stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
         stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
         return EvaluationResult(**stored)

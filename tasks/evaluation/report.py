@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.statistics import Estimate, difference, rise
+from tasks.evaluation.tables import aligned, markdown
 
 _NOTE = "Brackets are 95 % intervals over tasks; the change from the start is paired by task."
 
@@ -18,18 +19,13 @@ def text_table(results: Sequence[EvaluationResult]) -> str:
         results: In the order of the rows; the first is what the others are compared with.
     """
     header, *rows = _cells(results)
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = ["  ".join(_align(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in (header, *rows)]
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:]), _note(results)])
+    return f"{aligned(header, rows)}\n{_note(results)}"
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """The same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
-    return f"{table}\n\n{_note(results)}\n"
+    return f"{markdown(header, rows)}\n\n{_note(results)}\n"
 
 
 def seeds_table(runs: Mapping[int, Sequence[EvaluationResult]]) -> str:
@@ -87,10 +83,6 @@ def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
             ]
         )
     return [header, *rows]
-
-
-def _align(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column == 0 else cell.rjust(width)
 
 
 def _note(results: Sequence[EvaluationResult]) -> str:

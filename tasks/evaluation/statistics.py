@@ -90,6 +90,22 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
     return _share(values, sum(tally.samples // k for tally in scored))
 
 
+def pass_all_k(tallies: Tallies, k: int) -> Estimate:
+    """The chance that all of `k` samples of a task succeed (pass^k), averaged over tasks, without bias: how far a policy can be relied on.
+
+    C(c, k) / C(n, k) for a task with c successes in n samples: Yao et al., "tau-bench", arXiv 2406.12045, section 3. The interval is
+    that of `success_rate`. A task with fewer than `k` samples is left out; `n` tells how many stayed.
+
+    Raises:
+        ValueError: `k` is not positive.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}; it must be at least 1")
+    scored = [tally for tally in tallies.values() if tally.samples >= k]
+    values = np.array([math.comb(c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64)
+    return _share(values, sum(tally.samples // k for tally in scored))
+
+
 def mean(values: Iterable[float]) -> Estimate:
     """The mean of independent values with Student's t-interval; bounds are nan below two values or when all are equal."""
     x = np.fromiter(values, dtype=np.float64)

@@ -33,8 +33,6 @@ class TrainerJob(Part):
     """What the agent is told before its first observation."""
     train_tasks: list[int]
     """Task indices to learn from."""
-    phase_ends: list[int]
-    """Steps at which phases end: their checkpoints are kept."""
     from_step: int | None = None
     """Step whose weights are loaded, 0 for the policy that training starts from; by default those of the newest whole checkpoint."""
     engine_memory_fraction: float
@@ -51,7 +49,7 @@ class TrainerJob(Part):
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Command: train until so many steps are done, then checkpoint."""
+    """Command: train until so many steps are done or the phase ends, then checkpoint."""
 
     until: int
 
@@ -123,7 +121,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Event: the last `Train` is done."""
+    """Event: the last `Train` is done, after `step` steps."""
 
     step: int
 

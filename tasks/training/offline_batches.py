@@ -10,6 +10,7 @@ from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.step_metrics_file import Steps
 from tasks.training.algorithms.imitation import Imitation
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.messages import TrainerJob
@@ -29,9 +30,9 @@ class OfflineBatches:
         self._worker, self._trainer = worker, trainer
         self._pool: dict[int, list[Trajectory]] = {}
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int, history: Steps) -> Plan:
         """Everybody's episodes of the exploration that is due, if one is; see `BatchSource.plan`."""
-        horizon, exploration = horizon_at(self._experiment.curriculum, step), self._algorithm.explorations(step) - 1
+        horizon, exploration = horizon_at(self._experiment, step, history), self._algorithm.explorations(step) - 1
         batches = []
         if self._algorithm.recorded() is None and exploration not in self._pool and not self._path(exploration).is_file():
             seed, groups, size = self._experiment.seeds.training, self._algorithm.explore_groups, self._experiment.rollout.group_size

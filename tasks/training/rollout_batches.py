@@ -10,6 +10,7 @@ from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
+from tasks.tracking.step_metrics_file import Steps
 from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.dynamic_sampling import discarded_cost, resampled
@@ -33,10 +34,11 @@ class RolloutBatches:
         self._job, self._experiment, self._algorithm = job, job.experiment, job.experiment.algorithm
         self._worker, self._trainer = worker, trainer
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int, history: Steps) -> Plan:
         """The tasks of the step, each for a group of episodes, and of the steps that may be played ahead; see `BatchSource.plan`."""
         last = min(step + self._experiment.rollout.max_off_policy_steps, self._algorithm.steps - 1)
-        return Plan(step, horizon_at(self._experiment.curriculum, step), [self._batch(each) for each in range(step, last + 1)])
+        batches = [self._batch(each, history) for each in range(step, last + 1)]
+        return Plan(step, batches[0].settings.horizon, batches)
 
     def collect(self, plan: Plan) -> Collected:
         """Plays this process's groups; zero-variance ones give way to others' where the recipe says so. See `BatchSource.collect`."""
@@ -62,9 +64,9 @@ class RolloutBatches:
         self._worker.load_weights(step, self._trainer)
         return self._worker.metrics()
 
-    def _batch(self, step: int) -> Batch:
+    def _batch(self, step: int, history: Steps) -> Batch:
         """The episodes of a training step that are this process's."""
         rollout, processes = self._experiment.rollout, self._worker.processes
         plans = plans_of_step(self._job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self._experiment.seeds.training)
         mine = [plan for plan in plans if plan.group % processes.num_processes == processes.process_index]
-        return Batch(f"step {step}", mine, RolloutSettings(horizon_at(self._experiment.curriculum, step), rollout.temperature))
+        return Batch(f"step {step}", mine, RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature))

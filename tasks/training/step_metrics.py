@@ -31,6 +31,7 @@ def rollout_metrics(
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
     groups = learnable_groups(trajectories, complete_groups)
     metrics = {
+        "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
         "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
         "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
@@ -49,6 +50,7 @@ def rollout_metrics(
         "rollout/reward": _mean([t.reward for t in sound]),
         "rollout/turns": _mean([float(len(t.turns)) for t in sound]),
         "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in sound]),
+        "rollout/cut_by_horizon": _mean([float(t.reason == "horizon") for t in sound]),
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
         "rollout/repeated_share": _mean([float(now.action == before.action) for t in sound for before, now in pairwise(t.turns)]),
         "rollout/entropy": -_mean(sampled),

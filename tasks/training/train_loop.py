@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from configs.experiment import Experiment
 from tasks.rollout.collector import Batch
 from tasks.rollout.trajectory import Trajectory
+from tasks.tracking.step_metrics_file import Steps
 from tasks.training.step_metrics import device_metrics, rollout_metrics
 
 
@@ -52,8 +53,8 @@ class Collected:
 class BatchSource(Protocol):
     """Where trajectories come from: the present policy (`RolloutBatches`), or records and explorations (`OfflineBatches`)."""
 
-    def plan(self, step: int) -> Plan:
-        """Which episodes a training step (from 0) plays; a pure function of the recipe and the step."""
+    def plan(self, step: int, history: Steps) -> Plan:
+        """Which episodes a training step (from 0) plays; a pure function of the recipe, the step and the metrics before it."""
         ...
 
     def collect(self, plan: Plan) -> Collected:
@@ -77,11 +78,11 @@ class TrainLoop:
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source
 
-    def train_step(self, step: int) -> dict[str, float]:
-        """Trains one step (from 0); returns its metrics."""
+    def train_step(self, step: int, history: Steps) -> dict[str, float]:
+        """Trains one step (from 0); returns its metrics. `history` holds those of the steps before it."""
         trainer, source, algorithm = self._trainer, self._source, self._experiment.algorithm
 
-        plan = source.plan(step)
+        plan = source.plan(step, history)
         asked = time.time()
         collected = source.collect(plan)
 

@@ -103,7 +103,7 @@ class TrainerProcess:
         raise AssertionError("unreachable")
 
     def train(self, until: int) -> Iterator[Event]:
-        """Trains until `until` steps are done and yields what the trainer reports; the last event is `Trained`."""
+        """Trains until `until` steps are done or the phase ends, and yields what the trainer reports; the last event is `Trained`."""
         return self._do(Train(until), Trained)
 
     def evaluate(self, command: Evaluate) -> Iterator[Event]:

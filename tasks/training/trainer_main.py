@@ -74,19 +74,24 @@ class TrainerMain:
                         return
 
     def train(self, until: int) -> None:
-        """Trains until so many steps are done; a former life of this process may have done some of them already."""
-        while self.step < until:
-            metrics = self.loop.train_step(self.step)
+        """Trains until so many steps are done, or the phase ends; a former life of this process may have done some of them already."""
+        from tasks.curriculum.horizon import starts_phase
+
+        ended = False
+        while self.step < until and not ended:
+            metrics = self.loop.train_step(self.step, self.steps)
             self.step += 1
             self.steps[self.step] = {**metrics, "checkpoint/seconds": self.checkpoint_seconds}
             self.tell(StepDone(self.step, self.steps[self.step]))
             self.checkpoint_seconds = 0.0
-            if self.step == until or self.step % self.experiment.checkpoint_every == 0:
+            ended = self.step == until or starts_phase(self.experiment, self.step, self.steps)
+            if ended or self.step % self.experiment.checkpoint_every == 0:
                 self.save()
         self.tell(Trained(self.step))
 
     def save(self) -> None:
         """Writes a checkpoint and deletes those that are no longer needed."""
+        from tasks.curriculum.horizon import phases
         from tasks.training import checkpoint
         from tasks.training.collapse import checkpoints_kept
 
@@ -96,7 +101,8 @@ class TrainerMain:
         self.trainer.record_spans(self.step, {"checkpoint": (asked, time.time())})
         if published is not None:
             self.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
-            checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), self.job.phase_ends)
+            phase_ends = [phase.end_step for phase in phases(self.experiment, self.steps)]
+            checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
 
     def evaluate(self, command: Evaluate) -> None:
         """Plays the evaluation's episodes, shared out over the processes, and writes their trajectories."""

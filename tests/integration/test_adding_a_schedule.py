@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from configs.curriculum import SCHEDULES
+from configs.curriculum import SCHEDULES, Training
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, load_recipe
 from tasks.curriculum.horizon import phases
@@ -19,7 +19,7 @@ from tasks.training.rollout_batches import RolloutBatches
 from tests.support.playing import ROOT
 
 GUIDE = (ROOT / "configs" / "ADDING_A_SCHEDULE.md").read_text(encoding="utf-8")
-SHUFFLED = {"kind": "outside_schedules.shuffled_horizon:ShuffledHorizon", "horizons": [6, 10, 16], "every": 2}
+CYCLIC = {"kind": "outside_schedules.cyclic_horizon:CyclicHorizon", "horizons": [6, 10, 16], "every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("outside")
     (root / "outside_schedules").mkdir()
     (root / "outside_schedules" / "__init__.py").touch()
-    (root / "outside_schedules" / "shuffled_horizon.py").write_text(code, encoding="utf-8")
+    (root / "outside_schedules" / "cyclic_horizon.py").write_text(code, encoding="utf-8")
     return root
 
 
@@ -38,14 +38,14 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(**fields: Any) -> Experiment:
-    return load_recipe("quickstart", {"curriculum": {**SHUFFLED, **fields}, "algorithm.steps": 12})
+    return load_recipe("quickstart", {"curriculum": {**CYCLIC, **fields}, "algorithm.steps": 12})
 
 
 def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:
-    horizons = [recipe().curriculum.horizon_at(step) for step in range(12)]
-    assert sorted(horizons[:6:2]) == sorted(horizons[6::2]) == [6, 10, 16]
-    assert [p.horizon for p in phases(recipe().curriculum, 12) for _ in range(p.first_step, p.end_step)] == horizons
-    assert len({tuple(recipe(seed=seed).curriculum.horizon_at(step) for step in range(6)) for seed in range(20)}) > 3
+    horizons = [recipe().curriculum.horizon_at(step, Training(12)) for step in range(12)]
+    assert horizons == [6, 6, 10, 10, 16, 16] * 2
+    assert [p.horizon for p in phases(recipe(), {}) for _ in range(p.first_step, p.end_step)] == horizons
+    assert len(phases(recipe(), {})) == 6
 
 
 def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> None:
@@ -59,8 +59,8 @@ def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> N
 
     source = RolloutBatches(job, Alone(), None)  # type: ignore[arg-type]
     for step in range(12):
-        plan = source.plan(step)
-        assert plan.horizon == plan.batches[0].settings.horizon == experiment.curriculum.horizon_at(step)
+        plan = source.plan(step, {})
+        assert plan.horizon == plan.batches[0].settings.horizon == experiment.curriculum.horizon_at(step, Training(12))
 
 
 def test_its_fields_are_checked_and_no_others_taken() -> None:
@@ -71,7 +71,7 @@ def test_its_fields_are_checked_and_no_others_taken() -> None:
 
 
 def test_the_line_that_the_guide_shows_is_a_line_of_the_table() -> None:
-    [line] = re.findall(r'^        "shuffled": "(.*)",$', GUIDE, re.MULTILINE)
+    [line] = re.findall(r'^        "cyclic": "(.*)",$', GUIDE, re.MULTILINE)
     assert line.partition(".")[0] == SCHEDULES.table["fixed"].partition(".")[0]
 
 

@@ -128,7 +128,7 @@ from pathlib import Path
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from flows.checks import check_experiment
-from flows.collect import ask
+from flows.collection_session import ask
 from flows.collect_arguments import collection_arguments
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas

@@ -20,9 +20,9 @@ from environments.door import check_same, enter, open_client, task_indices
 from environments.errors import RefusedError, WrongWorldError
 from environments.registry import load_world
 from environments.textcraft.goals import goals
-from flows.collect import ask
+from flows.collection_session import ask
 from tasks.agents.agent_factory import open_agent
-from tasks.agents.oracle_agent import OracleAgent
+from tasks.agents.scripted_agent import ScriptedAgent
 from tasks.provision.local import LocalServer
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
@@ -187,7 +187,7 @@ def test_no_session_is_opened_on_a_server_that_was_replaced(serve: Serve, state_
 
 
 def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_episodes(counting_server: str) -> None:
-    policy = OracleAgent(load_world("textcraft"), "bare")
+    policy = ScriptedAgent(load_world("textcraft"), "bare")
     requests = [RolloutRequest(task, task, 0, 0) for task in range(6)]
     with (
         Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7") as collector,

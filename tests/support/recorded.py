@@ -13,6 +13,7 @@ from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.tracking.step_metrics_file import Steps
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
@@ -73,7 +74,7 @@ class RecordedBatches:
         """`share` are the groups of this process; `batch` is what every step learns from."""
         self.policy, self.share, self.batch = policy, share, batch
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int, history: Steps) -> Plan:
         return Plan(step, 4, [])
 
     def collect(self, plan: Plan) -> Collected:
@@ -88,7 +89,7 @@ class RecordedBatches:
 def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[dict[str, float]]:
     """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
     loop = TrainLoop(trainer.experiment, trainer, source)
-    metrics = [loop.train_step(each) for each in range(step, until)]
+    metrics = [loop.train_step(each, {}) for each in range(step, until)]
     trainer.save(until, {})
     return metrics
 

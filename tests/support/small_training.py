@@ -39,7 +39,6 @@ def train(
             environment_urls=[start().url],
             instruction=None,
             train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
-            phase_ends=[STEPS],
             engine_memory_fraction=0.3,
             engine_cpu_cache_gb=1,
             engine_urls=list(engine_urls),

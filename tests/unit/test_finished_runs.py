@@ -24,7 +24,7 @@ def experiment() -> Experiment:
 def finished(runs: Path, experiment: Experiment) -> RunFolder:
     folder = RunFolder(runs, experiment)
     with folder.claimed():
-        for what in measurements(experiment):
+        for what in measurements(experiment, {}):
             played = [Trajectory("textcraft", 0, 0, 0, 0, 4, what.step, "vllm", outcome=Outcome.SUCCESS)]
             write_evaluation(folder.evaluation(what.name), evaluate(played, label=what.label, step=what.step, horizon=4))
             folder.mark_done(what.name)
@@ -38,7 +38,7 @@ def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: E
     found = finished_run(InfraSettings(runs=tmp_path), experiment)
     assert found is not None
     assert found.path == folder.path
-    assert [result.label for result in evaluations(found, experiment)] == [what.label for what in measurements(experiment)]
+    assert [result.label for result in evaluations(found, experiment)] == [what.label for what in measurements(experiment, {})]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 

@@ -121,7 +121,7 @@ def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
 
     worker = Worker()
     batches = batches_of(worker)
-    first = [batches.collect(batches.plan(step)) for step in range(5)]
+    first = [batches.collect(batches.plan(step, {})) for step in range(5)]
     assert worker.asked == [("exploration 0", 6), ("exploration 1", 6), ("exploration 2", 6)]
     assert worker.loaded == [0, 2, 4]  # explored with the weights of then
     assert [len(c.learned) for c in first] == [4] * 5
@@ -129,7 +129,7 @@ def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
     # As after a kill, by two processes: nothing is played again.
     again = [batches_of(Worker(process, 2)) for process in range(2)]
     for step in range(5):
-        shares = [b.collect(b.plan(step)).mine for b in again]
+        shares = [b.collect(b.plan(step, {})).mine for b in again]
         assert shares == [first[step].learned[0::2], first[step].learned[1::2]]
     assert [
         recipe(algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on).algorithm.restarts(step)  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
     experiment = recipe(algorithm__name="dpo", algorithm__trajectories=str(tmp_path / "recorded.parquet"), rollout__tasks_per_step=4)
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path)
     sources = [OfflineBatches(job, Worker(process, 2), None) for process in range(2)]  # type: ignore[arg-type]
-    shares = [source.collect(source.plan(0)).mine for source in sources]
+    shares = [source.collect(source.plan(0, {})).mine for source in sources]
     assert [[t.succeeded for t in share] for share in shares] == [[True, False] * 2] * 2
     assert all(good.task == bad.task for share in shares for good, bad in zip(share[::2], share[1::2], strict=True))
 

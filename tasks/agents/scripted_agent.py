@@ -1,31 +1,36 @@
-"""The world's oracle (expert policy) as an agent.
+"""Scripted policies as agents: the world's oracle (its expert), the random valid action, and the replay of a twin.
 
-The expert knows the state of a world, and the server does not tell it. So each episode is played a second time beside the server's,
+They look into the state of a world, which the server does not tell. So each episode is played a second time beside the server's,
 in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar, cast
 
-from environments.environment import Environment, OracleError, World, WorldError
+from environments.environment import EnumerableEnvironment, Environment, OracleError, World, WorldError
+from environments.errors import WrongWorldError
 from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.retokenisation import Retokenisation
+from tasks.agents.twin_replay import TwinReplay
 from tasks.inference.engine import EngineError
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class OracleAgent:
-    """An `Agent` that does what the world's expert would.
+class ScriptedAgent:
+    """An `Agent` that does what the world's expert would, any valid action, or what its expert would in the nearest training task.
 
     Attributes:
+        name: "oracle"; "random": each of the environment's `valid_actions` with the same chance; or "twin", see `TwinReplay`.
+        twins: Where twins are found, for "twin".
         world: The world, of the same version as the servers'.
         action_format: How a message says its action; "react" gets an empty thought.
         chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
@@ -34,16 +39,20 @@ class OracleAgent:
     world: World
     action_format: ActionFormat
     chat_format: ChatFormat | None = None
-    name: str = "oracle"
+    name: Literal["oracle", "random", "twin"] = "oracle"
+    twins: TwinReplay | None = None
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> OracleConversation:
+    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ScriptedConversation:
         """Begins an episode; see `Agent.begin`."""
-        conversation = OracleConversation(
-            self, task, self.world.create(), Retokenisation(self.chat_format, self.action_format, observation)
-        )
+        environment = self.world.create()
+        if self.name == "random" and not hasattr(environment, "valid_actions"):
+            environment.close()
+            raise WrongWorldError(f"{self.world.name} does not tell which actions are valid, so none can be drawn at random")
+        retokenisation = Retokenisation(self.chat_format, self.action_format, observation)
+        conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:
             await conversation.start(observation)
         except BaseException:
@@ -52,16 +61,20 @@ class OracleAgent:
         return conversation
 
 
-class OracleConversation:
-    """One episode of an `OracleAgent`."""
+class ScriptedConversation:
+    """One episode of a `ScriptedAgent`."""
 
-    def __init__(self, agent: OracleAgent, task: int, environment: Environment, retokenisation: Retokenisation) -> None:
+    def __init__(self, agent: ScriptedAgent, task: int, seed: int, environment: Environment, retokenisation: Retokenisation) -> None:
         """`environment` is the episode's double in this process."""
         self.prompt = retokenisation.prompt
         self._blocking = bool(getattr(agent.world, "blocking", False))
         self._action_format = agent.action_format
         self._task = task
         self._environment = environment
+        self._choose = {"oracle": environment.oracle_action, "random": self._random_action, "twin": self._twin_action}[agent.name]
+        self._twins = agent.twins
+        self._replayed: list[str] | None = None
+        self._random = random.Random(seed)
         self._retokenisation = retokenisation
         self._action: str | None = None
 
@@ -70,9 +83,9 @@ class OracleConversation:
         self._same(observation, await self._do(lambda: self._environment.reset(self._task)))
 
     async def act(self, turn: int) -> Message:
-        """The expert's action; see `Conversation.act`."""
+        """The script's action; see `Conversation.act`."""
         try:
-            action = await self._do(self._environment.oracle_action)
+            action = await self._do(self._choose)
         except OracleError as helpless:
             raise EngineError(f"the oracle has no solution of task {self._task} at turn {turn}: {helpless}") from helpless
         self._action = action
@@ -93,6 +106,16 @@ class OracleConversation:
     async def close(self) -> None:
         """Ends the double."""
         await self._do(self._environment.close)
+
+    def _random_action(self) -> str:
+        return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())  # `begin` has looked
+
+    def _twin_action(self) -> str:
+        """The next action of the twin's plan; its last one again where the plan is over."""
+        if self._replayed is None:
+            assert self._twins is not None
+            self._replayed = self._twins.actions(cast(EnumerableEnvironment, self._environment).objective)
+        return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
     def _same(self, theirs: str, ours: str) -> None:
         if theirs != ours:

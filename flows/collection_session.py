@@ -1,0 +1,190 @@
+"""Environment servers and an agent, for one collection of trajectories or several by the same policy."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from configs.collection import Collection
+from configs.evaluation_grid import EvaluationGrid
+from configs.infrastructure import InfraSettings
+from environments.door import check_same, enter, task_indices, task_tags
+from environments.protocol import WorldInfo
+from flows.progress import EpisodeBar
+from tasks.agents.agent import Agent
+from tasks.agents.agent_factory import open_agent
+from tasks.agents.token_agent import TokenAgent
+from tasks.provision.environment_servers import environment_replicas
+from tasks.provision.replica_set import ReplicaSet
+from tasks.rollout.collect_to_disk import collect_to_disk
+from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.task_order import evaluation_plans
+
+
+class CollectionSession:
+    """Holds what collections need while a `with` block lasts; the agent is opened when the first episode is to be played."""
+
+    def __init__(self, collection: Collection, infrastructure: InfraSettings) -> None:
+        """`collection`: the first; others may differ from it in tasks, samples, horizon, temperature and seed."""
+        self._first, self._infrastructure = collection, infrastructure
+        self._stack = ExitStack()
+        self._servers: ReplicaSet | None = None
+        self._agent: Agent | None = None
+
+    def __enter__(self) -> Self:
+        infrastructure, environment = self._infrastructure, self._first.environment
+        if not infrastructure.environment_urls:
+            self._servers = self._stack.enter_context(
+                environment_replicas(
+                    environment.name,
+                    infrastructure.environment_servers,
+                    rules=environment.rules,
+                    backend="container" if infrastructure.environment_backend == "container" else "local",
+                    image=infrastructure.environment_image,
+                )
+            )
+        self._urls = self._servers.urls if self._servers else tuple(infrastructure.environment_urls)
+        return self
+
+    def __exit__(self, *fault: Any) -> None:
+        self._stack.__exit__(*fault)
+
+    def collect(self, collection: Collection, folder: Path) -> Tally:
+        """Plays what is not in the folder yet.
+
+        Raises:
+            CollectionBusyError: Another process collects into the folder.
+            DifferentCollectionError: The folder holds another collection.
+            WrongWorldError: The servers host something else than the collection names, or was begun on.
+        """
+        writer = ResumableTrajectoryWriter(folder, identity(collection), collection.samples)
+        try:
+            world, tasks = asyncio.run(ask(self._urls, collection))
+            check_same(folder / "world", world.identity, "collection")
+            requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+            missing = sum(not writer.has(request.group, request.member) for request in requests)
+            tally = Tally(len(requests), len(requests) - missing)
+            if not missing:
+                return tally
+            agent = self._opened(collection, world)
+
+            def check() -> None:
+                writer.save()
+                if self._servers:
+                    self._servers.check()
+
+            with tally:
+                collect_to_disk(
+                    collection,
+                    requests,
+                    agent,
+                    self._urls,
+                    writer,
+                    identity=world.identity if world.version else "",
+                    success_score=world.success_score,
+                    finished=tally.add,
+                    check=check,
+                )
+            if isinstance(agent, TokenAgent):
+                tally.cached = agent.engine.cached_tokens / max(1, agent.engine.prompt_tokens)
+            return tally
+        finally:
+            writer.close()
+
+    def tags(self, collection: Collection) -> dict[int, str]:
+        """The kind of each task, e.g. "depth 2", where the world tells."""
+        return asyncio.run(task_tags(self._urls, collection.tasks))
+
+    def _opened(self, collection: Collection, world: WorldInfo) -> Agent:
+        if self._agent is None:
+            self._agent = self._stack.enter_context(
+                open_agent(
+                    collection,
+                    world,
+                    gpu_memory_fraction=self._infrastructure.engine_memory_fraction,
+                    cpu_cache_gb=self._infrastructure.engine_cpu_cache_gb,
+                )
+            )
+        return self._agent
+
+
+class Tally:
+    """Counts what is collected, and shows it."""
+
+    def __init__(self, episodes: int, before: int) -> None:
+        """`episodes` in all, of which `before` are on disk already."""
+        self.before = before
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.turns = self.tokens = 0
+        self.cached: float | None = None
+        self.reasons: dict[str, int] = {}
+        self._began = time.perf_counter()
+        self._bar = EpisodeBar(episodes, before)
+
+    def __enter__(self) -> Tally:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Counts an episode."""
+        self.outcomes[trajectory.outcome] += 1
+        if trajectory.outcome is Outcome.FAILED:
+            self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
+        self.turns += len(trajectory.turns)
+        self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
+        failed = self.outcomes[Outcome.FAILED]
+        note = f", {failed} failed" if failed else ""
+        self._bar.finished(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}")
+
+    def summary(self) -> str:
+        """One line for a person."""
+        played = sum(self.outcomes.values())
+        if not played:
+            return f"all {self.before} episodes were there already"
+        failed = self.outcomes[Outcome.FAILED]
+        line = (
+            f"{played} episodes ({self.before} before), success {self._success():.1%}, {self.turns / played:.1f} turns, "
+            f"{self.tokens} tokens of the policy"
+        )
+        if self.cached is not None:
+            line += f", {self.cached:.0%} of the prompts' tokens from the prefix cache"
+        if failed:
+            reason = max(self.reasons, key=lambda each: self.reasons[each])
+            line += f"; {failed} FAILED, most often: {reason}. The same command plays their groups again"
+        return line
+
+    def _success(self) -> float:
+        scored = sum(self.outcomes.values()) - self.outcomes[Outcome.FAILED]
+        return self.outcomes[Outcome.SUCCESS] / max(1, scored)
+
+    def _tokens_per_second(self) -> float:
+        return self.tokens / max(1e-9, time.perf_counter() - self._began)
+
+
+async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:
+    """What is played, and the tasks."""
+    world = await enter(urls, collection.environment)
+    return world, await task_indices(urls, collection.environment, collection.tasks, "tasks")
+
+
+def identity(played: Collection | EvaluationGrid) -> dict[str, Any]:
+    """What makes a collection this one: everything but addresses, deadlines and how many episodes are in flight."""
+    plain = played.model_dump(mode="json")
+    plain["rollout"] = {name: plain["rollout"][name] for name in ("turn_tokens", "trajectory_tokens")}
+    if plain["source"]["kind"] == "vllm":
+        del plain["source"]["urls"]
+    return plain
+
+
+def folder_name(played: Collection | EvaluationGrid) -> str:
+    """Name of the folder of a collection or an evaluation."""
+    digest = hashlib.sha256(json.dumps(identity(played), sort_keys=True).encode()).hexdigest()[:8]
+    return f"{played.environment.name.replace(':', '.')}-{played.source.kind}-{digest}"

@@ -1,0 +1,143 @@
+"""How well a policy does: any checkpoint, model, endpoint or scripted policy, in any world, under several horizons and temperatures.
+
+    python -m flows.evaluate ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle | --random) [options]
+
+The same command continues an evaluation that was cut off: what is on disk is not played again.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import os
+
+    from flows.command import LocalRecords
+    from flows.evaluate_arguments import evaluation_arguments
+
+    GRID, FOLDER, AGAINST = evaluation_arguments()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    RECORDS = LocalRecords()
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+
+from configs.evaluation_grid import EvaluationGrid
+from configs.infrastructure import InfraSettings, infra_settings
+from flows.collection_session import CollectionSession, folder_name
+from flows.flow_page import show_picture
+from flows.killed_flow_runs import note_flow_run
+from flows.records import open_tracker
+from flows.run_names import named_by
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import evaluate as found_in
+from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
+from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
+
+
+def described(parameters: Mapping[str, Any]) -> str:
+    """The name of the flow run of an evaluation, e.g. "textcraft wood-test by step-000040"."""
+    grid: EvaluationGrid = parameters["grid"]
+    return f"{grid.environment.name} {', '.join(grid.list_names())} by {policy_name(grid)}"
+
+
+def policy_name(grid: EvaluationGrid) -> str:
+    """What the policy is called, e.g. "step-000040", "gpt-4.1" or "oracle"."""
+    return Path(grid.source.model).name if grid.source.model else grid.source.kind
+
+
+@flow(name="evaluate", on_running=[note_flow_run], flow_run_name=named_by(described))
+def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None) -> str:
+    """Evaluates a policy, and compares it with another.
+
+    Args:
+        grid: The policy, the world, and what it is evaluated under.
+        folder: Where episodes and tables go; by default a folder below runs/evaluated that is named after the evaluation.
+        against: The folder of another policy's evaluation: success is compared with it, paired by task.
+
+    Returns:
+        The table, in Markdown.
+
+    Raises:
+        EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
+    """
+    infrastructure = infra_settings()
+    folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
+    other = read_results(against) if against else None
+    if other is not None and not set(other) & set(grid.cells()):
+        raise EvaluationFileError(
+            f"{against} has nothing in common with this evaluation: it holds {'; '.join(other)}, this one {'; '.join(grid.cells())}"
+        )
+    results: dict[str, EvaluationResult] = {}
+    with CollectionSession(next(iter(grid.cells().values())), infrastructure) as session:
+        for name, cell in grid.cells().items():
+            episodes = folder / cell_folder(name)
+            tally = session.collect(cell, episodes)
+            print(f"{name}: {tally.summary()}")
+            played = stored_episodes(episodes)
+            version = played[0].policy_version if played else 0
+            results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=session.tags(cell))
+            write_evaluation(episodes / "evaluation.json", results[name])
+    return record(grid, folder, results, other, infrastructure)
+
+
+def cell_folder(name: str) -> str:
+    """The folder of a cell's episodes, e.g. "wood-test-horizon-16-temperature-1"."""
+    return name.replace(", ", "-").replace(" ", "-")
+
+
+def stored_episodes(folder: Path) -> list[Trajectory]:
+    """The episodes of a collection, and those that failed."""
+    return [each for part in sorted([*folder.glob("part-*.parquet"), *folder.glob("failed/*.parquet")]) for each in read_trajectories(part)]
+
+
+def record(
+    grid: EvaluationGrid, folder: Path, results: dict[str, EvaluationResult], other: Results | None, infrastructure: InfraSettings
+) -> str:
+    """Writes the table, the picture and the figures to the folder, MLflow and Prefect; returns the table in Markdown."""
+    text, page = grid_tables(results, other)
+    picture, title = folder / "evaluation.png", f"{policy_name(grid)} in {grid.environment.name}"
+    draw_grid(picture, grid, results)
+    (folder / "evaluation.md").write_text(page, encoding="utf-8")
+    index = {"grid": grid.model_dump(mode="json"), "cells": {name: cell_folder(name) for name in results}}
+    unfinished = folder / ".evaluation.json.tmp"
+    unfinished.write_text(json.dumps(index, indent=1), encoding="utf-8")
+    unfinished.replace(folder / "evaluation.json")
+    with open_tracker(infrastructure, "evaluations", folder) as tracker:
+        run = tracker.start_run(title, grid.model_dump(mode="json"), {"kind": "evaluation", "folder": str(folder.absolute())})
+        for name, cell in grid.cells().items():
+            figures = {
+                f"{name.partition(', horizon')[0]}, temperature {cell.temperature:g}/{key.partition('/')[2]}": value
+                for key, value in results[name].metrics().items()
+            }
+            tracker.log_metrics(run, figures, cell.horizon, of=name)
+        tracker.log_table(run, page, "evaluation.md")
+        tracker.log_picture(run, picture)
+        tracker.end_run(run)
+    create_markdown_artifact(page, key="evaluation", description=title)
+    show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
+    print(f"\n{text}\n\nEpisodes, table, figures and picture: {folder}")
+    return page
+
+
+def read_results(folder: Path) -> dict[str, EvaluationResult]:
+    """The results of an earlier evaluation.
+
+    Raises:
+        EvaluationFileError: The folder holds none.
+    """
+    try:
+        cells = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["cells"]
+        return {name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise EvaluationFileError(f"{folder} holds no evaluation: {problem}") from problem
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    run_to_the_end(RECORDS, lambda: evaluate(GRID, FOLDER, AGAINST), goes_on="from here")

@@ -1,0 +1,64 @@
+"""The command line of `flows.evaluate`. Imports nothing slow, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from configs.evaluation_grid import EvaluationGrid
+from configs.infrastructure import infra_settings
+from flows.checks import check_task_lists
+from flows.collect_arguments import (
+    add_policy_arguments,
+    checkpoint_defaults,
+    merged,
+    policy_of,
+    say_checkpoint_defaults,
+    usage_errors,
+)
+
+EXAMPLES = """examples:
+  python -m flows.evaluate textcraft --oracle --tasks wood-test
+  python -m flows.evaluate textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000040 --horizon 8 16 --temperature 1 0.25
+  python -m flows.evaluate textcraft --model runs/quickstart-1a2b3c/checkpoints/step-000040 --against runs/evaluated/textcraft-oracle-4f5e6d
+  OPENAI_API_KEY=... python -m flows.evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
+
+A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, tasks, horizon and temperature are those of its run's
+evaluations unless they are given here. `python -m environments tasks WORLD` prints the task lists. Any field of the recipe's parts rollout
+and environment can be set, e.g. --environment.rules agentgym. The same command goes on where a former one was cut off."""
+
+
+def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
+    """Reads and checks the command line; ends the process on --help and on mistakes.
+
+    Returns:
+        What is evaluated, the folder to write to and the folder of another evaluation to compare with, where they are given.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.evaluate",
+        description="Evaluate any policy in any world, under several horizons and temperatures, and compare it with another.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_policy_arguments(parser)
+    parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
+    parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="turn limits (default: the checkpoint's, else 30)")
+    parser.add_argument("--temperature", nargs="+", type=float, metavar="T", help="0 is greedy (default: the checkpoint's, else 1.0)")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another evaluation's folder: compare with it, paired by task")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where episodes and tables go (default: below runs/evaluated)")
+    parsed, rest = parser.parse_known_args(arguments)
+    with usage_errors(parser):
+        given, trained_by = policy_of(parsed, rest)
+        given |= {"tasks": parsed.tasks, "horizons": parsed.horizon, "temperatures": parsed.temperature}
+        defaults = checkpoint_defaults(trained_by)
+        if trained_by is not None:
+            evaluation = trained_by.evaluation
+            defaults |= {"horizons": (evaluation.horizon,), "temperatures": (evaluation.temperature,), "tasks": (evaluation.tasks,)}
+        grid = EvaluationGrid.model_validate(merged(defaults, given))
+        for tasks in grid.tasks:
+            check_task_lists(parsed.environment, {"--tasks": tasks}, infra_settings())
+    if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
+        parser.error(f"--against: {parsed.against} holds no evaluation (there is no evaluation.json in it)")
+    say_checkpoint_defaults(trained_by)
+    return grid, parsed.out, parsed.against

@@ -1,0 +1,77 @@
+"""Bootstrap intervals: of a mean over tasks, and of a difference that is paired by seed and by task. Pure functions, without chance.
+
+The resamples are drawn from a fixed seed, so that the same data give the same interval in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.evaluation.statistics import Estimate, Values
+
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How far two arms of a study are apart.
+
+    Attributes:
+        estimate: Mean difference and its 95 % interval over seeds and tasks; n = seeds.
+        p: Two-sided p value of "no difference"; nan where the data carry none.
+        seeds: Difference of each seed, a mean over tasks.
+    """
+
+    estimate: Estimate
+    p: float
+    seeds: tuple[float, ...]
+
+
+def bootstrap_mean(values: Iterable[float]) -> Estimate:
+    """The mean of values that were drawn independently, e.g. the scores of tasks, with a bootstrap interval.
+
+    Bias-corrected and accelerated (BCa): Efron, "Better bootstrap confidence intervals", JASA 82 (1987), as scipy computes it. Bounds are
+    nan below two values or when all are equal.
+    """
+    x = np.fromiter(values, dtype=np.float64)
+    if not len(x):
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    value = float(x.mean())
+    if len(x) < 2 or np.ptp(x) <= 1e-12 * np.abs(x).max():
+        return Estimate(value, math.nan, math.nan, len(x))
+    from scipy import stats  # type: ignore[import-untyped]  # here, because it takes a second
+
+    interval = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, rng=np.random.default_rng(0)).confidence_interval
+    return Estimate(value, float(interval.low), float(interval.high), len(x))
+
+
+def paired_difference(differences: Values) -> PairedDifference:
+    """The mean of differences over seeds and tasks, where another study would have drawn other seeds *and* other tasks.
+
+    Seeds and tasks are resampled independently of each other, since every seed is measured on the same tasks: the pigeonhole bootstrap
+    (Owen, Annals of Applied Statistics 1, 2007), whose variance is at least that of crossed random effects. The interval is the 2.5 and
+    97.5 % points of the resampled means, moved apart by sqrt(s / (s - 1)) for s seeds, because the bootstrap's variance over s
+    draws is (s - 1) / s of what it estimates. p is twice the smaller share of resampled means on either side of 0, moved apart likewise.
+
+    Args:
+        differences: Shape (seeds, tasks), e.g. success of one arm minus success of the other.
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    seeds, tasks = d.shape if d.ndim == 2 else (0, 0)
+    if not seeds or not tasks:
+        return PairedDifference(Estimate(math.nan, math.nan, math.nan, 0), math.nan, ())
+    value, by_seed = float(d.mean()), tuple(float(each) for each in d.mean(axis=1))
+    if seeds < 2 or np.ptp(d) <= 1e-12 * max(1.0, np.abs(d).max()):
+        return PairedDifference(Estimate(value, math.nan, math.nan, seeds), math.nan, by_seed)
+    draw = np.random.default_rng(0)
+    of_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+    of_tasks = draw.multinomial(tasks, np.full(tasks, 1 / tasks), RESAMPLES)
+    means = np.einsum("rt,rt->r", of_seeds @ d, of_tasks) / (seeds * tasks)
+    means = value + (means - value) * math.sqrt(seeds / (seeds - 1))
+    low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
+    return PairedDifference(Estimate(value, low, high, seeds), min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)), by_seed)

@@ -1,0 +1,114 @@
+"""The table and the picture of an evaluation: a policy on task lists, under horizons and temperatures, beside another policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from configs.evaluation_grid import EvaluationGrid
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.report import change, share
+from tasks.evaluation.statistics import Estimate, difference
+from tasks.evaluation.tables import aligned, markdown
+
+Results = Mapping[str, EvaluationResult]
+"""Name of a cell of `EvaluationGrid.cells` to what was found."""
+
+NOTE = (
+    "Brackets are 95 % intervals over tasks: of shares Wilson's with the effective sample size, of scores BCa bootstrap. pass@k: at least "
+    "one of k episodes succeeds; pass^k: all do. Malformed: turns in which no action could be read."
+)
+
+
+def grid_tables(results: Results, other: Results | None = None) -> tuple[str, str]:
+    """The results for a terminal, and in Markdown.
+
+    Args:
+        results: In the order of the rows.
+        other: Another policy's, compared with cell by cell, paired by task.
+    """
+    header, rows = _cells(results, other or {})
+    tagged_header, tagged = _tags(results)
+    notes = [NOTE, *(["Change: success of this policy minus the other's, in points, over the tasks that both have."] if other else [])]
+    if failed := sum(result.failed for result in results.values()):
+        notes.append(f"Left out: {failed} episodes, broken by infrastructure.")
+    note = " ".join(notes)
+    text, page = [aligned(header, rows)], [markdown(header, rows)]
+    if tagged:
+        text.append(aligned(tagged_header, tagged))
+        page.append(markdown(tagged_header, tagged))
+    return "\n\n".join([*text, note]), "\n\n".join([*page, note]) + "\n"
+
+
+def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]]:
+    ks = sorted({k for result in results.values() for k in result.pass_at if k > 1})
+    header = ["", "success", "score", *(["change"] if other else [])]
+    header += [*(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "turns", "tokens", "malformed", "cut", "episodes"]
+    rows = []
+    for name, result in results.items():
+        compared = change(difference(other[name].tallies, result.tallies)) if name in other else "-"
+        rows.append(
+            [
+                name,
+                share(result.success),
+                score(result.reward),
+                *([compared] if other else []),
+                *(share(result.pass_at[k]) if k in result.pass_at else "" for k in ks),
+                *(share(result.pass_all[k]) if k in result.pass_all else "" for k in ks),
+                f"{result.turns:.1f}",
+                "-" if math.isnan(result.tokens) else f"{result.tokens:.0f}",
+                f"{100 * result.malformed:.1f} %",
+                f"{100 * result.truncated:.0f} %",
+                str(result.scored),
+            ]
+        )
+    return header, rows
+
+
+def _tags(results: Results) -> tuple[list[str], list[list[str]]]:
+    tags = sorted({tag for result in results.values() for tag in result.by_tag})
+    rows = [[name, *(share(result.by_tag[tag]) if tag in result.by_tag else "" for tag in tags)] for name, result in results.items()]
+    return ["success by tag", *tags], rows if len(tags) > 1 else []
+
+
+def score(estimate: Estimate) -> str:
+    """A score in [0, 1] and its interval, e.g. "0.41 [0.33, 0.50]"."""
+    if math.isnan(estimate.value):
+        return "unknown"
+    bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if not math.isnan(estimate.low) else ""
+    return f"{estimate.value:.2f}{bounds}"
+
+
+def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
+    """Draws success by horizon as a PNG, one line for each task list and temperature."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for lines, (title, cells) in enumerate(_lines(grid, results).items()):
+        at = [horizon + 0.06 * lines for horizon, _ in cells]  # side by side, so that the intervals can be told apart
+        values = [result.success for _, result in cells]
+        spread = [[e.value - e.low for e in values], [e.high - e.value for e in values]]
+        axes.errorbar(at, [e.value for e in values], yerr=spread, marker="o", capsize=4, linewidth=1.4, label=title)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("horizon (turns)")
+    axes.set_ylabel("success, 95 % interval over tasks")
+    axes.grid(axis="y", alpha=0.2)
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _lines(grid: EvaluationGrid, results: Results) -> dict[str, Sequence[tuple[int, EvaluationResult]]]:
+    lines: dict[str, list[tuple[int, EvaluationResult]]] = {}
+    for name, result in results.items():
+        cell = grid.cells()[name]
+        if result.success.n:
+            lines.setdefault(f"{name.partition(', horizon')[0]}, temperature {cell.temperature:g}", []).append((cell.horizon, result))
+    return {title: sorted(cells, key=lambda pair: pair[0]) for title, cells in lines.items()}

@@ -1,0 +1,24 @@
+"""Tables for terminals and in Markdown, from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Row = Sequence[str]
+
+
+def aligned(header: Row, rows: Sequence[Row]) -> str:
+    """Columns of fixed width, the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+    def line(row: Row) -> str:
+        cells = (cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def markdown(header: Row, rows: Sequence[Row]) -> str:
+    """The same in Markdown."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))

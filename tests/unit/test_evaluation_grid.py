@@ -1,0 +1,126 @@
+"""An evaluation under several horizons and temperatures: its cells, its command line, its table and its picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from configs.evaluation_grid import EvaluationGrid
+from flows.evaluate_arguments import evaluation_arguments
+from tasks.evaluation.benchmark import EvaluationResult, evaluate
+from tasks.evaluation.grid_report import draw_grid, grid_tables
+from tasks.evaluation.statistics import Tally, pass_all_k, pass_at_k
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+
+def grid(**fields: Any) -> EvaluationGrid:
+    return EvaluationGrid.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}, **fields})
+
+
+def played(task: int, member: int, outcome: Outcome, rewards: list[float], malformed: bool = False) -> Trajectory:
+    turns = [Turn([1, 2, 3], [-0.1] * 3, "act", reward=reward, malformed=malformed) for reward in rewards]
+    return Trajectory("textcraft", task, task, member, 0, 8, 0, "test", turns=turns, outcome=outcome)
+
+
+def test_every_list_is_played_under_every_horizon_and_temperature() -> None:
+    cells = grid(tasks=["wood-test", (1, 2, 3)], horizons=[8, 16], temperatures=[1.0, 0.25]).cells()
+    assert len(cells) == 8
+    cell = cells["3 given tasks, horizon 16, temperature 0.25"]
+    assert (cell.tasks, cell.horizon, cell.temperature) == ((1, 2, 3), 16, 0.25)
+
+
+def test_given_lists_of_the_same_length_are_told_apart() -> None:
+    names = grid(tasks=[(1, 2), (3, 4), "test"]).list_names()
+    assert names == ["2 given tasks (1)", "2 given tasks (2)", "test"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("horizons", [8, 8]), ("tasks", []), ("temperatures", [-1.0])])
+def test_a_grid_without_sense_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=field):
+        grid(**{field: value})
+
+
+def test_the_command_line_names_lists_horizons_and_temperatures() -> None:
+    words = ["textcraft", "--random", "--tasks", "wood-test", "test", "--horizon", "4", "9", "--temperature", "0", "1", "--samples", "3"]
+    made, out, against = evaluation_arguments([*words, "--rollout.retries", "0"])
+    assert (made.source.kind, made.tasks, made.horizons, made.temperatures, made.samples) == (
+        "random",
+        ("wood-test", "test"),
+        (4, 9),
+        (0, 1),
+        3,
+    )
+    assert made.rollout.retries == 0
+    assert out is against is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["textcraft", "--oracle", "--tasks", "wood-test", "wood"], "textcraft has no task list 'wood'"),
+        (["textcraft", "--oracle", "--horizon", "0"], "horizons"),
+        (["textcraft", "--oracle", "--against", "/nowhere"], "/nowhere holds no evaluation"),
+        (["textcraft"], "one of the arguments"),
+    ],
+)
+def test_a_wrong_command_is_refused_with_the_reason(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        evaluation_arguments(words)
+    assert said in capsys.readouterr().err
+
+
+def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_beside_it() -> None:
+    episodes = [
+        played(0, 0, Outcome.SUCCESS, [0.4, 0.6]),
+        played(0, 1, Outcome.FINISHED, [0.9]),
+        played(1, 0, Outcome.TRUNCATED, [0.5, 0.0, 0.0], malformed=True),
+        played(1, 1, Outcome.FAILED, []),
+        played(2, 0, Outcome.SUCCESS, [1.0]),
+        played(2, 1, Outcome.SUCCESS, [1.0]),
+    ]
+    result = evaluate(episodes, label="x", step=0, horizon=8, tags={0: "depth 1", 1: "depth 2", 2: "depth 1"})
+    assert result.tallies == {0: Tally(1, 2), 1: Tally(0, 1), 2: Tally(2, 2)}
+    assert result.success.value == pytest.approx(0.5)
+    assert result.reward.value == pytest.approx((0.95 + 0.5 + 1.0) / 3)
+    assert result.rewards == pytest.approx({0: 0.95, 1: 0.5, 2: 1.0})
+    assert (result.failed, result.scored, result.turns) == (1, 5, pytest.approx(8 / 5))
+    assert result.tokens == pytest.approx(3 * 8 / 5)
+    assert result.malformed == pytest.approx(3 / 8)
+    assert result.pass_at[2].value == pytest.approx(1.0)  # of the two tasks with two samples
+    assert result.pass_all[2].value == pytest.approx(0.5)
+
+
+def test_pass_all_k_by_hand_and_at_one_like_pass_at_k() -> None:
+    tallies = {0: Tally(3, 4), 1: Tally(4, 4), 2: Tally(1, 4)}
+    assert pass_all_k(tallies, 2).value == pytest.approx((3 / 6 + 1 + 0) / 3)
+    assert pass_all_k(tallies, 1) == pass_at_k(tallies, 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        pass_all_k(tallies, 0)
+
+
+def found(successes: list[int], horizon: int) -> EvaluationResult:
+    episodes = [
+        played(task, member, Outcome.SUCCESS if member < good else Outcome.TRUNCATED, [float(member < good)])
+        for task, good in enumerate(successes)
+        for member in range(2)
+    ]
+    return evaluate(episodes, label="x", step=0, horizon=horizon, tags={0: "easy", 1: "easy", 2: "hard"})
+
+
+def test_the_table_has_a_row_for_each_cell_and_compares_with_another_policy_paired_by_task(tmp_path: Path) -> None:
+    made = grid(tasks=["wood-test"], horizons=[4, 8])
+    names = list(made.cells())
+    results = {names[0]: found([1, 1, 0], 4), names[1]: found([2, 2, 1], 8)}
+    text, page = grid_tables(results, {names[1]: found([1, 1, 0], 8)})
+    rows = [line for line in page.splitlines() if line.startswith("| wood-test")]
+    assert "33.3 %" in rows[0]
+    assert re.search(r"83\.3 % .*\+50\.0 \[", rows[1])
+    assert rows[0].split(" | ")[3] == "-"  # the other one was not evaluated there
+    assert "pass^2" in page
+    assert "easy" in text
+    draw_grid(tmp_path / "grid.png", made, results)
+    assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,121 @@
+"""The success-gated schedule: when it advances, when it goes back, and that nothing but the metrics of the steps decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from configs.experiment import Experiment
+from configs.recipe import RecipeError, load_recipe
+from configs.success_gate import QUANTILE, score_bounds
+from tasks.curriculum.horizon import horizon_at, phases
+from tasks.tracking.step_metrics_file import Steps
+
+GATE = {"kind": "success-gated", "horizons": [4, 8, 16], "threshold": 0.5, "window": 3, "cut_share": 0.3}
+
+
+def gated(off_policy: int = 0, **fields: Any) -> Experiment:
+    overrides = {"curriculum": {**GATE, **fields}, "algorithm.steps": 30, "rollout.max_off_policy_steps": off_policy}
+    return load_recipe("quickstart", overrides)
+
+
+def played(experiment: Experiment, successes: list[float], cut: float = 0.0, groups: float = 16.0, history: Steps | None = None) -> Steps:
+    """The metrics of steps that were played under the schedule's own horizons, with these shares of success."""
+    history = dict(history or {})
+    for success in successes:
+        step = len(history)
+        horizon = float(horizon_at(experiment, step, history))
+        history[step + 1] = {
+            "rollout/horizon": horizon,
+            "rollout/groups": groups,
+            "rollout/success": success,
+            "rollout/cut_by_horizon": cut,
+        }
+    return history
+
+
+def horizons(experiment: Experiment, history: Steps) -> list[float]:
+    return [history[step]["rollout/horizon"] for step in sorted(history)]
+
+
+def test_it_advances_once_the_lower_bound_of_recent_success_passes_the_threshold() -> None:
+    experiment = gated()
+    low, _ = score_bounds(0.625, 48)
+    assert 0.5 < low < 0.51
+    assert horizons(experiment, played(experiment, [0.625] * 5)) == [4, 4, 4, 8, 8]
+    assert horizons(experiment, played(experiment, [0.6] * 8)) == [4] * 8  # its lower bound is 0.48
+    assert horizons(experiment, played(experiment, [0.625] * 8, groups=8)) == [4] * 8  # fewer groups know less
+
+
+def test_the_bounds_are_wilsons() -> None:
+    expected = stats.binomtest(30, 48).proportion_ci(confidence_level=0.9, method="wilson")
+    assert score_bounds(30 / 48, 48) == pytest.approx((expected.low, expected.high), abs=1e-4)
+    assert pytest.approx(stats.norm.ppf(0.95), abs=1e-3) == QUANTILE
+
+
+def test_it_advances_where_the_horizon_cuts_episodes_and_success_no_longer_rises() -> None:
+    experiment = gated()
+    assert horizons(experiment, played(experiment, [0.2] * 8, cut=0.4)) == [4] * 6 + [8, 8]
+    assert horizons(experiment, played(experiment, [0.2] * 8, cut=0.1)) == [4] * 8  # not the horizon's doing
+    assert horizons(experiment, played(experiment, [0.05 * n for n in range(8)], cut=0.4)) == [4] * 8  # still rising
+
+
+def test_it_stays_at_the_last_horizon() -> None:
+    experiment = gated()
+    assert horizons(experiment, played(experiment, [0.9] * 10)) == [4] * 3 + [8] * 3 + [16] * 4
+
+
+def test_it_goes_back_on_a_collapse_only_where_that_is_asked_for() -> None:
+    collapsing = [0.9] * 3 + [0.02] * 4
+    assert horizons(gated(), played(gated(), collapsing)) == [4] * 3 + [8] * 4
+    experiment = gated(retreat_below=0.2)
+    assert horizons(experiment, played(experiment, collapsing)) == [4] * 3 + [8] * 3 + [4]
+    assert horizons(experiment, played(experiment, [0.02] * 6)) == [4] * 6  # there is nothing below the first
+
+
+def test_the_phases_of_the_steps_that_are_done_are_final_and_the_present_horizon_is_supposed_to_stay() -> None:
+    experiment = gated()
+    history = played(experiment, [0.9, 0.9, 0.9, 0.1])
+    assert [(p.horizon, p.first_step, p.end_step) for p in phases(experiment, history)] == [(4, 0, 3), (8, 3, 30)]
+    assert [(p.horizon, p.end_step) for p in phases(experiment, {})] == [(4, 30)]
+    final = phases(experiment, played(experiment, [0.9] * 27))
+    assert [(p.horizon, p.end_step) for p in final] == [(4, 3), (8, 6), (16, 30)]
+
+
+def test_a_step_is_decided_by_the_steps_before_it_alone() -> None:
+    experiment = gated()
+    history = played(experiment, [0.9] * 12)
+    for step in range(12):
+        before = {done: metrics for done, metrics in history.items() if done <= step}
+        assert horizon_at(experiment, step, before) == horizon_at(experiment, step, history) == history[step + 1]["rollout/horizon"]
+
+
+def test_a_batch_that_is_played_ahead_has_the_horizon_of_its_step() -> None:
+    """With two steps ahead, the batch of step s is planned after s - 2 steps: what comes between must not matter."""
+    experiment = gated(off_policy=2)
+    history = played(experiment, [0.9] * 14)
+    assert horizons(experiment, history) == [4] * 5 + [8] * 5 + [16] * 4
+    for step in range(2, 14):
+        planned = horizon_at(experiment, step, {done: metrics for done, metrics in history.items() if done <= step - 2})
+        assert planned == horizon_at(experiment, step, history)
+
+
+def test_steps_without_a_sound_episode_tell_nothing() -> None:
+    experiment = gated()
+    history: Steps = {step: {"rollout/horizon": 4.0, "rollout/groups": 0.0} for step in range(1, 9)}
+    assert horizon_at(experiment, 8, history) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"horizons": [8, 4]}, "horizons must grow"),
+        ({"retreat_below": 0.6}, r"retreat_below \(0.6\) must be below threshold \(0.5\)"),
+        ({"threshold": 1.2}, "less than or equal to 1"),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        gated(**fields)
