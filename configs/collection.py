@@ -16,9 +16,10 @@ from configs.task_selection import TaskSelection
 class Source(Part):
     """Who plays."""
 
-    kind: Literal["model", "vllm", "openai", "oracle", "random"]
+    kind: Literal["model", "vllm", "openai", "oracle", "random", "twin"]
     """"model" = a causal language model in this process; "vllm" = vLLM servers; "openai" = an endpoint of OpenAI's chat protocol;
-    "oracle" = the world's expert; "random" = any valid action, drawn at random, in worlds that tell which are."""
+    "oracle" = the world's expert; "random" = any valid action, drawn at random, in worlds that tell which are; "twin" = what
+    the expert does in the training task that reads most alike."""
     model: str | None = None
     """Hugging Face name or folder ("model"), or the endpoint's name of it ("openai")."""
     urls: tuple[str, ...] = ()

@@ -114,6 +114,8 @@ class Evaluation(Part):
     """Tasks to measure on: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
     """Use only the first so many of them; all when empty."""
+    final_tasks: tuple[str, ...] = ()
+    """Task lists that no choice was made by, looked at once, by `flows.before_after`; those of `tasks` when empty."""
     samples: PositiveInt = 1
     """Episodes per task."""
     horizon: PositiveInt = 30

@@ -71,7 +71,12 @@ class Environment(Protocol):
 
 
 class EnumerableEnvironment(Environment, Protocol):
-    """An environment that can list what may be done; the baseline "random" draws from that."""
+    """An environment that can list what may be done, and say what for; the baselines "random" and "twin" go by that."""
+
+    @property
+    def objective(self) -> str:
+        """What the task asks for, in the agent's words, without what is seen."""
+        ...
 
     def valid_actions(self) -> Sequence[str]:
         """The actions that the world would perform now: at least one, in a fixed order, free of `oracle_action`'s knowledge."""

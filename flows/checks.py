@@ -24,6 +24,7 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
     lists: dict[str, TaskSelection] = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
+    lists |= {f"evaluation.final_tasks ({name})": name for name in experiment.evaluation.final_tasks}
     if policy.model == "starter":
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:

@@ -70,6 +70,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     who.add_argument("--openai", metavar="URL", help="an endpoint of OpenAI's chat protocol; its key is read from OPENAI_API_KEY")
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     who.add_argument("--random", action="store_true", help="any valid action, drawn at random, in worlds that tell which are")
+    who.add_argument("--twin", action="store_true", help="what the expert does in the training task that reads most alike")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
     parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
@@ -108,7 +109,7 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     Raises:
         RecipeError, ModelError: A name is wrong.
     """
-    kind = next(kind for kind in ("model", "vllm", "openai", "oracle", "random") if getattr(parsed, kind))
+    kind = next(kind for kind in ("model", "vllm", "openai", "oracle", "random", "twin") if getattr(parsed, kind))
     overrides = parse_overrides(rest)
     if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
         raise RecipeError(f"there is no option --{strange[0]}; --help lists them")

@@ -70,6 +70,11 @@ class BabyAIEnvironment:
         """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
         return "" if self.played is None else state_of(self.played)
 
+    @property
+    def objective(self) -> str:
+        """The mission; empty when no episode is in progress."""
+        return "" if self.played is None else self.played.mission
+
     def valid_actions(self) -> list[str]:
         """The actions that every message lists, but for asking which there are; see `EnumerableEnvironment`."""
         if self.played is None or self.done:

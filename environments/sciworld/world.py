@@ -129,6 +129,11 @@ class SciWorldEnvironment:
             raise OracleError("the expert knows no further action")
         return way[done]
 
+    @property
+    def objective(self) -> str:
+        """What the agent has to do, in the package's words."""
+        return self.task_description
+
     def valid_actions(self) -> list[str]:
         """Each of the package's actions that take one thing or none, with each thing in sight; see `EnumerableEnvironment`."""
         hints = json.loads(self.hints())

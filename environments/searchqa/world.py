@@ -85,6 +85,11 @@ class SearchQAEnvironment:
         self.task = None
         return Step("The answer is wrong.", share if self._well_formed else 0.0, True)
 
+    @property
+    def objective(self) -> str:
+        """The question; empty when no episode is in progress."""
+        return self.task.question if self.task else ""
+
     def valid_actions(self) -> list[str]:
         """Searching for the question or a name that was read, or answering with such a name; see `EnumerableEnvironment`."""
         if self.task is None:

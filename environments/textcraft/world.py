@@ -54,6 +54,11 @@ class TextCraftEnvironment:
         """What is held; see `Environment`."""
         return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
 
+    @property
+    def objective(self) -> str:
+        """The goal under the name that the agent sees; empty when no episode is in progress."""
+        return (self._renaming.apply(self.goal) if self._renaming else self.goal) if self.goal else ""
+
     def valid_actions(self) -> list[str]:
         """Every command of the first message that can be followed now, and getting what one of them takes; see `EnumerableEnvironment`."""
         if self.goal is None:

@@ -30,9 +30,10 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         WrongWorldError: A scripted policy knows another version of the world than the servers host, or cannot play it.
     """
     source, told = collection.source, world.instruction if collection.source.instruction else None
-    if source.kind == "oracle" or source.kind == "random":
+    if source.kind in ("oracle", "random", "twin"):
         from environments.registry import load_world
         from tasks.agents.scripted_agent import ScriptedAgent
+        from tasks.agents.twin_replay import TwinReplay
 
         known = load_world(collection.environment.name, collection.environment.rules)
         if world.version not in ("", known.version):
@@ -40,7 +41,8 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
                 f"the servers host {world.identity}, but the {source.kind} policy, which plays in this process, knows {known.version}: "
                 "use servers of the same version"
             )
-        yield ScriptedAgent(known, source.action_format, _chat_format(source, source.tokenizer, told), source.kind)
+        twins = TwinReplay(known, known.tasks("train")) if source.kind == "twin" else None
+        yield ScriptedAgent(known, source.action_format, _chat_format(source, source.tokenizer, told), source.kind, twins)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent

@@ -1,4 +1,4 @@
-"""Scripted policies as agents: the world's oracle (its expert), and the random valid action.
+"""Scripted policies as agents: the world's oracle (its expert), the random valid action, and the replay of a twin.
 
 They look into the state of a world, which the server does not tell. So each episode is played a second time beside the server's,
 in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
@@ -18,6 +18,7 @@ from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.retokenisation import Retokenisation
+from tasks.agents.twin_replay import TwinReplay
 from tasks.inference.engine import EngineError
 
 T = TypeVar("T")
@@ -25,10 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAgent:
-    """An `Agent` that does what the world's expert would, or any valid action.
+    """An `Agent` that does what the world's expert would, any valid action, or what its expert would in the nearest training task.
 
     Attributes:
-        name: "oracle", or "random": each of the environment's `valid_actions` with the same chance.
+        name: "oracle"; "random": each of the environment's `valid_actions` with the same chance; or "twin", see `TwinReplay`.
+        twins: Where twins are found, for "twin".
         world: The world, of the same version as the servers'.
         action_format: How a message says its action; "react" gets an empty thought.
         chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
@@ -37,7 +39,8 @@ class ScriptedAgent:
     world: World
     action_format: ActionFormat
     chat_format: ChatFormat | None = None
-    name: Literal["oracle", "random"] = "oracle"
+    name: Literal["oracle", "random", "twin"] = "oracle"
+    twins: TwinReplay | None = None
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
@@ -68,7 +71,9 @@ class ScriptedConversation:
         self._action_format = agent.action_format
         self._task = task
         self._environment = environment
-        self._choose = environment.oracle_action if agent.name == "oracle" else self._random_action
+        self._choose = {"oracle": environment.oracle_action, "random": self._random_action, "twin": self._twin_action}[agent.name]
+        self._twins = agent.twins
+        self._replayed: list[str] | None = None
         self._random = random.Random(seed)
         self._retokenisation = retokenisation
         self._action: str | None = None
@@ -104,6 +109,13 @@ class ScriptedConversation:
 
     def _random_action(self) -> str:
         return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())  # `begin` has looked
+
+    def _twin_action(self) -> str:
+        """The next action of the twin's plan; its last one again where the plan is over."""
+        if self._replayed is None:
+            assert self._twins is not None
+            self._replayed = self._twins.actions(cast(EnumerableEnvironment, self._environment).objective)
+        return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
     def _same(self, theirs: str, ours: str) -> None:
         if theirs != ours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from hashlib import sha256
@@ -14,6 +15,8 @@ from tasks.starter.demonstrations import Demonstration, Demonstrator, Exchange
 
 CHUNK = 32
 """Demonstrations between two meetings of the processes."""
+WRITE_SECONDS = 5.0
+"""Time between two writings of what was played; a build that is killed loses no more."""
 
 
 class DemonstrationCache:
@@ -33,6 +36,9 @@ class DemonstrationCache:
         self._file = folder / f"demonstrations-{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}.jsonl"
         self._demonstrator = Demonstrator(world, tasks, seed, detour_rate)
         self._played: list[Demonstration] | None = None
+        self._written = time.monotonic()
+        self._on_disk = 0
+        self._writes = False
 
     def first(self, count: int, report: Callable[[int, int], None] | None = None) -> list[Demonstration]:
         """The first `count` demonstrations; every process must ask for the same.
@@ -45,6 +51,7 @@ class DemonstrationCache:
 
         joined = distributed.is_initialized()
         rank, size = (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
+        self._writes = rank == 0
         if self._played is None:
             box = [self._read() if rank == 0 else []]
             if joined:
@@ -59,15 +66,17 @@ class DemonstrationCache:
                 distributed.all_gather_object(shares, mine)
             together = {number: each for share in shares for number, each in share.items()}
             self._played += [together[number] for number in numbers]
-            if rank == 0:
+            if rank == 0 and time.monotonic() - self._written > WRITE_SECONDS:
                 self._write(self._played)
             if report is not None:
                 report(len(self._played), count)
         return self._played[:count]
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Frees the environment, and keeps what was played."""
         self._demonstrator.close()
+        if self._writes and self._played is not None and len(self._played) > self._on_disk:
+            self._write(self._played)
 
     def _read(self) -> list[Demonstration]:
         """What is on disk, up to the first line that cannot be read."""
@@ -79,6 +88,7 @@ class DemonstrationCache:
                 found.append(Demonstration(stored["task"], stored["first_observation"], exchanges))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
+        self._on_disk = len(found)
         return found
 
     def _write(self, some: list[Demonstration]) -> None:
@@ -87,6 +97,7 @@ class DemonstrationCache:
         unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
         unfinished.write_text("".join(map(_line, some)), encoding="utf-8")
         unfinished.replace(self._file)
+        self._written, self._on_disk = time.monotonic(), len(some)
 
 
 def _line(demonstration: Demonstration) -> str:

@@ -69,10 +69,11 @@ class Client:
         return reset_s, steps_s
 
     def close(self) -> None:
-        """Ends the session."""
+        """Ends the session and the connection."""
         if self.session:
             self.ask("close", session=self.session)
         self.session = ""
+        self._http.close()
 
 
 def run() -> list[dict[str, Any]]:

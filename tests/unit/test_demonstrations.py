@@ -68,7 +68,9 @@ def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_play
     def demonstrations(count: int) -> tuple[list[Demonstration], int]:
         world = CountingResets()
         cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)
-        return cache.first(count), world.resets
+        played = cache.first(count)
+        cache.close()
+        return played, world.resets
 
     first, _ = demonstrations(40)
     assert demonstrations(40) == (first, 0)

@@ -12,9 +12,9 @@ from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
 def test_the_plan_has_every_phase_and_the_evaluations() -> None:
     said = plan(load_recipe("quickstart"), InfraSettings())
     lines = {line.partition("  ")[0]: line.split() for line in said.splitlines()}
-    assert lines["phase 2"][2:5] == ["11-20", "10", "1,280"]
+    assert lines["phase 2"][2:5] == ["13-24", "6", "1,536"]
     assert lines["training"][1:3] == ["1-40", "5,120"]
-    assert lines["training"][5] == "61,440"  # 1,280 x (6 + 10 + 16 + 16) turns if all run into the horizon
+    assert lines["training"][5] == "31,744"  # 1,536 x (4 + 6) + 2,048 x 8 turns if all run into the horizon
     assert "4 evaluations" in lines
 
 
@@ -28,7 +28,7 @@ def test_a_world_whose_expert_cannot_play_here_is_bounded_by_the_budgets() -> No
     experiment = load_recipe("quickstart", {"environment.name": "no_such_package.world:World"})
     said = plan(experiment, InfraSettings())
     assert "the world's expert cannot play here" in said
-    assert "7,680" in said
+    assert "6,144" in said
 
 
 def test_work_by_hand() -> None:

@@ -119,7 +119,7 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
     collection, _ = collection_arguments(["textcraft", "--model", checkpoint, "--tasks", "wood-test"])
     assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("bare", False, "float16")
     assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
-    assert (collection.horizon, collection.temperature) == (16, 1.0)
+    assert (collection.horizon, collection.temperature) == (8, 1.0)
     assert "turn_tokens 33" in capsys.readouterr().err
     told = [
         "--action-format",

@@ -1,0 +1,166 @@
+"""What reinforcement added: start and end at the same temperatures, the same seconds spent on more cloning, and scripted policies.
+
+    python -m flows.before_after RECIPE [--n-seeds N] [--field.path value ...]
+
+Trains by the recipe unless that was done, then looks once at the tasks that no choice was made by (`evaluation.final_tasks`).
+The same command continues where it was cut off.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import os
+    import sys
+
+    from flows.command import LocalRecords, recipe_arguments
+
+    N_SEEDS = 1
+    if "--n-seeds" in sys.argv[1:]:
+        at = sys.argv.index("--n-seeds")
+        if not (len(sys.argv) > at + 1 and sys.argv[at + 1].isdigit() and int(sys.argv[at + 1]) > 0):
+            raise SystemExit("python -m flows.before_after: --n-seeds wants a number of seeds, e.g. --n-seeds 8")
+        N_SEEDS = int(sys.argv[at + 1])
+        del sys.argv[at : at + 2]
+    RECIPE, OVERRIDES = recipe_arguments(
+        "python -m flows.before_after", "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    RECORDS = LocalRecords()
+
+from pathlib import Path
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from pydantic import PositiveInt
+
+from configs.collection import Source
+from configs.evaluation_grid import EvaluationGrid
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings, infra_settings
+from configs.recipe import load_recipe
+from environments.registry import load_world
+from flows.evaluate import evaluate, read_results
+from flows.killed_flow_runs import note_flow_run
+from flows.records import finished_run
+from flows.run_names import named_by
+from flows.scaling_inter import Overrides, Recipe, scaling_inter
+from flows.starter_policy import starter_policy
+from tasks.evaluation.baselines import baselines
+from tasks.evaluation.before_after import BeforeAfter, before_after_table
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.starter.starter_policy import find_starter_policy
+from tasks.tracking.run_folder import RunFolder
+from tasks.training.checkpoint import steps_in
+
+TEMPERATURES = (1.0, 0.25)
+
+
+@flow(
+    name="before-after",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(lambda given: f"{given.get('recipe', 'quickstart')}, before and after"),
+)
+def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1) -> str:
+    """Trains under the seeds 0, 1, ... unless that was done, and measures start, end and more cloning on the final tasks.
+
+    With one seed it is the recipe's own.
+
+    Returns:
+        The table, in Markdown.
+    """
+    infrastructure = infra_settings()
+    found, experiment = [], load_recipe(recipe, overrides)
+    for seed in range(n_seeds):
+        seeded = {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")} if n_seeds > 1 else {}
+        fields = {**(overrides or {}), **seeded}
+        experiment = load_recipe(recipe, fields)
+        if finished_run(infrastructure, experiment) is None:
+            scaling_inter(recipe, fields)
+        found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
+    table = before_after_table(found, scripted(experiment, infrastructure))
+    path = infrastructure.runs / "before-after" / f"{experiment.name}-{n_seeds}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(table, encoding="utf-8")
+    create_markdown_artifact(table, key="before-after", description=experiment.name)
+    print(f"\n{table}\n{path}")
+    return table
+
+
+def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
+    """The three policies of one seed on the final tasks."""
+    end = results(experiment, str(run.checkpoint(max(steps_in(run.path / "checkpoints")))), infrastructure)
+    if experiment.policy.model != "starter":
+        return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
+    starters, world, seed = infrastructure.runs.absolute() / "starter", experiment.environment.name, experiment.seeds.starter
+
+    def cloned(tokens: int) -> str:
+        config = experiment.policy.starter.model_copy(update={"tokens": tokens})
+        return starter_policy(config, world, seed, starters, lambda _: None)
+
+    tokens = experiment.policy.starter.tokens
+    start = results(experiment, cloned(tokens), infrastructure)
+    made = find_starter_policy(experiment.policy.starter, world, seed, starters)
+    assert made is not None
+    more = int(tokens * (1 + training_seconds(run) / made.seconds))
+    return BeforeAfter(start, end, results(experiment, cloned(more), infrastructure))
+
+
+def training_seconds(run: RunFolder) -> float:
+    """What the training steps took: rollouts, updates and weight syncs, without starting processes or evaluating."""
+    parts = ("rollout/seconds", "update/seconds", "sync/seconds")
+    return sum(metrics.get(part, 0.0) for metrics in run.metrics().values() for part in parts)
+
+
+def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
+    """What a policy reaches on the final tasks, at each temperature, in the form of turns that it was trained in."""
+    evaluation, form = experiment.evaluation, experiment.policy
+    source = Source(
+        kind="model",
+        model=policy,
+        action_format=form.action_format,
+        instruction=form.instruction,
+        conversation_start=form.conversation_start,
+        dtype=form.dtype,
+    )
+    grid = EvaluationGrid(
+        environment={name: getattr(experiment.environment, name) for name in ("name", "rules", "dialect", "instruction", "success_score")},
+        source=source,
+        tasks=evaluation.final_tasks or (evaluation.tasks,),
+        n_tasks=evaluation.n_tasks,
+        samples=evaluation.samples,
+        horizons=(evaluation.horizon,),
+        temperatures=TEMPERATURES,
+        seed=experiment.seeds.evaluation,
+        rollout=experiment.rollout,
+    )
+    run = RunFolder(infrastructure.runs, experiment).path.name
+    folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}"
+    evaluate(grid, folder)
+    return dict(read_results(folder))
+
+
+def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str, dict[str, EvaluationResult]]:
+    """What scripted policies reach on the final tasks; nothing where the world is served elsewhere or given by indices."""
+    world, evaluation = experiment.environment, experiment.evaluation
+    names = evaluation.final_tasks or (evaluation.tasks,)
+    if infrastructure.environment_urls or not all(isinstance(name, str) for name in names):
+        return {}
+    known = load_world(world.name, world.rules)
+    return {
+        str(name): dict(
+            baselines(
+                world.name,
+                known.tasks(str(name))[: evaluation.n_tasks],
+                known.tasks("train"),
+                evaluation.horizon,
+                infrastructure.runs.absolute() / "baselines",
+            )
+        )
+        for name in names
+    }
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    run_to_the_end(RECORDS, lambda: before_after(RECIPE, OVERRIDES, N_SEEDS))

@@ -1,0 +1,148 @@
+"""Scripted policies: how far one comes without learning, by random valid actions or by replaying a training task's twin, and by the oracle.
+
+    python -m tasks.evaluation.baselines WORLD --tasks LIST [--train LIST] [--horizon N]
+
+They are played in this process, without servers, and kept on disk, since every table of results carries them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from environments.environment import OracleError, World
+from environments.registry import load_world
+from tasks.agents.twin_replay import TwinReplay
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
+from tasks.evaluation.report import share
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
+SAMPLES = {RANDOM: 4, TWIN: 1, ORACLE: 1}
+"""Episodes a task; the last two do the same each time."""
+Script = Callable[[Any], Iterator[str]]
+"""From an environment that has just begun a task to the actions in it."""
+
+
+def baselines(
+    world_name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int, folder: Path, names: Sequence[str] = tuple(SAMPLES)
+) -> dict[str, EvaluationResult]:
+    """What the scripted policies reach on some tasks; what was played before is read from `folder`.
+
+    Args:
+        world_name: A world of the registry, or module:Class.
+        tasks: Task indices.
+        train_tasks: Those among which twins are looked for.
+        horizon: Turn limit.
+        folder: Where the results are kept.
+        names: Which of them.
+    """
+    world = load_world(world_name)
+    facts = json.dumps([world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES])
+    path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
+    found: dict[str, EvaluationResult] = {}
+    for name in names:
+        file = path.with_name(f"{path.name}-{name.replace(' ', '-')}.json")
+        try:
+            found[name] = read_evaluation(file)
+        except (FileNotFoundError, EvaluationFileError):
+            found[name] = play(world, name, tasks, train_tasks, horizon)
+            write_evaluation(file, found[name])
+    return found
+
+
+def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
+    """Plays one scripted policy; see `baselines`. Where the oracle knows no further, its episode ends without success."""
+    environment: Any = world.create()
+    twins = TwinReplay(world, train_tasks) if name == TWIN else None
+    needed = getattr(world, "success_score", 1.0)
+    played = []
+    try:
+        for group, task in enumerate(tasks):
+            for member in range(SAMPLES[name]):
+                environment.reset(task)
+                trajectory = Trajectory(world.name, task, group, member, 0, horizon, 0, name)
+                script = scripted(name, environment, twins, Random(f"{name} {task} {member}"))
+                _play(environment, script, trajectory, horizon, needed)
+                played.append(trajectory)
+    finally:
+        environment.close()
+        if twins is not None:
+            twins.close()
+    tag = getattr(world, "tag", None)
+    return evaluate(played, label=name, step=0, horizon=horizon, tags={task: tag(task) for task in tasks} if tag else None)
+
+
+def scripted(name: str, environment: Any, twins: TwinReplay | None, random: Random) -> Iterator[str]:
+    """The actions of a scripted policy in the task that `environment` has just begun."""
+    if twins is not None:
+        yield from twins.actions(environment.objective)
+        return
+    while True:
+        yield environment.oracle_action() if name == ORACLE else random.choice(environment.valid_actions())
+
+
+def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
+    trajectory.outcome = Outcome.TRUNCATED
+    for _ in range(horizon):
+        try:
+            action = next(script, None)
+        except OracleError:
+            action = None
+        if action is None:
+            return
+        step = environment.step(action)
+        trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward))
+        if step.done:
+            trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= needed else Outcome.FINISHED
+            return
+
+
+def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
+    """Task list to the results of the scripted policies, in Markdown."""
+    lines = ["| tasks | n | " + " | ".join(SAMPLES) + " | oracle's turns |", "|---|---:" + "|---:" * (len(SAMPLES) + 1) + "|"]
+    for name, results in rows.items():
+        cells = [_cell(results[policy]) if policy in results else "" for policy in SAMPLES]
+        turns = f"{results[ORACLE].turns:.1f}" if ORACLE in results else ""
+        n = next(iter(results.values())).success.n
+        lines.append(f"| {name} | {n} | {' | '.join(cells)} | {turns} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(result: EvaluationResult) -> str:
+    score = f", score {result.reward.value:.2f}" if abs(result.reward.value - result.success.value) > 1e-9 else ""
+    return share(result.success) + score
+
+
+def main() -> None:
+    """Prints what the scripted policies reach on some lists of a world's tasks."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.evaluation.baselines",
+        description=__doc__.split("\n\n")[0],
+        epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
+    )
+    parser.add_argument("world", help="a name that python -m environments list prints, or module:Class")
+    parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
+    parser.add_argument("--train", default="train", metavar="LIST", help="the list in which twins are looked for (default: %(default)s)")
+    parser.add_argument("--n-tasks", type=int, metavar="N", help="only N tasks of each list, spread evenly")
+    parser.add_argument("--horizon", type=int, default=30, help="turn limit (default: %(default)s)")
+    parser.add_argument("--policies", nargs="+", choices=sorted(SAMPLES), default=list(SAMPLES), help="which (default: all)")
+    parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="where results are kept (default: %(default)s)")
+    chosen = parser.parse_args()
+    world, rows = load_world(chosen.world), {}
+    train = world.tasks(chosen.train)
+    for name in chosen.tasks:
+        tasks = world.tasks(name)
+        tasks = tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks] if chosen.n_tasks else tasks
+        rows[name] = baselines(chosen.world, tasks, train, chosen.horizon, chosen.folder, chosen.policies)
+    sys.stdout.write(baseline_table(rows))
+
+
+if __name__ == "__main__":
+    main()

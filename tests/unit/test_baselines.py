@@ -1,0 +1,50 @@
+"""Scripted policies: what they know, and that a twin is found where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from environments.registry import load_world
+from environments.textcraft.goals import goals
+from environments.textcraft.lists import task_list
+from tasks.agents.twin_replay import TwinReplay
+from tasks.evaluation.baselines import ORACLE, RANDOM, TWIN, baseline_table, baselines
+
+
+def test_held_out_templates_cannot_be_replayed_and_twins_of_other_words_can(tmp_path: Path) -> None:
+    held_out = task_list("wood-test")
+    found = baselines("textcraft", held_out, task_list("train"), 8, tmp_path)
+    assert found[TWIN].success.value == 0.0
+    assert found[ORACLE].success.value == 1.0
+    assert 0.0 < found[RANDOM].success.value < 1.0
+    # The same goals, had their twins in other woods been trained on: what the splits are there to prevent.
+    birches = [goals().index(name) for name in ("birch fence", "birch button", "birch sign")]
+    oaks = [goals().index(name) for name in ("oak fence", "oak button", "oak sign")]
+    assert baselines("textcraft", birches, oaks, 8, tmp_path, [TWIN])[TWIN].success.value == 1.0
+
+
+def test_a_twins_plan_is_told_in_the_words_of_the_task() -> None:
+    world = load_world("textcraft")
+    replay = TwinReplay(world, [goals().index("oak fence gate"), goals().index("chest")])
+    assert replay.actions("birch fence gate") == [
+        "get 1 birch logs",
+        "craft 4 birch planks using 1 birch logs",
+        "craft 4 stick using 2 birch planks",
+        "craft 1 birch fence gate using 4 stick, 2 birch planks",
+    ]
+
+
+def test_a_cut_episode_is_no_success_and_what_was_played_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = task_list("deep-test")[:4]
+    short = baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE]
+    assert (short.success.value, short.truncated, short.turns) == (0.0, 1.0, 3.0)
+    monkeypatch.setattr("tasks.evaluation.baselines.play", lambda *_: pytest.fail("played again"))
+    assert baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE].tallies == short.tallies
+
+
+def test_the_table_names_each_policy_and_the_oracles_turns(tmp_path: Path) -> None:
+    table = baseline_table({"wood-test": baselines("textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path)})
+    assert table.splitlines()[0] == "| tasks | n | random valid action | twin replay | oracle | oracle's turns |"
+    assert table.splitlines()[2].startswith("| wood-test | 6 |")

@@ -1,0 +1,55 @@
+"""The table of what reinforcement added: paired by task, over seeds and tasks where there are several seeds."""
+
+from __future__ import annotations
+
+import math
+
+from configs.recipe import load_recipe
+from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.statistics import Tallies, Tally, success_rate
+
+CELL = "wood-test, horizon 8, temperature 1"
+
+
+def result(tallies: Tallies) -> EvaluationResult:
+    rate = success_rate(tallies)
+    return EvaluationResult("start", 0, 8, 8 * len(tallies), 0, rate, rate, 4.0, 0.0, tallies=dict(tallies))
+
+
+def solved(*successes: int) -> dict[int, Tally]:
+    return {task: Tally(count, 8) for task, count in enumerate(successes)}
+
+
+def test_the_table_holds_start_end_more_cloning_and_the_scripted_policies() -> None:
+    one = BeforeAfter({CELL: result(solved(2, 4, 6))}, {CELL: result(solved(4, 6, 8))}, {CELL: result(solved(4, 4, 4))})
+    table = before_after_table([one], {"wood-test": {"oracle": result(solved(8, 8, 8))}})
+    header, _, row = table.splitlines()[:3]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == [
+        "", "start", "end", "end - start", "more cloning", "end - more cloning", "oracle",
+    ]  # fmt: skip
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:3] == [CELL, "50.0 %", "75.0 %"]
+    assert cells[3].startswith("+25.0")
+    assert (cells[4], cells[5].split()[0]) == ("50.0 %", "+25.0")
+    assert cells[6].startswith("100.0 %")
+
+
+def test_several_seeds_are_compared_over_seeds_and_tasks() -> None:
+    befores, afters = [solved(2, 4, 6), solved(1, 3, 7)], [solved(4, 6, 7), solved(2, 6, 8)]
+    estimate = compared(befores, afters)
+    assert math.isclose(estimate.value, (5 / 24 + 5 / 24) / 2)
+    assert estimate.low < estimate.value < estimate.high
+    assert estimate.n == 2
+
+
+def test_a_policy_that_was_not_cloned_has_no_column_of_more_cloning() -> None:
+    one = BeforeAfter({CELL: result(solved(2, 4))}, {CELL: result(solved(4, 6))}, None)
+    assert "cloning" not in before_after_table([one], {}).splitlines()[0]
+
+
+def test_the_quickstart_looks_at_its_test_lists_only_at_the_end() -> None:
+    experiment = load_recipe("quickstart")
+    assert experiment.evaluation.tasks == "wood-validation"
+    assert experiment.evaluation.final_tasks == ("wood-test", "wood-fresh-test")
+    assert experiment.rollout.temperature == experiment.evaluation.temperature == 1.0
