@@ -36,7 +36,7 @@ from pydantic import PositiveInt
 from configs.collection import Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings, infra_settings
+from configs.infrastructure import InfraSettings, infra_settings, urls_of
 from configs.recipe import load_recipe
 from environments.registry import load_world
 from flows.evaluate import evaluate, read_results
@@ -144,7 +144,7 @@ def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str,
     """What scripted policies reach on the final tasks; nothing where the world is served elsewhere or given by indices."""
     world, evaluation = experiment.environment, experiment.evaluation
     names = evaluation.final_tasks or (evaluation.tasks,)
-    if infrastructure.environment_urls or not all(isinstance(name, str) for name in names):
+    if urls_of(infrastructure, experiment.environment.name) or not all(isinstance(name, str) for name in names):
         return {}
     known = load_world(world.name, world.rules)
     return {

@@ -13,7 +13,7 @@ from configs.part import Part
 from configs.recipe import RecipeError, explain, load_recipe, recipe_names
 from environments.registry import WORLDS
 
-OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "policy.starter.tasks": "train"}
+OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "evaluation.final_tasks": [], "policy.starter.tasks": "train"}
 """Fields that name a world's task lists, and the lists that every world has: they replace the recipe's where another world is chosen."""
 
 LONGEST_HORIZON = 1000

@@ -76,7 +76,7 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
 @pytest.mark.slow
 def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
     deployments = {deployment["name"]: deployment for deployment in ask(runs, "deployments/filter", {})}
-    assert set(deployments) >= {"train", "evaluate", "nightly", "collect"}
+    assert set(deployments) == {"train", "evaluate", "study", "nightly", "collect"}
     assert {deployment["work_pool_name"] for deployment in deployments.values()} == {supervisor.POOL}
     assert deployments["train"]["schedules"] == []
     (schedule,) = deployments["nightly"]["schedules"]

@@ -15,6 +15,9 @@ from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
 
 
+QUICKSTART = load_recipe("quickstart").curriculum.model_dump()
+
+
 def filled(**fields: Any) -> dict[str, Any]:
     return all_overrides("quickstart", fields, None)
 
@@ -46,9 +49,9 @@ def test_every_field_changes_the_recipe() -> None:
     ("fields", "curriculum"),
     [
         ({"horizons": [5]}, {"kind": "fixed", "horizon": 5}),
-        ({"horizons": [2, 4]}, {"kind": "stepwise", "horizons": [2, 4], "every": 10}),  # the recipe's own
+        ({"horizons": [2, 4]}, {"kind": "stepwise", "horizons": [2, 4], "every": QUICKSTART["every"]}),
         ({"horizons": [2, 4, 8], "steps": 12}, {"kind": "stepwise", "horizons": [2, 4, 8], "every": 4}),
-        ({"steps_per_horizon": 3}, {"kind": "stepwise", "horizons": [6, 10, 16], "every": 3}),
+        ({"steps_per_horizon": 3}, {**QUICKSTART, "every": 3}),
     ],
 )
 def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
