@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
+from tasks.tracking.step_metrics_file import read_steps
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
-from tests.support.planted import RIGHT, WORLD, WRONG, build_saying
+from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
 from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
@@ -116,24 +118,6 @@ def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
     assert ended["state_type"] == "FAILED"
     assert "evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?" in ended["state"]["message"]
     assert list(runs.glob("quickstart-*")) == []
-
-
-PLANTED = {
-    "name": "planted",
-    "environment.name": WORLD,
-    "environment.train_tasks": "train",
-    "evaluation.tasks": "test",
-    "evaluation.samples": 1,
-    "evaluation.horizon": 1,
-    "algorithm.steps": 1,
-    "algorithm.micro_batches": 1,
-    "curriculum": {"kind": "fixed", "horizon": 1},
-    "rollout.tasks_per_step": 2,
-    "rollout.group_size": 2,
-    "rollout.turn_tokens": 4,
-    "rollout.trajectory_tokens": 64,
-}
-"""A night of one step in a world of one word, whose policy says that word always or never."""
 
 
 @pytest.mark.slow
@@ -299,6 +283,79 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
         assert refused.value.code == 401
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
     assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(process.cmdline())]
+
+
+def small_run(runs: Path, policy: str, seed: int) -> str:
+    """The id of a flow run that trains by SMALL for long enough to be disturbed."""
+    overrides = {
+        **SMALL,
+        "algorithm.steps": 60,
+        "curriculum.every": 20,
+        "policy.model": policy,
+        "seeds.training": seed,
+        "name": f"small{seed}",
+    }
+    wanted = {"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}}
+    return str(ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)["id"])
+
+
+def steps_of(runs: Path, seed: int) -> list[int]:
+    return [step for path in runs.glob(f"small{seed}-*/metrics.jsonl") for step in read_steps(path)]
+
+
+def processes_of(runs: Path, run: str) -> list[psutil.Process]:
+    """The flow run's process and all that was started for it."""
+    found = []
+    for process in processes(runs):
+        with suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run:
+                found.append(process)
+    return found
+
+
+def state_of(runs: Path, run: str) -> tuple[str, int]:
+    (found,) = ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+    return found["state_type"], found["run_count"]
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_ends_every_process_is_killed_in_mlflow_and_continues_when_it_is_retried(runs: Path, policy: str) -> None:
+    run = small_run(runs, policy, 5)
+    wait_until(lambda: max(steps_of(runs, 5), default=0) >= 3)
+    everyone = processes_of(runs, run)
+    assert len(everyone) > 4
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})  # as the page's button does
+    psutil.wait_procs(everyone, 120)
+    wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
+    assert processes_of(runs, run) == []
+    client = mlflow.MlflowClient(addresses_of(runs).mlflow_tracking_uri)
+    experiment = client.get_experiment_by_name("small5")
+    assert experiment is not None
+    assert {each.info.status for each in client.search_runs([experiment.experiment_id])} == {"KILLED"}
+
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})  # as the page's button does
+    wait_until(lambda: max(steps_of(runs, 5), default=0) >= 5)
+    said = [each["message"] for each in ask(runs, "logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})]
+    assert [line for line in said if re.match(r"Continuing after step \d+, from its checkpoint", line)], said
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_is_resumed_once_and_no_more(runs: Path, policy: str) -> None:
+    run = small_run(runs, policy, 6)
+    for life in (1, 2):
+        reached = max(steps_of(runs, 6), default=0) + 3
+        wait_until(
+            lambda reached=reached, life=life: state_of(runs, run) == ("RUNNING", life) and max(steps_of(runs, 6), default=0) >= reached
+        )
+        (flow,) = (each for each in processes_of(runs, run) if "prefect.engine" in " ".join(each.cmdline()))
+        everyone = processes_of(runs, run)
+        flow.kill()
+        _, alive = psutil.wait_procs(everyone, 60)
+        assert alive == []
+    wait_until(lambda: state_of(runs, run)[0] == "CRASHED")
+    assert state_of(runs, run) == ("CRASHED", 2)
 
 
 @pytest.mark.slow
