@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,14 @@ def image(client: docker.DockerClient) -> Iterator[str]:
     client.images.remove(IMAGE, force=True)
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user may read; pytest's own are this user's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 def ours(client: docker.DockerClient, name: str) -> list[str]:
     return [found.name for found in client.containers.list(all=True, filters={"label": f"provision.name={name}"})]
 
@@ -153,29 +162,33 @@ def test_an_image_that_does_not_exist_is_told() -> None:
         ContainerServer("missing", "no-such-image-at-all").start()
 
 
-def orphan_of(image: str, watched: bool) -> None:
-    """Starts a container in a process that is then killed; the process that watches over it, too, unless it is to be `watched`."""
-    code = f"""if True:
-        import os, sys
-        sys.path.insert(0, {str(ROOT)!r})
-        from tasks.provision import container_watch
-        from environments.client import EnvironmentClient
+ORPHAN = """
+import os, sys
+from tasks.provision import container_watch
 from tasks.provision.containers import ContainerServer
-        ContainerServer("orphan", {image!r}, start_deadline_s={PATIENCE_S}).start()
-        if not {watched}:
-            container_watch._watch.kill()
-        os.kill(os.getpid(), 9)
-    """
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S)
+server = ContainerServer("orphan", sys.argv[1], start_deadline_s=float(sys.argv[2]))
+server.start()
+print(server.url, flush=True)
+if sys.argv[3] == "unwatched":
+    container_watch._watch.kill()
+os.kill(os.getpid(), 9)
+"""
+
+
+def orphan_of(image: str, watch: str) -> None:
+    """Starts a container in a process that is then killed; if it is to be "unwatched", so is the process that watches over it."""
+    words = [sys.executable, "-c", ORPHAN, image, str(PATIENCE_S), watch]
+    killed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+    assert killed.stdout.startswith("http://"), killed.stderr
 
 
 def test_a_container_ends_with_an_owner_that_is_killed(client: docker.DockerClient, image: str) -> None:
-    orphan_of(image, watched=True)
+    orphan_of(image, "watched")
     eventually(lambda: ours(client, "orphan") == [])
 
 
 def test_containers_whose_owner_was_killed_with_its_watch_are_swept_by_the_next(client: docker.DockerClient, image: str) -> None:
-    orphan_of(image, watched=False)
+    orphan_of(image, "unwatched")
     kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
     [orphan] = ours(client, "orphan")
     kept.start()  # sweeps
@@ -208,15 +221,15 @@ def test_a_container_is_confined(client: docker.DockerClient, image: str) -> Non
 
 
 def test_a_container_gets_the_recipes_world_its_rules_variables_and_files(
-    client: docker.DockerClient, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: docker.DockerClient, image: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "planted").write_text("seen")
-    monkeypatch.setenv("TEXTCRAFT_DATA", str(tmp_path))
+    (open_folder / "planted").write_text("seen")
+    monkeypatch.setenv("TEXTCRAFT_DATA", str(open_folder))
     monkeypatch.setenv("TEXTCRAFT_LEVEL", "3")
     with environment_replicas("textcraft", rules="agentgym", image=image, start_deadline_s=PATIENCE_S) as servers:
         assert asyncio.run(hosted(servers.urls)) == ("textcraft", "agentgym")
         [container] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
-        code = f"import os; print(open('{tmp_path}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{tmp_path}/planted', 'w')"
+        code = f"import os; print(open('{open_folder}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{open_folder}/planted', 'w')"
         said = container.exec_run([sys._base_executable, "-c", code]).output.decode()  # type: ignore[attr-defined]
     assert "seen 3" in said
     assert "Read-only file system" in said
