@@ -17,7 +17,7 @@ quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and sho
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
 
 methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
-	@$(python) -m flows.methods methods
+	@$(python) -m flows.study methods
 
 # Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)

@@ -57,6 +57,10 @@ class InfraSettings(BaseSettings):
     """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
     engine_cpu_cache_gb: PositiveInt = 1
     """KV cache of vLLM on a CPU, in GiB."""
+    study_runs_at_once: PositiveInt | None = None
+    """Runs of a study that go on side by side. Empty: one for each GPU, or for each core, as far as the memory reaches."""
+    mlflow_parent_run: str | None = None
+    """MLflow's id of the run that this one is shown below; a study sets it for its runs."""
     trainer_start_seconds: PositiveInt = 900
     """Longest start of the trainer: imports, loading of the model and start of the engine."""
 

@@ -62,6 +62,21 @@ def arms_of(runs: Sequence[RunFolder]) -> list[Arm]:
     return sorted((_arm(name, members) for name, members in zip(names, sets.values(), strict=True)), key=lambda arm: arm.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The arm that ended highest, and how much higher than the next, paired by seed."""
+
+    arm: Arm
+    second: Arm
+    gap: Estimate
+
+
+def winner_of(arms: Sequence[Arm]) -> Winner | None:
+    """The two arms that ended highest; None where fewer than two were measured after training."""
+    measured = sorted((arm for arm in arms if arm.end.n), key=lambda arm: -arm.end.value)
+    return Winner(measured[0], measured[1], against(measured[1], measured[0])) if len(measured) > 1 else None
+
+
 def against(first: Arm, other: Arm) -> Estimate:
     """Success at the end of `other` less that of `first`, paired by seed: mean and 95 % interval (Student's t) over the seeds of both."""
     ends = [{_seed(run): _end(run) for run in arm.runs} for arm in (first, other)]

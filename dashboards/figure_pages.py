@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import figures
-from dashboards.arms import against
+from dashboards.arms import against, winner_of
 from dashboards.by_turn import success_by_turn
 from dashboards.drawings import NotDrawnError, drawn
 from dashboards.filters import Filters, listed
@@ -102,6 +102,7 @@ def shared_study(request: Request) -> Response:
         arms=arms,
         reference=reference,
         differences={arm.name: against(reference, arm) for arm in arms if arm is not reference},
+        best=winner_of(arms),
         style=_static("style.css"),
         plotly=Markup(plotly_script().decode()),
         script=_static("figures.js"),

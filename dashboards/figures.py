@@ -42,7 +42,7 @@ def learning_curve(run: RunFolder) -> Figure:
         {**line(steps, smooth(values_of(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
         with_interval(evaluations, ORANGE) | {"name": "held-out success, 95 % interval"},
         {**line(steps, values_of(metrics, "rollout/truncated_share"), "episodes cut", GREY), "yaxis": "y2", "fill": "tozeroy"},
-        {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", ORANGE), "yaxis": "y3", "line": {"shape": "vh", "color": ORANGE}},
+        {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", PURPLE), "yaxis": "y3", "line": {"shape": "vh", "color": PURPLE}},
         {**line(steps, values_of(metrics, "rollout/turns"), "turns, mean", GREEN), "yaxis": "y3"},
     ]
     layout = {
@@ -98,8 +98,8 @@ def bands(arms: Sequence[Arm]) -> Figure:
         points = [point for point in arm.curve if point.mean is not None]
         steps = [point.step for point in points]
         if any(point.low is not None for point in points):
-            lows = [point.low if point.low is not None else point.mean for point in points]
-            highs = [point.high if point.high is not None else point.mean for point in points]
+            lows = [max(0.0, point.low) if point.low is not None else point.mean for point in points]
+            highs = [min(1.0, point.high) if point.high is not None else point.mean for point in points]
             band = {
                 "type": "scatter",
                 "mode": "lines",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Index:
             store: The index's file; by default below the runs' folder, or a temporary one where another viewer holds that.
         """
         self.runs = runs
-        self._writing = threading.Lock()
+        self._writing, self._closing = threading.Lock(), False
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._connection = self._opened(store or runs / ".dashboards" / "index.duckdb")
 
@@ -99,6 +100,8 @@ class Index:
     def refresh(self) -> Refreshed:
         """Reads files that are new or changed, and forgets those that are gone. One at a time; others wait."""
         with self._writing:
+            if self._closing:
+                return Refreshed(0, 0, {})
             known = {row["path"]: row for row in self.query("select id, path, stamp, problem from files")}
             found = {str(source.path): source for source in sources(self.runs)}
             gone = [row["id"] for path, row in known.items() if path not in found]
@@ -106,15 +109,19 @@ class Index:
             stale = [known[str(source.path)]["id"] for source in new if str(source.path) in known]
             self._forget([*gone, *stale])
             for start in range(0, len(new), FILES_AT_ONCE):
+                if self._closing:  # what is missing is read the next time
+                    break
                 self._read(new[start : start + FILES_AT_ONCE])
-            if new:
+            if new and not self._closing:
                 self._name_tags()
             problems = {row["path"]: row["problem"] for row in self.query("select path, problem from files where problem <> ''")}
             return Refreshed(len(new), len(gone), problems)
 
     def close(self) -> None:
-        """Closes the file. A second call does nothing."""
-        self._connection.close()
+        """Closes the file, once what is being read is stored. A second call does nothing."""
+        self._closing = True
+        with self._writing:
+            self._connection.close()
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
@@ -140,20 +147,37 @@ class Index:
             cursor.close()
 
     def _read(self, batch: Sequence[Source]) -> None:
+        """Reads files in one transaction; one by one where a file changes or goes while it is read."""
+        try:
+            self._read_whole(batch, {})
+        except duckdb.Error as changed:
+            if len(batch) == 1:
+                self._read_whole(batch, {batch[0].path: str(changed).splitlines()[0]})
+                return
+            for source in batch:
+                self._read([source])
+
+    def _read_whole(self, batch: Sequence[Source], problems: Mapping[Path, str]) -> None:
         cursor = self._connection.cursor()
-        (number,) = cursor.execute("select coalesce(max(id), 0) from files").fetchone() or (0,)
-        cursor.begin()
-        for source in batch:
-            number += 1
-            about = [source.run, source.kind, source.name, source.step, temperature_of(self.runs, source)]
-            problem = unreadable(source.path)
-            if not problem:
-                cursor.execute(READ, [number, *about, str(source.path)])
-            cursor.execute(
-                "insert into files values (?, ?, ?, ?, ?, ?, ?, ?, ?)", [number, str(source.path), source.stamp, *about, problem]
-            )
-        cursor.commit()
-        cursor.close()
+        try:
+            (number,) = cursor.execute("select coalesce(max(id), 0) from files").fetchone() or (0,)
+            cursor.begin()
+            for source in batch:
+                number += 1
+                about = [source.run, source.kind, source.name, source.step, temperature_of(self.runs, source)]
+                problem = problems.get(source.path) or unreadable(source.path)
+                if not problem:
+                    cursor.execute(READ, [number, *about, str(source.path)])
+                cursor.execute(
+                    "insert into files values (?, ?, ?, ?, ?, ?, ?, ?, ?)", [number, str(source.path), source.stamp, *about, problem]
+                )
+            cursor.commit()
+        except BaseException:
+            with suppress(duckdb.Error):
+                cursor.rollback()
+            raise
+        finally:
+            cursor.close()
 
     def _name_tags(self) -> None:
         """Looks up the kind of each task that is new, e.g. "depth 2", where the world is installed here and tells it."""

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.arms import against, final, paired_by_task
+from dashboards.arms import against, final, paired_by_task, winner_of
 from dashboards.by_turn import under_horizons
 from dashboards.filters import Filters, choices, listed
 from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
@@ -128,7 +128,7 @@ def task(request: Request) -> Response:
     """The same task at several checkpoints of a run, or in several runs, and where they part."""
     environment, number = request.path_params["environment"], request.path_params["task"]
     chosen = [name for name in request.query_params.getlist("run") if name]
-    found: list[Attempt] = attempts_at(index_of(request), environment, number, chosen)
+    found: list[Attempt] = attempts_at(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
     if not found:
         raise NotThereError(f"no evaluation holds task {number} of {environment}")
     return html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
@@ -153,8 +153,9 @@ def study(request: Request) -> Response:
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     differences = {arm.name: against(reference, arm) for arm in arms if arm is not reference}
     return html(
-        request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences
-    )
+        request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences,
+        best=winner_of(arms),
+    )  # fmt: skip
 
 
 def about(request: Request, found: Shown) -> dict[str, Any]:

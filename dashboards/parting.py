@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dashboards.index import Index
 from dashboards.trajectory import Address, Shown, shown
@@ -14,26 +15,39 @@ class Attempt:
     """One trajectory of a task, beside the one before it in the list.
 
     Attributes:
-        trajectory: What happened.
+        trajectory: What happened: the sample asked for, else the first success, or the first sample where there is none.
+        samples: All samples of the task in that evaluation: member, outcome and reward.
         parts_at: The first turn, from 0, whose action differs from that of the attempt before; None for the first, or if none does.
     """
 
     trajectory: Shown
+    samples: list[dict[str, Any]]
     parts_at: int | None
 
+    @property
+    def succeeded(self) -> int:
+        """How many of the samples succeeded."""
+        return sum(sample["outcome"] == "success" for sample in self.samples)
 
-def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), most: int = 24) -> list[Attempt]:
-    """The first sample of a task in each evaluation, in the order of training; of some runs, or of all."""
+
+def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), sample: str = "", most: int = 24) -> list[Attempt]:
+    """A sample of a task in each evaluation, in the order of training; of some runs, or of all. `sample` names one: "phase-1/3"."""
     rows = index.query(
-        """select run, kind, name, "group", min(member) as member, min(policy_version) as version from trajectories
+        """select run, kind, name, "group", coalesce(min(member) filter (succeeded), min(member)) as member,
+        min(policy_version) as version, list({'member': member, 'outcome': outcome, 'reward': reward} order by member) as samples
+        from trajectories
         where environment = ? and task = ? and kind = 'evaluations' and outcome <> 'failed'
         and (run in (select unnest(?::varchar[])) or len(?::varchar[]) = 0)
         group by run, kind, name, "group" order by run, version limit ?""",
         [environment, task, list(runs), list(runs), most],
     )
-    played = [shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])) for row in rows]
-    there = [each for each in played if each is not None]
-    return [Attempt(each, parting(there[number - 1], each) if number else None) for number, each in enumerate(there)]
+    name, _, member = sample.partition("/")
+    for row in rows:
+        if row["name"] == name and any(str(each["member"]) == member for each in row["samples"]):
+            row["member"] = int(member)
+    played = [(shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row["samples"]) for row in rows]
+    there = [(each, samples) for each, samples in played if each is not None]
+    return [Attempt(each, samples, parting(there[n - 1][0], each) if n else None) for n, (each, samples) in enumerate(there)]
 
 
 def parting(first: Shown, second: Shown) -> int | None:

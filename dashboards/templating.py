@@ -32,7 +32,11 @@ def interval(estimate: Estimate, points: bool = False) -> str:
         return "—"
     sign = "+" if points else ""
     value = f"{100 * estimate.value:{sign}.1f}" + ("" if points else " %")
-    return value if estimate.low != estimate.low else f"{value} [{100 * estimate.low:{sign}.1f}, {100 * estimate.high:{sign}.1f}]"
+    if estimate.low != estimate.low:
+        return value
+    # Student's t knows nothing of a share's ends.
+    low, high = (estimate.low, estimate.high) if points else (max(0.0, estimate.low), min(1.0, estimate.high))
+    return f"{value} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
 
 
 def stored_interval(estimate: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
+from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import UnknownWorldError
 from environments.registry import check_task_list, entry_of
@@ -29,6 +30,19 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     else:
         check_policy("policy.model", policy.model)
     check_task_lists(world.name, lists, infrastructure)
+
+
+def check_study(study: Study, infrastructure: InfraSettings) -> None:
+    """Checks the names in every arm of a study; see `check_experiment`.
+
+    Raises:
+        RecipeError: One is wrong; the message names the arm.
+    """
+    for arm in study.arms:
+        try:
+            check_experiment(study.experiment(arm, study.seeds[0]), infrastructure)
+        except RecipeError as problem:
+            raise RecipeError(f"arm {arm!r}: {problem}") from None
 
 
 def check_world(field: str, world: str) -> None:

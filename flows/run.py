@@ -22,6 +22,7 @@ from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
@@ -155,7 +156,8 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
                 name,
                 experiment.model_dump(mode="json"),
                 {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)}
-                | description_tags(experiment, folder.path, runs),
+                | description_tags(experiment, folder.path, runs)
+                | ({PARENT_RUN_TAG: infrastructure.mlflow_parent_run} if infrastructure.mlflow_parent_run else {}),
             )
             link_to_mlflow(tracker, parent, runs, log)
             link_to_viewer(folder.path, runs, log)

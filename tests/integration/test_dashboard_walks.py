@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
     for seed in range(3):
         recorded_run(runs, seed=seed, method="rloo", skills=(0.1, 0.2, 0.1 * seed))
-        made = recorded_run(runs, seed=seed, skills=(0.3, 0.5, 0.7 + 0.1 * seed))
+        made = recorded_run(runs, seed=seed, skills=(0.2, 0.4, 0.5 + 0.1 * seed))
     return made.path
 
 
@@ -75,7 +75,7 @@ def test_a_failed_held_out_task_is_found_compared_branched_to_success_and_sent(p
 def test_the_arm_that_won_is_said_in_words(page: Page) -> None:
     words = viewer_walks.to_the_arm_that_won(page)
     assert words.startswith("Highest at the end: grpo")
-    assert "The table compares the others" in words or "excludes 0" in words or "holds 0" in words
+    assert "excludes 0" in words or "holds 0" in words
 
 
 def test_tokens_are_coloured_by_what_the_loss_read(page: Page, run: Path) -> None:

@@ -124,19 +124,22 @@ def test_members_of_a_group_stand_side_by_side_with_their_advantages(page: Page,
     mean = sum(t.reward for t in group) / len(group)
     for member in group:
         section = page.get_by_role("region", name=f"Member {member.member}")
-        assert f"advantage {member.reward - mean:+.2f}" in section.inner_text()
+        assert f"advantage {member.reward - mean:+.3f}" in section.inner_text()
         assert section.locator("ol > li").count() == len(member.turns)
 
 
 def test_the_same_task_over_training_says_where_two_trajectories_part(page: Page, runs: Path) -> None:
     run = run_of(runs, "grpo", 0)
-    played_at = [
-        read_trajectories(runs / run / "evaluations" / f"{name}.parquet")[0] for name in ("start", "phase-1", "phase-2", "phase-3")
+    samples = [
+        [t for t in read_trajectories(runs / run / "evaluations" / f"{name}.parquet") if t.group == 0]
+        for name in ("start", "phase-1", "phase-2", "phase-3")
     ]
+    played_at = [next((t for t in each if t.succeeded), each[0]) for each in samples]
     page.goto(f"/tasks/textcraft/{played_at[0].task}?run={run}")
     first, second = ([turn.action for turn in each.turns] for each in played_at[:2])
     parts = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     text = page.get_by_role("region", name="phase-1").inner_text()
+    assert f"{sum(t.succeeded for t in samples[1])} of {len(samples[1])} succeeded" in text
     assert f"parts from the one before at turn {parts + 1}" in text or first == second
 
 

@@ -24,16 +24,19 @@ WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 430, "height": 860}
 
 
 def to_the_turn_where_it_went_wrong(page: Page, run: str) -> int:
-    """From the runs to a failed held-out task, and to the turn that no success shares; returns its number (from 1)."""
+    """From the runs to a held-out task that failed before training, and to the turn that no success shares; returns its number (from 1)."""
     page.goto("/")
     page.get_by_role("link", name=run, exact=True).click()
-    page.get_by_role("row").filter(has=page.get_by_role("link", name="failures")).last.get_by_role("link", name="failures").click()
+    page.get_by_role("row").filter(has=page.get_by_role("link", name="failures")).first.get_by_role("link", name="failures").click()
+    page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     for number in range(page.locator("tbody tr").count()):
         page.locator("tbody tr").nth(number).get_by_role("link").first.click()
+        page.get_by_role("article").wait_for()
         wrong = page.locator("a[data-key=w]")
         if wrong.count():
             break
         page.go_back()
+        page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     page.keyboard.press("w")
     turn = int(wrong.get_attribute("data-turn") or "0")
     page.locator(f".turn.now#turn-{turn}").wait_for()
@@ -104,7 +107,10 @@ def take_all(browser: Browser, viewer: str, study: str, run: str, look: Look) ->
         done("send one trajectory as a file")
         look(friends, "shared-file")
         friends.close()
-    page.goto(study)
+    context.close()
+    context = browser.new_context(base_url=study, viewport=WIDE)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto("/")
     began = time.perf_counter()
     to_the_arm_that_won(page)
     done("see which arm won and whether the interval excludes 0")

@@ -133,3 +133,43 @@ def test_two_viewers_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> 
     )
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True, check=True)
     assert int(second.stdout) == listed(first, Filters()).count
+
+
+def test_a_file_that_goes_while_it_is_read_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
+    going = folder.path / "rollouts" / "step-000001.parquet"
+
+    def looked_at_and_gone(path: Path) -> str:
+        if path == going:
+            path.unlink(missing_ok=True)
+        return ""
+
+    monkeypatch.setattr("dashboards.index.unreadable", looked_at_and_gone)
+    index = Index(tmp_path / "runs")
+    assert set(index.refresh().problems) == {str(going)}
+    assert listed(index, Filters(kind="evaluations")).count == 12
+    assert index.refresh().gone == 1
+    index.close()
+
+
+def test_a_viewer_that_is_killed_while_it_reads_opens_again_with_everything(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+
+    recorded_run(tmp_path / "runs", skills=(0.5, 0.6, 0.7), tasks=3)
+    code = (
+        "import sys, dashboards.index as i; from pathlib import Path; i.FILES_AT_ONCE = 2; index = i.Index(Path(sys.argv[1]))\n"
+        "read = index._read\n"
+        "def told(batch):\n    read(batch); print('read', flush=True)\n"
+        "index._read = told; index.refresh()"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "read\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    index = Index(tmp_path / "runs")
+    index.refresh()
+    assert listed(index, Filters()).count == len(every(tmp_path / "runs"))
+    index.close()
