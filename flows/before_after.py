@@ -42,9 +42,10 @@ from configs.task_selection import TaskSelection
 from environments.registry import load_world
 from flows.evaluate import evaluate, read_results
 from flows.killed_flow_runs import note_flow_run
+from flows.recipe_form import Recipe
 from flows.records import finished_run
 from flows.run_names import named_by
-from flows.scaling_inter import Overrides, Recipe, scaling_inter
+from flows.scaling_inter import Overrides, scaling_inter
 from flows.scripted_policies import scripted_results
 from flows.starter_policy import starter_policy
 from tasks.evaluation.before_after import BeforeAfter, before_after_table
@@ -76,7 +77,7 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
         fields = {**(overrides or {}), **seeded}
         experiment = load_recipe(recipe, fields)
         if finished_run(infrastructure, experiment) is None:
-            scaling_inter(recipe, fields)
+            scaling_inter(recipe, overrides=fields)
         found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
     table = before_after_table(found, scripted(experiment, infrastructure))
     path = infrastructure.runs / "before-after" / f"{experiment.name}-{n_seeds}.md"

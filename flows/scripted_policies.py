@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from configs.environment import World
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from environments.environment import WorldError
 from environments.registry import load_world
 from tasks.evaluation.baselines import baselines
@@ -17,7 +17,7 @@ def scripted_results(world: World, tasks: Sequence[int], horizon: int, infrastru
 
     Nothing where the world is served elsewhere, or cannot be played in this process.
     """
-    if infrastructure.environment_urls or not tasks:
+    if urls_of(infrastructure, world.name) or not tasks:
         return {}
     try:
         known = load_world(world.name, world.rules)
