@@ -52,7 +52,7 @@ class StudyRuns:
             named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # in the run's name
             yield Command(f"{name}: training", ["flows.scaling_inter", str(recipe), *named], logs / f"{arm}-{seed}.log")
         for side, folder, policy in self._further(arm, seed, experiment):
-            if not (folder / "evaluation.json").is_file() and folder not in self._begun:
+            if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
                 words = ["flows.evaluate", *self._evaluation_words(experiment, seed, policy), "--out", str(folder)]
                 yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
@@ -106,3 +106,8 @@ class StudyRuns:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return str(path)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an evaluation is there without an episode that infrastructure broke; the same command plays these again."""
+    return (folder / "evaluation.json").is_file() and not any(result.failed for result in read_results(folder).values())

@@ -80,6 +80,16 @@ def test_the_page_is_written_and_every_run_is_a_child_of_one_run_in_mlflow(undis
     assert "report.md" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
 
+def test_the_page_can_be_written_anew_into_the_documents_without_training(study: Path, undisturbed: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flows.study", str(study), "--report"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    (page,) = undisturbed.glob("studies/tiny-*/report.md")
+    written = tmp_path / "docs" / "evidence" / "tiny"
+    assert (written / "report.md").read_text() == page.read_text()
+    assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png"}
+
+
 def test_a_study_that_is_killed_anywhere_and_continued_finds_the_same(study: Path, undisturbed: Path, tmp_path: Path) -> None:
     logs = "studies/tiny-*/logs"
 
