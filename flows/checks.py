@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
 from configs.study import Study
@@ -68,7 +68,7 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
     Raises:
         RecipeError: A list does not exist.
     """
-    if infrastructure.environment_urls:
+    if urls_of(infrastructure, world):
         return
     for field, name in lists.items():
         if not isinstance(name, str):

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
-from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer
+from flows.accelerators import accelerators_held
+from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
+from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
 from tasks.curriculum.horizon import Phase, phases
@@ -149,7 +151,8 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
     with (
         folder.claimed(),
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
-        RunBar(experiment.algorithm.steps, log) as bar,
+        PageProgress(experiment.algorithm.steps) as page,
+        RunBar(experiment.algorithm.steps, log, page.show) as bar,
     ):
         with clock.part("MLflow"):
             parent = tracker.start_run(
@@ -161,6 +164,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             )
             link_to_mlflow(tracker, parent, runs, log)
             link_to_viewer(folder.path, runs, log)
+        tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
             yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
         except BaseException as problem:
@@ -176,7 +180,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
 def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
     infrastructure = run.infrastructure
-    if infrastructure.environment_urls:
+    if urls_of(infrastructure, run.experiment.environment.name):
         yield None
         return
     servers = environment_replicas(
@@ -224,7 +228,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
 
 def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
     """Addresses of the run's environment servers: its own, or those of the settings."""
-    return servers.urls if servers else tuple(run.infrastructure.environment_urls)
+    return servers.urls if servers else urls_of(run.infrastructure, run.experiment.environment.name)
 
 
 @contextmanager
@@ -262,7 +266,7 @@ def trainer_process(
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
-    with engine_servers(run, policy) as (engine_urls, check_engines):
+    with accelerators_held(infrastructure, run.bar.doing), engine_servers(run, policy) as (engine_urls, check_engines):
         job = TrainerJob(
             experiment=run.experiment,
             fingerprint=run.folder.fingerprint,

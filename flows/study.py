@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from pydantic import Field
+from pydantic import WithJsonSchema
 
 from configs.infrastructure import PREFIX, infra_settings
 from configs.study import load_study, study_names
@@ -41,7 +41,7 @@ DOCS = Path("docs") / "evidence"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
 """On the number of its processes the last digits of a run depend: one, on every machine, unless a person says otherwise."""
 
-Named = Annotated[str, Field(description="A study of configs/studies/ by name, or the path of a YAML file", examples=study_names())]
+Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})]
 
 
 @flow(name="study", on_running=[note_flow_run], flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"))
