@@ -14,7 +14,6 @@ from environments.registry import WORLDS
 from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
 
-
 QUICKSTART = load_recipe("quickstart").curriculum.model_dump()
 
 
