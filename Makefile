@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test bench bench-gpu up down lint clean
+.PHONY: help setup quickstart methods test bench bench-gpu up down images compose compose-down lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -17,7 +17,7 @@ quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and sho
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
 
 methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
-	@$(python) -m flows.methods methods
+	@$(python) -m flows.study methods
 
 # Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)
@@ -35,6 +35,24 @@ up: setup ## Start the Prefect server, MLflow and a worker on this machine
 
 down: setup ## End what `make up` started
 	@$(python) -m tasks.provision.services down
+
+images: ## Build the container images of the environment servers
+	@for need in light java browser; do docker build --target env-$$need $(IMAGE_ARGS) -t agentgym-env-$$need . || exit 1; done
+
+# The old program and Compose's plugin have the same options.
+PROFILE ?= cpu
+compose := PROFILE=$(PROFILE) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+compose: compose.env ## Start everything as containers (PROFILE=gpu with every GPU): all worlds, Prefect, MLflow, viewer, worker
+	@$(compose) --env-file compose.env --profile $(PROFILE) up -d --build
+	@echo "Prefect  http://127.0.0.1:$${PREFECT_PORT:-4200}  MLflow  http://127.0.0.1:$${MLFLOW_PORT:-5000}  Viewer  http://127.0.0.1:$${VIEWER_PORT:-5050}"
+	@echo "Log in   agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
+
+compose-down: compose.env ## End the containers (their volumes stay)
+	@$(compose) --env-file compose.env --profile $(PROFILE) down
+
+compose.env:
+	@umask 077; for name in LOGIN_PASSWORD POSTGRES_PASSWORD ENVIRONMENT_TOKEN; do \
+	    echo "$$name=$$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')"; done > $@
 
 lint: setup ## Check style, format and types
 	@.venv/bin/ruff check

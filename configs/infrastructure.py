@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -31,7 +32,8 @@ class InfraSettings(BaseSettings):
     mlflow_tracking_uri: str | None = None
     """Address of an MLflow server. Empty: the one that `make up` started, else a sqlite file under `runs`."""
     environment_urls: Annotated[list[str], NoDecode] = []
-    """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it."""
+    """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it. Where there are
+    servers of several worlds, each with its world: textcraft=http://a:8000,babyai=http://b:8000; other worlds' servers are started."""
     environment_token: SecretStr | None = None
     """What environment servers want of every request; they need one wherever other machines can reach them. The same for all of them."""
     environment_servers: PositiveInt = 1
@@ -39,7 +41,7 @@ class InfraSettings(BaseSettings):
     environment_backend: Literal["process", "container"] = "process"
     """Start environment servers as local processes or as containers."""
     environment_image: str | None = None
-    """Container image of the environment servers."""
+    """Container image of the environment servers. Empty: the image of the Dockerfile that has what the world needs; `make images`."""
     trainer_processes: PositiveInt | None = None
     """Processes of the trainer, one per GPU. Empty: two on a CPU with two cores or more, else one."""
     accelerate_config: Path | None = None
@@ -57,6 +59,10 @@ class InfraSettings(BaseSettings):
     """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
     engine_cpu_cache_gb: PositiveInt = 1
     """KV cache of vLLM on a CPU, in GiB."""
+    study_runs_at_once: PositiveInt | None = None
+    """Runs of a study that go on side by side. Empty: one for each GPU, or for each core, as far as the memory reaches."""
+    mlflow_parent_run: str | None = None
+    """MLflow's id of the run that this one is shown below; a study sets it for its runs."""
     trainer_start_seconds: PositiveInt = 900
     """Longest start of the trainer: imports, loading of the model and start of the engine."""
 
@@ -70,6 +76,20 @@ class InfraSettings(BaseSettings):
         if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
             raise ValueError(f"engine_gpus names {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; name one for each")
         return self
+
+
+def urls_of(settings: InfraSettings, world: str) -> tuple[str, ...]:
+    """The addresses of the servers of a world that are already up; of those without a world's name every world is expected."""
+    pairs = [_NAMED.fullmatch(url) for url in settings.environment_urls]
+    return tuple(
+        pair.group(2) if pair else url
+        for pair, url in zip(pairs, settings.environment_urls, strict=True)
+        if pair is None or pair.group(1) == world
+    )
+
+
+_NAMED = re.compile(r"([A-Za-z0-9._:-]+)=(https?://.*)")
+"""An address with its world before it."""
 
 
 def infra_settings() -> InfraSettings:

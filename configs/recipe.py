@@ -131,14 +131,19 @@ def fingerprint(experiment: Experiment) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def explain(problem: ValidationError, whole: str = "the recipe", spelt: Callable[[str], str] = str) -> str:
-    """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix; `whole` names what has the fields."""
+def explain(
+    problem: ValidationError, whole: str = "the recipe", spelt: Callable[[str], str] = str, model: type[BaseModel] = Experiment
+) -> str:
+    """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix.
+
+    `whole` names what has the fields, and `model` knows which there are.
+    """
     lines = []
     for error in problem.errors():
         names = [str(part) for part in error["loc"]]
         where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
-            known = _fields_of(error["loc"][:-1])
+            known = _fields_of(error["loc"][:-1], model)
             close = difflib.get_close_matches(names[-1], known, 1)
             fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
             lines.append(f"  {where}: " + (renamed(".".join(names), error["input"]) or f"there is no such field; {fix}"))
@@ -155,9 +160,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _fields_of(location: Sequence[int | str]) -> list[str]:
-    """Fields of the model at a location of the tree, members of unions included."""
-    models: list[type[BaseModel]] = [Experiment]
+def _fields_of(location: Sequence[int | str], root: type[BaseModel]) -> list[str]:
+    """Fields of the model at a location of the tree below `root`, members of unions included."""
+    models: list[type[BaseModel]] = [root]
     for part in location:
         found: list[type[BaseModel]] = []
         for model in models:

@@ -81,5 +81,11 @@ def check_task_list(name: str, task_list: str) -> None:
         raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
 
 
+def image_of(name: str) -> str:
+    """Which of our container images serves the world called `name`: "light", or what its package says that it needs, e.g. "java"."""
+    package = _package(name)
+    return str(getattr(import_module(package), "IMAGE", "light")) if package else "light"
+
+
 def _package(name: str) -> str:
     return entry_of(name).partition(":")[0].rpartition(".")[0]

@@ -36,14 +36,15 @@ from pydantic import PositiveInt
 from configs.collection import Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings, infra_settings
+from configs.infrastructure import InfraSettings, infra_settings, urls_of
 from configs.recipe import load_recipe
 from environments.registry import load_world
 from flows.evaluate import evaluate, read_results
 from flows.killed_flow_runs import note_flow_run
+from flows.recipe_form import Recipe
 from flows.records import finished_run
 from flows.run_names import named_by
-from flows.scaling_inter import Overrides, Recipe, scaling_inter
+from flows.scaling_inter import Overrides, scaling_inter
 from flows.starter_policy import starter_policy
 from tasks.evaluation.baselines import baselines
 from tasks.evaluation.before_after import BeforeAfter, before_after_table
@@ -75,7 +76,7 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
         fields = {**(overrides or {}), **seeded}
         experiment = load_recipe(recipe, fields)
         if finished_run(infrastructure, experiment) is None:
-            scaling_inter(recipe, fields)
+            scaling_inter(recipe, overrides=fields)
         found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
     table = before_after_table(found, scripted(experiment, infrastructure))
     path = infrastructure.runs / "before-after" / f"{experiment.name}-{n_seeds}.md"
@@ -143,7 +144,7 @@ def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str,
     """What scripted policies reach on the final tasks; nothing where the world is served elsewhere or given by indices."""
     world, evaluation = experiment.environment, experiment.evaluation
     names = evaluation.final_tasks or (evaluation.tasks,)
-    if infrastructure.environment_urls or not all(isinstance(name, str) for name in names):
+    if urls_of(infrastructure, experiment.environment.name) or not all(isinstance(name, str) for name in names):
         return {}
     known = load_world(world.name, world.rules)
     return {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
+from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import UnknownWorldError
 from environments.registry import check_task_list, entry_of
@@ -31,6 +32,19 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     check_task_lists(world.name, lists, infrastructure)
 
 
+def check_study(study: Study, infrastructure: InfraSettings) -> None:
+    """Checks the names in every arm of a study; see `check_experiment`.
+
+    Raises:
+        RecipeError: One is wrong; the message names the arm.
+    """
+    for arm in study.arms:
+        try:
+            check_experiment(study.experiment(arm, study.seeds[0]), infrastructure)
+        except RecipeError as problem:
+            raise RecipeError(f"arm {arm!r}: {problem}") from None
+
+
 def check_world(field: str, world: str) -> None:
     """Looks a world's name up.
 
@@ -54,7 +68,7 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
     Raises:
         RecipeError: A list does not exist.
     """
-    if infrastructure.environment_urls:
+    if urls_of(infrastructure, world):
         return
     for field, name in lists.items():
         if not isinstance(name, str):

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from configs.collection import Collection
 from configs.evaluation_grid import EvaluationGrid
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, urls_of
 from environments.door import check_same, enter, task_indices, task_tags
 from environments.protocol import WorldInfo
 from flows.progress import EpisodeBar
@@ -39,7 +39,8 @@ class CollectionSession:
 
     def __enter__(self) -> Self:
         infrastructure, environment = self._infrastructure, self._first.environment
-        if not infrastructure.environment_urls:
+        elsewhere = urls_of(infrastructure, environment.name)
+        if not elsewhere:
             self._servers = self._stack.enter_context(
                 environment_replicas(
                     environment.name,
@@ -49,7 +50,7 @@ class CollectionSession:
                     image=infrastructure.environment_image,
                 )
             )
-        self._urls = self._servers.urls if self._servers else tuple(infrastructure.environment_urls)
+        self._urls = self._servers.urls if self._servers else elsewhere
         return self
 
     def __exit__(self, *fault: Any) -> None:

@@ -34,6 +34,12 @@ continues a run that was interrupted. Addresses, folders and processes are set b
 
 def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     """Reads and checks RECIPE and --field.path overrides; ends the process on --help and on mistakes."""
+    parsed, overrides = parse_recipe(recipe_parser(prog, description))
+    return parsed.recipe, overrides
+
+
+def recipe_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """A parser of RECIPE and --field.path overrides, to which options of a flow's own can be added."""
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=f"{prog} RECIPE [--field.path value ...]",
@@ -43,13 +49,18 @@ def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
         allow_abbrev=False,
     )
     parser.add_argument("recipe", metavar="RECIPE", help=f"a YAML file, or one of: {', '.join(recipe_names())}")
-    arguments, rest = parser.parse_known_args()
+    return parser
+
+
+def parse_recipe(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, and the overrides, after the recipe has been checked with them; ends the process on --help and on mistakes."""
+    parsed, rest = parser.parse_known_args()
     try:
         overrides = parse_overrides(rest)
-        check_experiment(load_recipe(arguments.recipe, overrides), infra_settings())
+        check_experiment(load_recipe(parsed.recipe, overrides), infra_settings())
     except (RecipeError, SettingsError) as problem:
-        raise SystemExit(f"{prog}: {problem}") from None
-    return arguments.recipe, overrides
+        raise SystemExit(f"{parser.prog}: {problem}") from None
+    return parsed, overrides
 
 
 class LocalRecords:
@@ -173,7 +184,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.provision.errors import ProvisionError
     from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
     from tasks.tracking.mlflow_import import TrackingError
-    from tasks.tracking.run_folder import RunBusyError
+    from tasks.tracking.owner import RunBusyError
     from tasks.training.checkpoint import CheckpointError
     from tasks.training.trainer_client import TrainerFailedError
 

@@ -111,7 +111,7 @@ def record(
         run = tracker.start_run(title, grid.model_dump(mode="json"), {"kind": "evaluation", "folder": str(folder.absolute())})
         for name, cell in grid.cells().items():
             figures = {
-                f"{name.partition(', horizon')[0]}, temperature {cell.temperature:g}/{key.partition('/')[2]}": value
+                f"{name.partition(', horizon')[0]} at temperature {cell.temperature:g}/{key.partition('/')[2]}": value
                 for key, value in results[name].metrics().items()
             }
             tracker.log_metrics(run, figures, cell.horizon, of=name)

@@ -1,14 +1,15 @@
-"""What a flow run's page in Prefect shows besides its state: lines of log, a link to the records in MLflow, pictures."""
+"""What a flow run's page in Prefect shows besides its state: lines of log, links to MLflow and the viewer, pictures."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
@@ -55,6 +56,15 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
     link = run_link(uri, tracker.experiment_id, mlflow_id)
     log(f"MLflow: {link}")
     create_link_artifact(link=link, link_text="The run in MLflow", key="mlflow", description=f"Metrics, traces and checkpoints: {link}")
+
+
+def tag_flow_run(*tags: str) -> None:
+    """Adds tags to the present flow run, by which Prefect's list of runs can be searched; outside of one nothing happens."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    with suppress(Exception), get_client(sync_client=True) as client:  # they are for people: no run ends for want of them
+        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
 def flow_run_link(runs: Path) -> str | None:

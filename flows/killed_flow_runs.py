@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 OWN_SERVER = "of these runs"
 """Stands for any server over the Prefect database in the runs' folder: its address changes."""
 
-_own_addresses: set[str] = set()
+SERVER_OF_THESE_RUNS = "RUNS_PREFECT_API_URL"
+"""Variable that tells this process, and those that it starts, which server keeps its records in the runs' folder."""
 
 
 def serves_these_runs(api_url: str) -> None:
     """Tells that the server at this address keeps its records in the runs' folder."""
-    _own_addresses.add(api_url)
+    os.environ[SERVER_OF_THESE_RUNS] = api_url
 
 
 def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
@@ -93,7 +94,7 @@ def prefect_server() -> str:
     """Which Prefect keeps this process's records: OWN_SERVER, or its address; empty where Prefect starts one for this process alone."""
     api_url = os.environ.get("PREFECT_API_URL", "")
     services = addresses(infra_settings().runs.absolute())
-    ours = api_url in _own_addresses or (services is not None and api_url == services.prefect_api_url)
+    ours = api_url == os.environ.get(SERVER_OF_THESE_RUNS) or (services is not None and api_url == services.prefect_api_url)
     return OWN_SERVER if ours else api_url
 
 

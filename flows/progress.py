@@ -24,14 +24,18 @@ def on_terminal() -> bool:
 class RunBar:
     """The training steps of a run, and what else is being done."""
 
-    def __init__(self, steps: int, log: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(
+        self, steps: int, log: Callable[[str], object] = lambda _: None, page: Callable[[int, str], object] = lambda _step, _line: None
+    ) -> None:
         """
         Args:
             steps: Number of all training steps of the run.
             log: Takes the lines that are also for the page of the flow run.
+            page: Takes the step that is done, and a line about it, for the bar on that page.
         """
         self._steps = steps
         self._log = log
+        self._page = page
         self._logged_at = float("-inf")
         self._figures = ""
         self._now = ""
@@ -55,6 +59,7 @@ class RunBar:
 
     def done_before(self, step: int) -> None:
         """Sets the bar to a step that a former run of the command has reached."""
+        self._page(step, f"step {step}/{self._steps}, from the checkpoint")
         if self._terminal:
             self._bar.n = self._bar.initial = step
             self._bar.refresh()
@@ -87,6 +92,7 @@ class RunBar:
             self._bar.set_postfix_str(f"{self._figures}episode {event.finished}/{event.all}")
         elif isinstance(event, StepDone):
             line = step_line(event, self._steps)
+            self._page(event.step, line)
             figures = line.partition(": ")[2]
             self._figures = f"{figures}, " if figures else ""
             if self._terminal:

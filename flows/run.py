@@ -9,19 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
-from configs.task_selection import selection_name
+from configs.infrastructure import InfraSettings, urls_of
 from environments.door import check_same, enter, task_indices, task_tags
-from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer
+from flows.accelerators import accelerators_held
+from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
+from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
+from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
-from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
@@ -112,35 +114,6 @@ class Run:
             raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLists:
-    """The tasks of a run, as its environment servers name them.
-
-    Attributes:
-        instruction: What the agent is told first.
-        identity: Name and version of the world; only the name where the servers tell no version.
-        success_score: The score from which an episode is a success.
-        train: Task indices to learn from.
-        evaluation: Task indices to measure on.
-        tags: Task index to a tag, such as "depth 2", by which success is broken down; not every world has tags.
-    """
-
-    instruction: str
-    identity: str
-    success_score: float
-    train: list[int]
-    evaluation: list[int]
-    tags: dict[int, str]
-
-    def entries(self, experiment: Experiment) -> list[TaskListEntry]:
-        """The lists as MLflow's datasets."""
-        world = experiment.environment.name
-        return [
-            TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
-            TaskListEntry.of(world, self.identity, selection_name(experiment.evaluation.tasks), "evaluation", self.evaluation),
-        ]
-
-
 @contextmanager
 def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str) -> Iterator[Run]:
     """Claims the run's folder and opens its records, under this name; ends them with how the block ended."""
@@ -148,17 +121,20 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
     with (
         folder.claimed(),
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
-        RunBar(experiment.algorithm.steps, log) as bar,
+        PageProgress(experiment.algorithm.steps) as page,
+        RunBar(experiment.algorithm.steps, log, page.show) as bar,
     ):
         with clock.part("MLflow"):
             parent = tracker.start_run(
                 name,
                 experiment.model_dump(mode="json"),
                 {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)}
-                | description_tags(experiment, folder.path, runs),
+                | description_tags(experiment, folder.path, runs)
+                | ({PARENT_RUN_TAG: infrastructure.mlflow_parent_run} if infrastructure.mlflow_parent_run else {}),
             )
             link_to_mlflow(tracker, parent, runs, log)
             link_to_viewer(folder.path, runs, log)
+        tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
             yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
         except BaseException as problem:
@@ -174,7 +150,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
 def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
     infrastructure = run.infrastructure
-    if infrastructure.environment_urls:
+    if urls_of(infrastructure, run.experiment.environment.name):
         yield None
         return
     servers = environment_replicas(
@@ -222,7 +198,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
 
 def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
     """Addresses of the run's environment servers: its own, or those of the settings."""
-    return servers.urls if servers else tuple(run.infrastructure.environment_urls)
+    return servers.urls if servers else urls_of(run.infrastructure, run.experiment.environment.name)
 
 
 @contextmanager
@@ -260,7 +236,7 @@ def trainer_process(
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
-    with engine_servers(run, policy) as (engine_urls, check_engines):
+    with accelerators_held(infrastructure, run.bar.doing), engine_servers(run, policy) as (engine_urls, check_engines):
         job = TrainerJob(
             experiment=run.experiment,
             fingerprint=run.folder.fingerprint,

@@ -9,7 +9,7 @@ from typing import Any
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-_TWO_WORDS = re.compile(r"[a-z]+-[a-z]+")
+_TWO_WORDS = re.compile(r"[a-z]+\d*-[a-z]+\d*(-[a-z])?")
 
 
 def named_by(describe: Callable[[Mapping[str, Any]], str]) -> Callable[[], str]:

@@ -26,11 +26,12 @@ from prefect.context import FlowRunContext
 from pydantic import Field
 
 from configs.infrastructure import infra_settings
-from configs.recipe import RecipeError, load_recipe, recipe_names
+from configs.recipe import RecipeError, load_recipe
 from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.killed_flow_runs import note_flow_run
 from flows.prefect_stand_in import wait_for_prefect
+from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import (
     COLLAPSED,
     ROLLED_BACK,
@@ -43,10 +44,11 @@ from flows.records import (
     phase_measurement,
     phase_name,
 )
-from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
+from flows.run import Run, environment_servers, opened_run, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
 from flows.starter_policy import starter_policy
+from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
 from tasks.evaluation.report import share
@@ -62,7 +64,6 @@ from tasks.training.trainer_client import TrainerProcess
 
 TRACES_PER_PHASE = 12
 
-Recipe = Annotated[str, Field(description="A recipe of configs/ by name, or the path of a YAML file", examples=recipe_names())]
 Overrides = Annotated[
     dict[str, Any] | None, Field(description='New values by dotted field name, e.g. {"algorithm.steps": 60, "seeds.training": 1}')
 ]
@@ -70,22 +71,33 @@ Overrides = Annotated[
 
 def described(parameters: Mapping[str, Any]) -> str:
     """The name of the run that these parameters of the flow ask for."""
-    recipe, overrides = str(parameters.get("recipe", "quickstart")), parameters.get("overrides")
+    recipe = str(parameters.get("recipe", "quickstart"))
     try:
+        overrides = all_overrides(recipe, parameters.get("changes"), parameters.get("overrides"))
         return run_name(load_recipe(recipe, overrides), overrides)
     except RecipeError:  # which the flow says
         return recipe
 
 
-@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described))
-def scaling_inter(recipe: Recipe = "quickstart", overrides: Overrides = None) -> str:
+# Parameters are checked in the flow, whose message names field, value and fix; Prefect's own leaves the value out.
+@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
+def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_CHANGED, overrides: Overrides = None) -> str:
     """Trains an agent by ScalingInter-RL and measures it on tasks that it never trained on.
+
+    Args:
+        recipe: What is done, from the world to the evaluation: one of the recipes in configs/.
+        changes: The fields that people change; what is left empty stays as the recipe says.
+        overrides: Any other field of the recipe by its dotted name, e.g. {"rollout.temperature": 0.8}; configs/experiment.py has them all.
 
     Returns:
         The table of the results, in Markdown.
+
+    Raises:
+        RecipeError: A value cannot be used; nothing has been started then.
     """
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
+    overrides = all_overrides(recipe, changes, overrides)
     experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
         return show_finished(finished, experiment, infrastructure)
@@ -279,4 +291,4 @@ def prepare_policy(run: Run) -> str:
 if __name__ == "__main__":
     from flows.command import run_to_the_end
 
-    run_to_the_end(RECORDS, lambda: scaling_inter(RECIPE, OVERRIDES))
+    run_to_the_end(RECORDS, lambda: scaling_inter(RECIPE, overrides=OVERRIDES))

@@ -18,3 +18,6 @@ RENAMED_TASK_LISTS = {
     "agentgym-test": "agentgym-kinds-test",
 }
 """Names that lists once had, and those that they have now."""
+
+IMAGE = "java"
+"""Which container image serves the world, by its target in the Dockerfile: The simulator is a Java program."""

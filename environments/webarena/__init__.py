@@ -25,3 +25,6 @@ RENAMED_TASK_LISTS = {
     "webarena-50": "webarena-ours-50",
 }
 """Names that lists once had, and those that they have now."""
+
+IMAGE = "browser"
+"""Which container image serves the world, by its target in the Dockerfile: Chromium opens the sites."""

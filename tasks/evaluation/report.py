@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.statistics import Estimate, difference, rise
+from tasks.evaluation.statistics import Estimate, difference
 from tasks.evaluation.tables import aligned, markdown
 
 _NOTE = "Brackets are 95 % intervals over tasks; the change from the start is paired by task."
@@ -26,25 +26,6 @@ def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """The same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
     return f"{markdown(header, rows)}\n\n{_note(results)}\n"
-
-
-def seeds_table(runs: Mapping[int, Sequence[EvaluationResult]]) -> str:
-    """How success rose from the first to the last evaluation of each seed's run, and over all of them, in Markdown."""
-    lines = ["| seed | start | end | rise | turns, start to end |", "|---:|---:|---:|---:|---:|"]
-    for seed, results in runs.items():
-        start, end = results[0], results[-1]
-        cells = [str(seed), share(start.success), share(end.success), change(difference(start.tallies, end.tallies))]
-        lines.append(f"| {' | '.join([*cells, f'{start.turns:.1f} to {end.turns:.1f}'])} |")
-    whole = rise([results[0].tallies for results in runs.values()], [results[-1].tallies for results in runs.values()])
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Rise over {whole.by_seed.n} seeds: {change(whole.by_seed)} points for another seed (Student's t over seeds), "
-            f"{change(whole.by_task)} for other tasks (over {whole.by_task.n} tasks). {_NOTE}",
-            "",
-        ]
-    )
 
 
 def share(estimate: Estimate) -> str:

@@ -47,19 +47,6 @@ class Estimate:
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rise:
-    """How much success rose from the start to the end of training, over several seeds, with two intervals.
-
-    Attributes:
-        by_seed: t-interval over the rises of the seeds: what another training run on these tasks would show. n = seeds.
-        by_task: Interval over tasks, each averaged over the seeds: what these runs would show on other tasks. n = tasks.
-    """
-
-    by_seed: Estimate
-    by_task: Estimate
-
-
 def success_rate(tallies: Tallies) -> Estimate:
     """The mean over tasks of each task's share of successes. Value and bounds lie in [0, 1].
 
@@ -130,25 +117,6 @@ def difference(start: Tallies, end: Tallies) -> Estimate:
     before, after = [start[task] for task in tasks], [end[task] for task in tasks]
     draws = sum(tally.samples for tally in before), sum(tally.samples for tally in after)
     return _paired_difference(_rates(before), _rates(after), *draws)
-
-
-def rise(starts: Sequence[Tallies], ends: Sequence[Tallies]) -> Rise:
-    """The mean rise over seeds: `starts[i]` and `ends[i]` are the evaluations of seed i before and after its training.
-
-    Only the tasks that all of them have are compared.
-
-    Raises:
-        ValueError: The two lists differ in length, or are empty.
-    """
-    if len(starts) != len(ends) or not starts:
-        raise ValueError(f"{len(starts)} evaluations before training and {len(ends)} after it; give one of each per seed")
-    every = [*starts, *ends]
-    tasks = [task for task in starts[0] if all(task in tallies and tallies[task].samples for tallies in every)]
-    before = np.array([_rates([tallies[task] for task in tasks]) for tallies in starts])
-    after = np.array([_rates([tallies[task] for task in tasks]) for tallies in ends])
-    draws = [sum(tallies[task].samples for tallies in side for task in tasks) for side in (starts, ends)]
-    by_seed = mean((after - before).mean(axis=1)) if tasks else mean([])
-    return Rise(by_seed, _paired_difference(before.mean(axis=0), after.mean(axis=0), *draws))
 
 
 def _student(freedom: int) -> float:

@@ -1,4 +1,8 @@
-"""A server as a container: the engine chooses the port, labels name the owner, a sweep removes what an owner left behind."""
+"""A server as a container: the engine chooses the port, labels name the owner.
+
+It has no capabilities, no root, a file system that it cannot write and bounded memory and processes. It ends with its owner: by `end`; by
+a process that watches the owner (container_reaper.py); or, where that was killed too, by the sweep before the next start.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,19 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
+from tasks.provision.container_watch import watch_over
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import HOST, answers
 from tasks.provision.process import started_at
 
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
-MEMORY = "4g"
+NOBODY = "65534:65534"
 PROCESSES = 512
+REMOVALS = 3
+TEMPORARY = {"/tmp": "rw,nosuid,nodev,size=1g,mode=1777"}
+SHARED_MEMORY = "1g"
+"""For Chromium, which exchanges pictures of pages through it."""
 FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException)
 """What the client raises: its own, and unwrapped what its HTTP library raises when an engine on TCP does not answer."""
 
@@ -53,16 +62,20 @@ class ContainerServer:
         container_port: int = 8000,
         health_path: str = "/health",
         environment: Mapping[str, str] | None = None,
+        volumes: Sequence[Path] = (),
+        memory: str = "4g",
         start_deadline_s: float = 60.0,
     ) -> None:
         """
         Args:
             name: For people: part of the container's name.
             image: An image that the engine has.
-            command: Instead of the image's own.
+            command: Instead of the image's own; its arguments, where the image has an entry point.
             container_port: Where the server listens inside.
             health_path: What answers below 400 once the server is ready.
             environment: Variables set inside.
+            volumes: Files and folders of this machine that are seen inside under the same path, and cannot be written there.
+            memory: It is ended when it takes more.
             start_deadline_s: Seconds in which it must be healthy.
         """
         self.name = name
@@ -71,6 +84,8 @@ class ContainerServer:
         self._inner_port = container_port
         self._health_path = health_path
         self._environment = dict(environment or {})
+        self._volumes = {str(path): {"bind": str(path), "mode": "ro"} for path in volumes}
+        self._memory = memory
         self._start_deadline_s = start_deadline_s
         self._client = connect()
         self._container: Container | None = None
@@ -93,6 +108,7 @@ class ContainerServer:
             ProvisionError: The engine refused, or the server ended or was not healthy in time.
         """
         sweep(self._client)
+        watch_over(owner_label())
         with self._lock:
             if self._ended:
                 raise ProvisionError(f"{self.name} has been ended")
@@ -104,10 +120,18 @@ class ContainerServer:
                     detach=True,
                     init=True,
                     name=f"{self.name}-{uuid.uuid4().hex[:8]}",
-                    labels={LABEL: self.name, OWNER_LABEL: _owner()},
+                    labels={LABEL: self.name, OWNER_LABEL: owner_label()},
                     environment=self._environment,
                     ports={f"{self._inner_port}/tcp": (HOST, self._port)},
-                    mem_limit=MEMORY,
+                    volumes=self._volumes,
+                    user=NOBODY,
+                    read_only=True,
+                    tmpfs=TEMPORARY,
+                    shm_size=SHARED_MEMORY,
+                    cap_drop=["ALL"],
+                    security_opt=["no-new-privileges"],
+                    mem_limit=self._memory,
+                    memswap_limit=self._memory,
                     pids_limit=PROCESSES,
                 )
             except FAULTS as fault:
@@ -184,7 +208,17 @@ def sweep(client: docker.DockerClient) -> list[str]:
     return removed
 
 
-def _owner() -> str:
+def remove_owned(client: docker.DockerClient, owner: str) -> None:
+    """Removes the containers with this owner's label, also those that are being started meanwhile."""
+    for _ in range(REMOVALS):
+        for container in client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"}):
+            with contextlib.suppress(*FAULTS):
+                container.remove(force=True, v=True)
+        time.sleep(1.0)
+
+
+def owner_label() -> str:
+    """Names this process among all that this machine ran since its start."""
     pid = os.getpid()
     return f"{_boot()}/{pid}@{started_at(pid)}"
 

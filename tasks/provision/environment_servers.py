@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Literal
 
 from configs.rules import Rules
+from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
 from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 log = logging.getLogger(__name__)
+
+PATH_MAX = 256
+IMAGES = "agentgym-env"
+"""Begin of the names of our images of environment servers, which `make images` builds: one for each need of a world."""
 
 Backend = Literal["auto", "local", "container"]
 
@@ -36,31 +42,50 @@ def environment_replicas(
         rules: Under which rules the world is played.
         workers: Processes per server.
         backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
-        image: The container image of an environment server, listening on port 8000.
+        image: The container image of an environment server, listening on port 8000; by default the Dockerfile's for this world. Its
+            variables go in, and the files and folders that they name can be read there.
         state_dir: For state files and logs; see ChildProcess.
         start_deadline_s: Seconds in which a replica must be healthy.
     """
     if replicas < 1:
         raise ValueError(f"replicas is {replicas}; at least one server is needed")
+    serve = [world, "--rules", rules, "--workers", str(workers)]
     if _in_containers(backend, image):
         from tasks.provision.containers import ContainerServer
 
-        assert image is not None
-        # In a container the server listens beyond loopback. This process, those that it starts and the containers share a token.
-        token = {VARIABLE: shared_token()}
+        variables = world_variables(world)
         containers = [
-            ContainerServer(f"{world}-{number}", image, environment=token, start_deadline_s=start_deadline_s) for number in range(replicas)
+            ContainerServer(
+                f"{world.replace(':', '.')}-{number}",
+                image or f"{IMAGES}-{image_of(world)}",
+                command=serve,
+                # In a container the server listens beyond loopback. This process, those that it starts and the containers share a token.
+                environment={VARIABLE: shared_token(), **variables},
+                volumes=[Path(value) for value in variables.values() if _is_there(value)],
+                start_deadline_s=start_deadline_s,
+            )
+            for number in range(replicas)
         ]
         return ReplicaSet(containers, state_dir=state_dir)
-    serve = [sys.executable, "-m", "environments", "serve", world, "--rules", rules, "--port", "{port}", "--workers", str(workers)]
-    return local_replicas(world, [serve] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)
+    command = [sys.executable, "-m", "environments", "serve", *serve, "--port", "{port}"]
+    return local_replicas(world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)
+
+
+def world_variables(world: str) -> dict[str, str]:
+    """The variables of this process that a world reads, e.g. SEARCHQA_DATA, relative paths made absolute."""
+    prefix = f"{world.upper()}_"
+    found = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    return {name: str(Path(value).absolute()) if _is_there(value) else value for name, value in found.items()}
+
+
+def _is_there(value: str) -> bool:
+    """Whether a variable's value names a file or folder."""
+    return bool(value) and len(value) < PATH_MAX and Path(value).exists()
 
 
 def _in_containers(backend: Backend, image: str | None) -> bool:
     if backend == "local" or (backend == "auto" and image is None):
         return False
-    if image is None:
-        raise ProvisionError("backend is 'container' but no image is named: name one, or use backend 'local'")
     from tasks.provision.containers import connect
 
     try:

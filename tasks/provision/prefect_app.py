@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import sqlalchemy
@@ -30,5 +31,9 @@ def write_lock_first(
     write, SQLite can only refuse the write ("database is locked"), at once, however long a timeout is set: the worker's polls met that
     twice in three times, as each starts two such transactions side by side. Prefect 3.8 begins the worst of them like this itself
     (PrefectHQ/prefect#22967), but wants a FastAPI that vLLM refuses.
+
+    Left as they are: the reads that a changed automation causes. They run in another thread, while the server's own waits for them inside a
+    transaction that may hold the lock: no change of an automation would come to its end before SQLite's timeout.
     """
-    return ("BEGIN IMMEDIATE" if statement == "BEGIN DEFERRED" else statement), parameters
+    first = statement == "BEGIN DEFERRED" and threading.current_thread() is threading.main_thread()
+    return ("BEGIN IMMEDIATE" if first else statement), parameters

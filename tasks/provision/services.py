@@ -61,14 +61,13 @@ def write(runs: Path, state: Record) -> None:
 
 
 def read(runs: Path) -> Record | None:
-    """The supervisor's record, or None if there is no such process (any more)."""
+    """The supervisor's record, or None if there is no such process (any more), or the file is damaged."""
     try:
         record = json.loads(record_path(runs).read_text())
-    except FileNotFoundError:
+        found = Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    if started_at(record["pid"]) != record["started"]:
-        return None
-    return Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
+    return found if started_at(found.pid) == found.started else None
 
 
 def login(runs: Path) -> str:

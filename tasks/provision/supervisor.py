@@ -7,12 +7,10 @@ Each piece is a ChildProcess: it ends with the supervisor, whatever becomes of t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -25,16 +23,16 @@ from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.errors import PortTakenError, ProvisionError
 from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
+from tasks.provision.prefect_set_up import HEARTBEAT_S, set_up
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT, PORTS_END = 4200, 5000, 5050, 32_768
 POOL, WORKER = "agentgym", "this-machine"
-POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
-"""The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
+RUNS_AT_ONCE = 4
+"""Of the worker. Those that train wait for each other's accelerators; the others go on beside them."""
 PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
-CONFLICT = 409
 PORT_ATTEMPTS = 3
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
@@ -104,6 +102,7 @@ class _Pieces:
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             # Its job runner is eight processes that nothing here uses, and most of the server's start.
@@ -151,7 +150,7 @@ class _Pieces:
             except BaseException:
                 self.end()
                 raise
-        self._make_pool()
+        set_up(self._api, POOL)
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "--no-prompt", "deploy", "--all")
@@ -185,25 +184,16 @@ class _Pieces:
             if self._worker.alive():
                 _terminate(_flow_runs(self._worker.pid))
             self._worker.end(END_GRACE_S)
-            if self._prefect.alive():
+            with suppress(OSError):  # it does not answer any more; the next worker's start reports them
                 self._report_crashed()
         for server in self._servers:
             server.end()
 
-    def _make_pool(self) -> None:
-        """Makes the work pool, or gives one that is there its template again."""
-        pool = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
-        try:
-            self._api.ask("work_pools/", {"name": POOL, "type": "process", **pool})
-        except urllib.error.HTTPError as refused:
-            if refused.code != CONFLICT:
-                raise ProvisionError(f"the work pool {POOL} could not be made: {refused}") from None
-            self._api.ask(f"work_pools/{POOL}", pool, "PATCH")
-
     def _start_worker(self) -> None:
         self._report_crashed()
         begun, since = time.monotonic(), datetime.now(UTC)
-        self._worker = self._child("worker", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER, "--limit", "1")
+        options = ["--pool", POOL, "--type", "process", "--name", WORKER, "--limit", str(RUNS_AT_ONCE)]
+        self._worker = self._child("worker", "worker", "start", *options)
         self._worker.start()
         self._worker.wait_until(lambda: self._reported(since), START_DEADLINE_S)
         print(f"worker ready in {time.monotonic() - begun:.0f} s", flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import load_mlflow
-from tasks.tracking.store import Store
+from tasks.tracking.store import Store, connect
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -102,3 +102,29 @@ def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags:
     for tag, value in tags.items():
         client.set_model_version_tag(model, str(versions[0].version), tag, value)
     return str(versions[0].version)
+
+
+def point_aliases(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, aliases: Sequence[str]) -> None:
+    """Lets aliases of the registered model name the version of this checkpoint, which is registered where it is not."""
+    version = register_checkpoint(store, run_id, entry, keys, time)
+    for alias in aliases:
+        store.client.set_registered_model_alias(entry.model, alias, version)
+
+
+def aliased_checkpoint(tracking_uri: str, model: str, alias: str) -> Path | None:
+    """The folder of the checkpoint that an alias of a registered model names; None where no version has the alias.
+
+    Raises:
+        TrackingError: The store cannot be opened. What may pass (a server that does not answer) is raised as it comes from MLflow.
+    """
+    client = connect(tracking_uri)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        version = client.get_model_version_by_alias(model, alias)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # no such model; no such alias
+            return None
+        raise
+    folder = version.tags.get("folder")
+    return Path(folder) if folder else None

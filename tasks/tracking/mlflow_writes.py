@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tasks.tracking.checkpoints import CheckpointEntry, register_checkpoint
+from tasks.tracking.checkpoints import CheckpointEntry, point_aliases, register_checkpoint
 from tasks.tracking.datasets import TaskListEntry, log_task_lists
 from tasks.tracking.outbox import Outbox, Record, Sent
 from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
@@ -55,9 +55,17 @@ def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 
 
 def _checkpoint(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    register_checkpoint(store, sent.runs[record["run"]], _entry(outbox, record), [*outbox.replaces, outbox.key], record["time"])
+
+
+def _aliases(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
+    keys = [*outbox.replaces, outbox.key]
+    point_aliases(store, sent.runs[record["run"]], _entry(outbox, record), keys, record["time"], record["aliases"])
+
+
+def _entry(outbox: Outbox, record: Record) -> CheckpointEntry:
     entry = CheckpointEntry(**record["entry"])
-    entry = replace(entry, folder=Path(os.path.normpath(outbox.run_folder / entry.folder)))
-    register_checkpoint(store, sent.runs[record["run"]], entry, [*outbox.replaces, outbox.key], record["time"])
+    return replace(entry, folder=Path(os.path.normpath(outbox.run_folder / entry.folder)))
 
 
 def _task_lists(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
@@ -79,6 +87,7 @@ _KINDS: dict[str, Callable[[Store, Outbox, Sent, Record], None]] = {
     "metrics": _metrics,
     "traces": _traces,
     "checkpoint": _checkpoint,
+    "aliases": _aliases,
     "task lists": _task_lists,
     "picture": _picture,
     "table": _table,

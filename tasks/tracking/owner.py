@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from tasks.provision.process import started_at
 
 OWNER_TAG = "owner"
+
+
+class RunBusyError(RuntimeError):
+    """Another process is doing the same work; the message says which, where, and what to do."""
+
+
+@contextmanager
+def claimed(folder: Path, what: str, instead: str) -> Iterator[None]:
+    """Makes the folder where it is absent, and keeps a second process from the same work; a killed owner keeps nobody out.
+
+    Args:
+        folder: Of the work.
+        what: The work in words, e.g. "this run".
+        instead: What the second one can do.
+
+    Raises:
+        RunBusyError: Another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "owner.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise RunBusyError(f"process {lock.read().strip() or '?'} is already carrying out {what} ({folder}); {instead}") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def this_process() -> str:

@@ -5,24 +5,19 @@ MLflow and Prefect show the same things to people; the folder is the truth that 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import yaml
 
 from configs.experiment import Experiment
 from configs.recipe import fingerprint
+from tasks.tracking.owner import claimed
 from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
 from tasks.training.collapse import TrainingCollapsedError
-
-
-class RunBusyError(RuntimeError):
-    """Another process is carrying out the same run."""
 
 
 class RunFolder:
@@ -41,16 +36,7 @@ class RunFolder:
         Raises:
             RunBusyError: Another process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "owner.lock").open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                raise RunBusyError(
-                    f"process {lock.read().strip() or '?'} is already carrying out this run ({self.path}); wait for it, or change a seed"
-                ) from None
-            _note_owner(lock)
+        with claimed(self.path, "this run", "wait for it, or change a seed"):
             _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield
 
@@ -103,12 +89,6 @@ class RunFolder:
         """Makes these the metrics of the run."""
         if steps != self.metrics() and (steps or self.metrics()):
             write_steps(self.path / METRICS, steps)
-
-
-def _note_owner(lock: IO[str]) -> None:
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
 
 
 def _replace(path: Path, text: str) -> None:

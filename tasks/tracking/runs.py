@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EXPERIMENT_KEY = "experiment_key"
 PHASE_KEY = "phase_key"
+PARENT_RUN_TAG = "mlflow.parentRunId"
+"""MLflow's own tag of a run that is shown below another."""
 
 _LONGEST_VALUE = 6000  # of a parameter, in MLflow
 _LONGEST_NAME = 250

@@ -142,6 +142,12 @@ class Tracker:
         record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
         self._add(record, update=True)
 
+    def point_aliases(self, run: str, entry: CheckpointEntry, aliases: Sequence[str]) -> None:
+        """Lets aliases of the registered model, e.g. "champion", name this checkpoint, which is registered where it is not."""
+        plain = asdict(entry) | {"folder": self._relative(entry.folder)}
+        record = {"id": f"aliases of {run}", "kind": "aliases", "run": run, "step": entry.step, "entry": plain, "aliases": list(aliases)}
+        self._add(record, update=True)
+
     def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
         """Store which task lists a run uses, as MLflow's datasets."""
         self._add(

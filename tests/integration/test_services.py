@@ -21,13 +21,18 @@ import mlflow
 import psutil
 import pytest
 
+from tasks.evaluation.nights import read_nights
 from tasks.provision import supervisor
+from tasks.provision.accelerators import LIMIT
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
+from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
-from tests.support.running_services import ask, command, deployment_id, ended_run, processes, running, wait_until
+from tests.support.planted import RIGHT, WORLD, WRONG, build_saying
+from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -55,8 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
-    found = addresses(runs)
-    assert found is not None
+    found = addresses_of(runs)
     assert answers(found.prefect_ui_url)
     assert answers(f"{found.mlflow_tracking_uri}/health")
     listening = [
@@ -72,46 +76,141 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
 @pytest.mark.slow
 def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
     deployments = {deployment["name"]: deployment for deployment in ask(runs, "deployments/filter", {})}
-    assert set(deployments) == {"train", "nightly"}
+    assert set(deployments) == {"train", "evaluate", "study", "nightly", "collect"}
     assert {deployment["work_pool_name"] for deployment in deployments.values()} == {supervisor.POOL}
     assert deployments["train"]["schedules"] == []
     (schedule,) = deployments["nightly"]["schedules"]
     assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"], schedule["active"]) == ("0 2 * * *", "UTC", True)
     assert deployments["nightly"]["global_concurrency_limit"]["limit"] == 1
     assert deployments["nightly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
-    assert {"recipe", "overrides"} <= set(deployments["train"]["parameter_openapi_schema"]["properties"])
+    assert {"recipe", "changes", "overrides"} == set(deployments["train"]["parameter_openapi_schema"]["properties"])
+
+
+@pytest.mark.slow
+def test_automations_and_the_accelerators_limit_are_registered_once(runs: Path) -> None:
+    set_up(PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL)  # as the next `make up` does
+    automations = ask(runs, "automations/filter", {})
+    assert sorted(each["name"] for each in automations) == ["resume a crashed run once", "zombie runs"]
+    limits = ask(runs, "v2/concurrency_limits/filter", {})
+    assert LIMIT in {each["name"] for each in limits}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parameters", [{"recipe": "no-such-recipe"}, {"changes": {"steps": 0}}, {"changes": {"world": "no-world"}}, {"changes": {"step": 3}}]
+)
+def test_what_the_form_does_not_allow_makes_no_run(runs: Path, parameters: dict[str, Any]) -> None:
+    before = ask(runs, "flow_runs/count", {})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"parameters": parameters})
+    assert refused.value.code == 409
+    assert ask(runs, "flow_runs/count", {}) == before
 
 
 @pytest.mark.slow
 def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
-    wrong = {"parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}}
+    """What the form cannot know to be wrong is the state's message of a run that has started nothing."""
+    wrong = {"parameters": {"changes": {"evaluation_tasks": "wood-tset"}}, "state": {"type": "SCHEDULED"}}
     run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wrong)
     ended = ended_run(runs, run["id"])
     assert ended["state_type"] == "FAILED"
-    assert "no-such-recipe" in ended["state"]["message"]
+    assert "evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?" in ended["state"]["message"]
+    assert list(runs.glob("quickstart-*")) == []
+
+
+PLANTED = {
+    "name": "planted",
+    "environment.name": WORLD,
+    "environment.train_tasks": "train",
+    "evaluation.tasks": "test",
+    "evaluation.samples": 1,
+    "evaluation.horizon": 1,
+    "algorithm.steps": 1,
+    "algorithm.micro_batches": 1,
+    "curriculum": {"kind": "fixed", "horizon": 1},
+    "rollout.tasks_per_step": 2,
+    "rollout.group_size": 2,
+    "rollout.turn_tokens": 4,
+    "rollout.trajectory_tokens": 64,
+}
+"""A night of one step in a world of one word, whose policy says that word always or never."""
 
 
 @pytest.mark.slow
-def test_a_schedule_makes_a_run_that_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
-    found = addresses(runs)
-    assert found is not None
+def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the_alias_to_a_better_one(runs: Path, tmp_path: Path) -> None:
+    found = addresses_of(runs)
     nightly = deployment_id(runs, "nightly")
-    soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": (datetime.now(UTC) + timedelta(minutes=1)).isoformat()}
-    parameters = {"recipe": "quickstart", "overrides": {**SMALL, "policy.model": build_tiny_policy(tmp_path)}}
-    ask(runs, f"deployments/{nightly}/schedules", [{"schedule": soon, "active": True, "parameters": parameters}])  # type: ignore[arg-type]
-    of_nightly = {"flow_runs": {"deployment_id": {"any_": [nightly]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}}
-    wait_until(lambda: bool(ask(runs, "flow_runs/filter", of_nightly)))
-    wait_until(lambda: ask(runs, "flow_runs/filter", of_nightly)[0]["state_type"] not in ("PENDING", "RUNNING"))
-    (fired,) = ask(runs, "flow_runs/filter", of_nightly)
-    assert fired["auto_scheduled"]
-    assert fired["state_name"] == "Completed", fired["state"]
+    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
 
-    flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}})
-    (training,) = (run for run in flow_runs if run["parent_task_run_id"] is None)
-    phases = sorted(run["name"] for run in flow_runs if run is not training)
+    def night(date: str, word: str) -> dict[str, str]:
+        """Carries out a night by a schedule a moment ahead; alias to the training seed of the version that it names."""
+        soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": (datetime.now(UTC) + timedelta(seconds=30)).isoformat()}
+        policy = tmp_path / word
+        parameters = {"night": date, "overrides": {**PLANTED, "policy.model": str(policy)}}
+        if not policy.exists():
+            build_saying(policy, word)
+        before = {run["id"] for run in of_nightly()}
+        ask(runs, f"deployments/{nightly}/schedules", [{"schedule": soon, "active": True, "parameters": parameters}])  # type: ignore[arg-type]
+        wait_until(lambda: len(of_nightly()) > len(before))
+        (fired,) = (run for run in of_nightly() if run["id"] not in before)
+        ended = ended_run(runs, fired["id"])
+        assert fired["auto_scheduled"]
+        assert ended["state_name"] == "Completed", ended["state"]
+        assert ended["name"] == f"night {date}, quickstart"
+        named = {}
+        for alias in ("champion", "challenger"):
+            version = client.get_model_version_by_alias("planted", alias)
+            named[alias] = client.get_run(client.get_run(version.run_id).data.tags["mlflow.parentRunId"]).data.params["seeds.training"]
+        return named
+
+    def of_nightly() -> list[dict[str, Any]]:
+        begun = {"deployment_id": {"any_": [nightly]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}
+        return list(ask(runs, "flow_runs/filter", {"flow_runs": begun}))
+
+    assert night("2026-01-01", RIGHT) == {"champion": "20260101", "challenger": "20260101"}
+    assert night("2026-01-02", WRONG) == {"champion": "20260101", "challenger": "20260102"}
+    (worse,) = (folder for folder in runs.glob("planted-*") if "20260102" in (folder / "recipe.yaml").read_text())
+    version = next(v for v in client.search_model_versions("name='planted'") if worse.name in v.tags["folder"])
+    client.set_registered_model_alias("planted", "champion", version.version)  # as a person may do
+    assert night("2026-01-04", RIGHT) == {"champion": "20260104", "challenger": "20260104"}
+
+    nights, damaged = read_nights(runs / "nights" / "planted")
+    assert damaged == []
+    assert [each.verdict for each in nights] == ["first", "not better", "better"]
+    assert nights[2].missed == ("2026-01-03",)
+    table = next(each["data"] for each in ask(runs, "artifacts/latest/filter", {}) if each["key"] == "nights")
+    assert [row.split()[1] for row in table.splitlines() if row.startswith("| 2026")] == [
+        "2026-01-04",
+        "2026-01-03",
+        "2026-01-02",
+        "2026-01-01",
+    ]
+    newest = client.get_model_version_by_alias("planted", "champion")
+    parent = client.get_run(client.get_run(newest.run_id).data.tags["mlflow.parentRunId"])
+    assert {"nights.md", "nights.png"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert parent.data.metrics["nightly/difference"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_run_of_the_form_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
+    found = addresses_of(runs)
+    changes = {"policy": build_tiny_policy(tmp_path), "steps": 6, "horizons": [2, 3, 4], "seed": 3, "group_size": 4, "tasks_per_step": 3}
+    rest = {name: value for name, value in SMALL.items() if name.partition(".")[0] != "curriculum"}
+    overrides = {
+        name: value for name, value in rest.items() if name not in ("algorithm.steps", "rollout.group_size", "rollout.tasks_per_step")
+    }
+    wanted = {"parameters": {"changes": changes, "overrides": overrides}, "state": {"type": "SCHEDULED"}}
+    run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)
+    ended = ended_run(runs, run["id"])
+    assert ended["state_name"] == "Completed", ended["state"]
+    assert {"textcraft", "grpo", "training"} <= set(ended["tags"])
+
+    flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}, "tags": {"all_": []}}})
+    phases = sorted(each["name"] for each in flow_runs if each["name"].startswith("phase") and "horizon 1" not in each["name"])
     assert phases == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
-    shown = {artifact["key"] for artifact in ask(runs, "artifacts/filter", {}) if artifact["flow_run_id"] == training["id"]}
-    assert shown >= {"evaluation", "learning-curve"}
+    shown = {artifact["key"]: artifact for artifact in ask(runs, "artifacts/filter", {}) if artifact["flow_run_id"] == run["id"]}
+    assert set(shown) >= {"evaluation", "learning-curve", "mlflow", "viewer", "progress"}
+    assert float(shown["progress"]["data"]) == 100.0
 
     client = mlflow.MlflowClient(found.mlflow_tracking_uri)
     experiment = client.get_experiment_by_name("small")

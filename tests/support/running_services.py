@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from tasks.provision.prefect_api import PrefectApi
-from tasks.provision.services import ROOT, addresses, login
+from tasks.provision.services import ROOT, Addresses, addresses, login
 
 
 def command(runs: Path, action: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +45,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def addresses_of(runs: Path) -> Addresses:
+    found = addresses(runs)
+    assert found is not None
+    return found
 
 
 def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:

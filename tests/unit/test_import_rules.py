@@ -33,7 +33,13 @@ HEAVY = {"torch", "transformers", "trl", "vllm"}
 BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}
 ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 """The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""
-STARTED_BY_US = {"tasks.provision.subreaper", "tasks.provision.supervisor", "tasks.training.launch"}
+STARTED_BY_US = {
+    "tasks.provision.container_watch",
+    "tasks.provision.prefect_set_up",
+    "tasks.provision.subreaper",
+    "tasks.provision.supervisor",
+    "tasks.training.launch",
+}
 ALLOWED_IN_CONFIGS = {"pydantic", "pydantic_core", "pydantic_settings", "yaml", "configs"} | set(sys.stdlib_module_names)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.evaluation.benchmark import EvaluationResult, evaluate
 from tasks.evaluation.learning_curve import draw_learning_curve
-from tasks.evaluation.report import change, markdown_table, seeds_table, share, text_table
+from tasks.evaluation.report import change, markdown_table, share, text_table
 from tasks.evaluation.statistics import difference
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
@@ -41,15 +41,6 @@ def test_the_markdown_table_holds_the_same_cells() -> None:
     for row, line in zip(rows, text_table(results).splitlines()[2:], strict=False):
         assert all(cell.strip() in line for cell in row)
     assert [row[0] for row in rows] == ["start", "phase 1", "end"]
-
-
-def test_the_table_of_seeds_has_a_row_for_each_and_the_mean_rise_with_its_interval() -> None:
-    runs = {seed: [measured("start", 0, 6), measured("phase 1", 20, 7), measured("end", 40, 10 + seed)] for seed in range(3)}
-    lines = seeds_table(runs).splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:5]] == ["0", "1", "2"]
-    assert [line.split("|")[4].split()[0] for line in lines[2:5]] == ["+20.0", "+25.0", "+30.0"]
-    # t of 2 degrees of freedom at 97.5 %: 4.303; the standard error of 20, 25, 30 is 5 / sqrt(3)
-    assert "Rise over 3 seeds: +25.0 [+12.6, +37.4] points" in seeds_table(runs)
 
 
 def test_broken_episodes_are_stated_under_the_table() -> None:

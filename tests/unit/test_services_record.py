@@ -14,7 +14,7 @@ import pytest
 from tasks.provision import supervisor
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import started_at
-from tasks.provision.services import Addresses, Record, addresses, write
+from tasks.provision.services import Addresses, Record, addresses, record_path, write
 
 
 def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
@@ -29,6 +29,12 @@ def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> 
     with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
         started = started_at(ended.pid) or 0
     write(tmp_path, Record(ended.pid, started, somewhere))
+    assert addresses(tmp_path) is None
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "started": 2, "addresses": {"x": 1}}', "\x00\x00"])
+def test_a_damaged_record_counts_for_nothing(damaged: str, tmp_path: Path) -> None:
+    record_path(tmp_path).write_text(damaged)
     assert addresses(tmp_path) is None
 
 

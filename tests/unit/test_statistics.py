@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.evaluation.statistics import Tallies, Tally, difference, mean, pass_at_k, rise, success_rate
+from tasks.evaluation.statistics import Tallies, Tally, difference, mean, pass_at_k, success_rate
 
 
 def tallies(successes: list[int], samples: int = 1) -> dict[int, Tally]:
@@ -162,28 +162,3 @@ def test_a_mean_has_students_interval_or_none() -> None:
     for values in ([], [2.0], [0.1 + 0.2, 0.3]):
         assert math.isnan(mean(values).low)
         assert math.isnan(mean(values).high)
-
-
-def test_the_rise_over_seeds_is_measured_against_seeds_and_against_tasks() -> None:
-    random = np.random.default_rng(3)
-    hard = random.uniform(0.1, 0.6, size=40)
-    starts = [tallies(random.binomial(8, hard).tolist(), 8) for _ in range(5)]
-    ends = [tallies(random.binomial(8, hard + 0.3).tolist(), 8) for _ in range(5)]
-    found = rise(starts, ends)
-    per_seed = [success_rate(end).value - success_rate(start).value for start, end in zip(starts, ends, strict=True)]
-    expected = stats.ttest_1samp(per_seed, 0).confidence_interval(0.95)
-    assert (found.by_seed.value, found.by_seed.low, found.by_seed.high) == pytest.approx((np.mean(per_seed), expected.low, expected.high))
-    assert found.by_seed.n == 5
-    assert found.by_task.value == pytest.approx(found.by_seed.value)
-    assert found.by_task.n == 40
-    assert found.by_task.low < 0.3 < found.by_task.high
-    assert found.by_task.low > 0
-
-
-def test_the_rise_of_one_seed_has_no_interval_over_seeds() -> None:
-    found = rise([tallies([0, 1, 0])], [tallies([1, 1, 0])])
-    assert math.isnan(found.by_seed.low)
-    assert found.by_task.low < found.by_task.value < found.by_task.high
-    assert rise([{0: Tally(1, 1)}], [{1: Tally(1, 1)}]).by_task.n == 0
-    with pytest.raises(ValueError, match="one of each per seed"):
-        rise([{}], [])

@@ -1,0 +1,154 @@
+"""What a study is: arms that differ in named fields of one recipe, each under the same seeds, and what they are compared by.
+
+Endpoint and comparisons are written down before the first run; whatever else the report shows is description.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+
+from configs.experiment import Experiment
+from configs.part import Fraction, Part
+from configs.recipe import RecipeError, load_recipe
+from configs.task_selection import TaskSelection
+
+FOLDER = Path(__file__).parent / "studies"
+START = "start"
+"""In a comparison: the arm's own policy before training."""
+
+
+class Endpoint(Part):
+    """What decides a comparison."""
+
+    measure: Literal["success", "reward"] = "success"
+    """Success on the recipe's evaluation tasks, or the mean reward there."""
+    at: Literal["end", "turns"] = "end"
+    """After the last training step, or after as many environment turns in all arms (a line is drawn between two measurements)."""
+    budget: PositiveInt | None = None
+    """These turns; empty: as many as the run with the fewest played."""
+
+
+class Beyond(Part):
+    """Further evaluations of every run's first and last policy: on other tasks, under other horizons and temperatures."""
+
+    tasks: tuple[TaskSelection, ...] = ()
+    """Task lists; the recipe's own when empty."""
+    horizons: tuple[PositiveInt, ...] = ()
+    """Turn limits; the recipe's own when empty."""
+    temperatures: tuple[NonNegativeFloat, ...] = ()
+    """Sampling temperatures; the recipe's own when empty."""
+    samples: PositiveInt = 1
+    """Episodes per task."""
+
+
+class Study(Part):
+    """Arms x seeds of one recipe."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")]
+    """Names the runs' group in MLflow, their folders and the report."""
+    question: str
+    """What is asked, in a sentence."""
+    recipe: str
+    """A recipe of configs/ by name, or the path of a YAML file."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """New values for all arms, by dotted field name."""
+    arms: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]], Field(min_length=1)]
+    """Name of each arm to its new values, by dotted field name."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    """Each arm is trained with each of them: they seed starter policy, task order, sampling and evaluation. A number n means 0 to n - 1."""
+    endpoint: Endpoint = Endpoint()
+    """What decides."""
+    comparisons: tuple[tuple[str, str], ...] = ()
+    """The family: pairs of an arm and the one that it is compared with; "start" is the arm's own policy before training."""
+    thresholds: tuple[Fraction, ...] = ()
+    """Shares of success: how many turns until a measurement first reaches them."""
+    beyond: Beyond | None = None
+    """Further evaluations."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, seeds: Any) -> Any:
+        return tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Study:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds holds a seed twice: {list(self.seeds)}")
+        if START in self.arms:
+            raise ValueError(f"no arm can be called {START!r}: in a comparison it is the policy before training")
+        for arm, other in self.comparisons:
+            for name in {arm, other} - set(self.arms) - ({START} - {arm}):
+                raise ValueError(f"comparisons names {name!r}, which is no arm; there are {', '.join(self.arms)}")
+        return self
+
+    def fields(self, arm: str, seed: int) -> dict[str, Any]:
+        """What a run overrides in the recipe, what tells the arm apart first."""
+        seeds = {f"seeds.{name}": seed for name in ("training", "evaluation", "starter")}
+        return {**self.arms[arm], **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]}, "name": self.name, **seeds}
+
+    def experiment(self, arm: str, seed: int) -> Experiment:
+        """A run.
+
+        Raises:
+            RecipeError: The recipe, or an override, is wrong.
+        """
+        return load_recipe(self.recipe, self.fields(arm, seed))
+
+    def fingerprint(self) -> str:
+        """8 hex digits that name the study by all that its result depends on."""
+        runs = [self.experiment(arm, seed).model_dump(mode="json") for arm in self.arms for seed in self.seeds]
+        return hashlib.sha256(json.dumps([self.model_dump(mode="json"), runs], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def study_names() -> list[str]:
+    """Names of the studies that come with the project."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
+    """Reads and checks a study, all its runs included.
+
+    Args:
+        study: Path of a YAML file, or name of a study in configs/studies/.
+        overrides: New values of its own fields, e.g. {"seeds": 2}.
+
+    Raises:
+        RecipeError: The file is missing or not YAML, a field is wrong, or an arm is no valid recipe or is not measured as the others are.
+    """
+    path = next((path for path in (Path(study), FOLDER / f"{study}.yaml") if path.is_file()), None)
+    if path is None:
+        close = difflib.get_close_matches(Path(study).stem, study_names(), 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise RecipeError(f"No study {study!r}: it is neither a file nor one of {', '.join(study_names())}.{hint}")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
+        found = Study.model_validate(tree | dict(overrides or {}), context={"folders": [path.parent]})
+    except yaml.YAMLError as problem:
+        raise RecipeError(f"{path} is not YAML: {problem}") from problem
+    except ValidationError as problem:
+        wrong = "\n".join(f"  {'.'.join(map(str, error['loc'])) or 'the study'}: {error['msg']}" for error in problem.errors())
+        raise RecipeError(f"{path} is not a valid study:\n{wrong}") from None
+    measured = {}
+    for arm in found.arms:
+        try:
+            evaluation = found.experiment(arm, found.seeds[0]).evaluation
+        except RecipeError as problem:
+            raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
+        measured[arm] = evaluation.model_dump(exclude={"each_phase", "every"})
+    first = next(iter(measured))
+    for arm, fields in measured.items():
+        if different := [name for name, value in fields.items() if value != measured[first][name]]:
+            raise RecipeError(
+                f"{path}: the arms {first!r} and {arm!r} are measured differently (evaluation.{different[0]}), so they cannot be compared"
+            )
+    return found

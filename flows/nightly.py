@@ -1,0 +1,283 @@
+"""Nightly training: tonight's policy is the challenger, the best one so far the champion, which is replaced only by a better one.
+
+    python -m flows.nightly RECIPE [--start-from champion] [--night 2026-11-22] [--field.path value ...]
+
+A night is named by its date (UTC), which is also its seed. The same night continues where it was cut off.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from flows.command import LocalRecords, parse_recipe, recipe_parser
+
+    PARSER = recipe_parser("python -m flows.nightly", "Train tonight's challenger and let it replace the champion if it is better.")
+    PARSER.add_argument("--start-from", choices=("recipe", "champion"), default="recipe", help="where it starts (default: %(default)s)")
+    PARSER.add_argument("--night", metavar="DATE", help="whose night this is, e.g. 2026-11-22 (default: today, UTC)")
+    GIVEN, OVERRIDES = parse_recipe(PARSER)
+    RECORDS = LocalRecords()
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
+from pydantic import WithJsonSchema
+
+from configs.collection import Collection
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings, infra_settings
+from configs.model_folder import ModelError, recipe_of
+from configs.recipe import RecipeError, load_recipe
+from flows.checks import check_experiment
+from flows.collect import collect
+from flows.evaluate import stored_episodes
+from flows.flow_page import flow_log, show_picture
+from flows.killed_flow_runs import note_flow_run
+from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
+from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
+from flows.run_names import named_by
+from flows.scaling_inter import Overrides, scaling_inter
+from tasks.evaluation.benchmark import EvaluationResult, evaluate, write_evaluation
+from tasks.evaluation.nights import (
+    Night,
+    is_better,
+    last_champion,
+    missed_nights,
+    nights_table,
+    read_nights,
+    seed_of,
+    write_night,
+)
+from tasks.evaluation.nights_picture import draw_nights
+from tasks.evaluation.statistics import difference
+from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
+from tasks.tracking.mlflow_import import may_pass
+from tasks.tracking.owner import claimed
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.tracker import RUN
+from tasks.training.checkpoint import verify
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+"""Aliases of the registered model in MLflow."""
+
+StartFrom = Literal["recipe", "champion"]
+Date = Annotated[str | None, WithJsonSchema({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
+
+
+def described(parameters: Mapping[str, Any]) -> str:
+    """The name of the flow run of a night, e.g. "night 2026-11-22, quickstart"."""
+    try:
+        return f"night {date_of(parameters.get('night')).isoformat()}, {parameters.get('recipe', 'quickstart')}"
+    except RecipeError:  # which the flow says
+        return f"a night of {parameters.get('recipe', 'quickstart')}"
+
+
+@flow(name="nightly", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
+def nightly(
+    recipe: Recipe = "quickstart",
+    changes: RecipeForm = NOTHING_CHANGED,
+    start_from: StartFrom = "recipe",
+    night: Date = None,
+    overrides: Overrides = None,
+) -> str:
+    """Trains a challenger under tonight's seed and lets it replace the champion if it is better on the same held-out tasks.
+
+    Args:
+        recipe: What is done, from the world to the evaluation: one of the recipes in configs/.
+        changes: The fields that people change; what is left empty stays as the recipe says. The seed is the night's.
+        start_from: Whether the challenger starts from the recipe's policy every night, or from the champion.
+        night: The date (UTC) whose night this is, to make up for one that was missed, e.g. 2026-11-22. Empty: when the run was due.
+        overrides: Any other field of the recipe by its dotted name, e.g. {"rollout.temperature": 0.8}; configs/experiment.py has them all.
+
+    Returns:
+        The table of the nights, in Markdown.
+
+    Raises:
+        RecipeError: A value cannot be used; nothing has been started then.
+        RunBusyError: Another process carries out a night of this recipe.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
+    check_night(start_from, overrides)
+    experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
+    check_experiment(experiment, infrastructure)
+    log = flow_log()
+    folder = infrastructure.runs.absolute() / "nights" / experiment.name
+    with claimed(folder, "a night", "two never go on at once: wait for it"):
+        begun = begin(folder, tonight, infrastructure, experiment.name)
+        try:
+            seeded = tonights_overrides(overrides, begun, start_from)
+            scaling_inter(recipe, overrides=seeded)
+            judged = judge(folder, begun, load_recipe(recipe, seeded), infrastructure)
+        except Exception as problem:
+            write_night(folder, replace(begun, verdict="failed", said=f"{type(problem).__name__}: {problem}"[:500]))
+            show(folder, experiment.name)
+            raise
+        write_night(folder, judged)
+        table = show(folder, experiment.name)
+        record(folder, judged, load_recipe(recipe, seeded), infrastructure, table)
+        log(f"Night {judged.date}: {judged.verdict}")
+    print(f"\n{table}")
+    return table
+
+
+def date_of(night: str | None) -> date:
+    """The date of a night: the one that is named, else that on which the flow run was due.
+
+    Raises:
+        RecipeError: It is no date.
+    """
+    if night:
+        try:
+            return date.fromisoformat(night)
+        except ValueError:
+            raise RecipeError(f"night: {night!r} is no date; write it like 2026-11-22") from None
+    context = FlowRunContext.get()
+    due = context.flow_run.expected_start_time if context is not None and context.flow_run is not None else None
+    return (due or datetime.now(UTC)).astimezone(UTC).date()
+
+
+def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        RecipeError: A field is wrong, or is the night's own.
+    """
+    if start_from not in ("recipe", "champion"):
+        raise RecipeError(f"start_from: {start_from!r} is neither recipe nor champion")
+    for name in ("seeds.training", "seeds.evaluation"):
+        if name in overrides:
+            raise RecipeError(f"{name}: it is {overrides[name]!r}, but a night's seed is its date; leave it out")
+
+
+def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str) -> Night:
+    """Notes that a night begins, or finds it begun: which champion it is compared with does not change any more."""
+    nights, damaged = read_nights(folder)
+    log = flow_log()
+    for line in damaged:
+        log(line)
+    if found := next((each for each in nights if each.date == tonight.isoformat()), None):
+        return found
+    earlier = [each for each in nights if each.date < tonight.isoformat()]
+    begun = Night(tonight.isoformat(), seed_of(tonight), champion(infrastructure, model, earlier), missed=missed_nights(earlier, tonight))
+    if begun.missed:
+        log(f"Missed: no night began on {', '.join(begun.missed)}")
+    write_night(folder, begun)
+    return begun
+
+
+def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> str:
+    """The folder of the champion's checkpoint, as MLflow names it, or the nights where MLflow is away; empty if there is none."""
+    with earlier_records_settled(infrastructure):  # the last night's verdict may not be there yet
+        pass
+    try:
+        found = aliased_checkpoint(mlflow_address(infrastructure)[0], model, CHAMPION)
+    except Exception as away:
+        if not may_pass(away):
+            raise
+        flow_log()(f"MLflow does not answer ({away}); the champion is the one of the last night")
+        return last_champion(nights)
+    return str(found) if found else ""
+
+
+def tonights_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:
+    """The recipe's overrides with the night's seed and, where the night starts from the champion, its weights."""
+    seeded = {**overrides, "seeds.training": begun.seed, "seeds.evaluation": begun.seed}
+    if start_from == "champion" and begun.champion:
+        seeded["policy.model"] = begun.champion
+    return seeded
+
+
+def judge(folder: Path, begun: Night, experiment: Experiment, infrastructure: InfraSettings) -> Night:
+    """Compares tonight's policy with the champion on the same held-out tasks, under the same seeds of sampling."""
+    run = RunFolder(infrastructure.runs, experiment)
+    challenger = evaluations(run, experiment)[-1]
+    measured = replace(begun, challenger=str(run.checkpoint(challenger.step)), challenger_success=challenger.success, said="")
+    if not begun.champion:
+        return replace(measured, verdict="first")
+    try:
+        held = measure_champion(folder / begun.date, Path(begun.champion), experiment)
+    except ModelError as problem:
+        return replace(measured, verdict="champion missing", said=str(problem))
+    gain = difference(held.tallies, challenger.tallies)
+    verdict: Literal["better", "not better"] = "better" if is_better(gain) else "not better"
+    return replace(measured, verdict=verdict, champion_success=held.success, difference=gain)
+
+
+def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> EvaluationResult:
+    """Plays tonight's held-out tasks with the champion, which speaks as it was trained to.
+
+    Raises:
+        ModelError: Its weights are gone.
+    """
+    trained_by = recipe_of(str(checkpoint))
+    if trained_by is None or not (checkpoint / "config.json").is_file():
+        raise ModelError(f"{checkpoint} holds no checkpoint any more; let MLflow's alias {CHAMPION} name another version")
+    evaluation, policy = experiment.evaluation, trained_by.policy
+    budgets = {"turn_tokens": trained_by.rollout.turn_tokens, "trajectory_tokens": trained_by.rollout.trajectory_tokens}
+    form = {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
+    world = experiment.environment.model_dump(exclude={"train_tasks", "n_train_tasks"})
+    collection = Collection.model_validate(
+        {
+            "environment": world,
+            "source": {"kind": "model", "model": str(checkpoint), **form},
+            "tasks": evaluation.tasks,
+            "n_tasks": evaluation.n_tasks,
+            "samples": evaluation.samples,
+            "horizon": evaluation.horizon,
+            "temperature": evaluation.temperature,
+            "seed": experiment.seeds.evaluation,
+            "rollout": experiment.rollout.model_dump() | budgets,
+        }
+    )
+    collect(collection, folder)
+    played = stored_episodes(folder)
+    result = evaluate(played, label=CHAMPION, step=int(checkpoint.name.removeprefix("step-") or 0), horizon=evaluation.horizon)
+    if not result.scored:
+        raise RuntimeError(f"all {result.failed} episodes of the champion failed; {folder} has the reasons")
+    write_evaluation(folder / "evaluation.json", result)
+    return result
+
+
+def show(folder: Path, model: str) -> str:
+    """Puts the nights' table and picture on the flow run's page."""
+    nights, _ = read_nights(folder)
+    table, picture = nights_table(nights), folder / "nights.png"
+    draw_nights(picture, nights, title=f"Nights of {model}")
+    create_markdown_artifact(table, key="nights", description=f"Champion and challengers of {model}")
+    show_picture(picture, "nights-history", f"Held-out success of the challengers and champions of {model}, night by night")
+    return table
+
+
+def record(folder: Path, night: Night, experiment: Experiment, infrastructure: InfraSettings, table: str) -> None:
+    """Gives MLflow the verdict: the aliases, the figures, the table and the picture, with the challenger's run."""
+    run = RunFolder(infrastructure.runs, experiment)
+    published = verify(Path(night.challenger), run.fingerprint)
+    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
+    entry = CheckpointEntry(experiment.name, published.folder, published.digest, published.step, horizon)
+    with open_tracker(infrastructure, experiment.name, run.path) as tracker:
+        tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
+        gain = night.difference
+        figures = {
+            "challenger_success": night.challenger_success.value,
+            "champion_success": night.champion_success.value,
+            "difference": gain.value,
+            "difference_low": gain.low,
+            "difference_high": gain.high,
+            "promoted": float(night.promoted),
+        }
+        tracker.log_metrics(RUN, {f"nightly/{name}": value for name, value in figures.items()}, published.step, of="night")
+        tracker.log_table(RUN, table, "nights.md")
+        picture = run.path / "nights.png"
+        picture.write_bytes((folder / "nights.png").read_bytes())
+        tracker.log_picture(RUN, picture)
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    run_to_the_end(RECORDS, lambda: nightly(GIVEN.recipe, start_from=GIVEN.start_from, night=GIVEN.night, overrides=OVERRIDES))

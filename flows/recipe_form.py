@@ -1,0 +1,150 @@
+"""What people change most often in a recipe, as a form: typed inputs with ranges and help. What is left empty stays as the recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, WithJsonSchema, model_serializer
+
+from configs.algorithm import ALGORITHMS
+from configs.experiment import Experiment
+from configs.part import Part
+from configs.recipe import RecipeError, explain, load_recipe, recipe_names
+from environments.registry import WORLDS
+
+OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "evaluation.final_tasks": [], "policy.starter.tasks": "train"}
+"""Fields that name a world's task lists, and the lists that every world has: they replace the recipe's where another world is chosen."""
+
+LONGEST_HORIZON = 1000
+
+Recipe = Annotated[str, WithJsonSchema({"type": "string", "enum": recipe_names()})]
+"""A recipe: on a form one of configs/, to be chosen from a list; in code and on the command line also the path of a YAML file."""
+
+
+def _plain(schema: dict[str, Any]) -> None:
+    """Makes "a number or nothing" a number that may be left out: Prefect's page shows that as one input, the other as two."""
+    for field in schema.get("properties", {}).values():
+        for choice in field.pop("anyOf", []):
+            if choice != {"type": "null"}:
+                field |= choice
+        field.pop("default", None)
+
+
+def _one_of(names: list[str]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": names})
+
+
+class RecipeForm(Part):
+    """The fields that people change; leave empty what is to stay as the recipe says."""
+
+    model_config = ConfigDict(json_schema_extra=_plain)
+
+    world: Annotated[str, _one_of(sorted(WORLDS))] | None = None
+    """The world. Another than the recipe's is trained and measured on its lists "train" and "test" unless you name others."""
+    policy: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """The language model: a Hugging Face name, a folder, or a checkpoint's folder (runs/.../checkpoints/step-000040)."""
+    method: Annotated[str, _one_of(list(ALGORITHMS.table))] | None = None
+    """The learning method."""
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Training steps, at least 1; a step collects one batch of groups and learns from it."""
+    horizons: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]], Field(min_length=1, max_length=100)] | None = None
+    """Turn limits in growing order, e.g. 6, 10, 16; a single one stays for the whole run."""
+    steps_per_horizon: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Training steps under each horizon. Empty: as the recipe says, or the steps in equal parts."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Seed of training: the order of the tasks and the sampling of the episodes."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Peak learning rate, above 0: about 1e-6 for a model of billions of weights, 6e-4 for the starter policy."""
+    group_size: Annotated[int, Field(ge=2, le=1024)] | None = None
+    """Episodes of the same task in a group, at least 2."""
+    tasks_per_step: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Groups in a batch: different tasks per training step."""
+    evaluation_tasks: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """Held-out task list to measure on, e.g. test; `python -m environments tasks WORLD` prints a world's lists."""
+    evaluation_samples: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Episodes per task of an evaluation."""
+    evaluation_horizon: Annotated[int, Field(ge=1, le=LONGEST_HORIZON)] | None = None
+    """Turn limit during evaluation."""
+
+    @model_serializer(mode="wrap")
+    def _filled_in(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only what is filled in: Prefect's page would show an empty field that it is given as one filled with "null"."""
+        return {name: value for name, value in fields(self).items() if value is not None}
+
+
+NOTHING_CHANGED = RecipeForm()
+
+_NAMES = {
+    "world": "environment.name",
+    "policy": "policy.model",
+    "method": "algorithm.name",
+    "steps": "algorithm.steps",
+    "seed": "seeds.training",
+    "learning_rate": "algorithm.learning_rate",
+    "group_size": "rollout.group_size",
+    "tasks_per_step": "rollout.tasks_per_step",
+    "evaluation_tasks": "evaluation.tasks",
+    "evaluation_samples": "evaluation.samples",
+    "evaluation_horizon": "evaluation.horizon",
+}
+"""Field of the form -> dotted name in a recipe; the two of the horizon make a curriculum together."""
+
+
+def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
+    """A form as Prefect hands it over.
+
+    Raises:
+        RecipeError: A field is unknown or out of range; the message names it, its value and what would be right.
+    """
+    if isinstance(given, RecipeForm):
+        return given
+    try:
+        return RecipeForm.model_validate(given or {})
+    except ValidationError as problem:
+        raise RecipeError(f"this form cannot be used:\n{explain(problem, 'the form', model=RecipeForm)}") from None
+
+
+def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The overrides that a filled-in form stands for, and those that were given by their dotted names.
+
+    Args:
+        recipe: The recipe that both change.
+        form: What is filled in.
+        overrides: New values by dotted field name.
+
+    Raises:
+        RecipeError: A field of the form is wrong, or is given in both places with different values.
+    """
+    form, named = read_form(form), dict(overrides or {})
+    filled = {dotted: value for field, dotted in _NAMES.items() if (value := getattr(form, field)) is not None}
+    for field, dotted in _NAMES.items():
+        if dotted in filled and dotted in named and named[dotted] != filled[dotted]:
+            raise RecipeError(
+                f"{field}: it is {filled[dotted]!r}, but the overrides say {dotted} = {named[dotted]!r}; leave one of them out"
+            )
+    if form.world is None and form.horizons is None and form.steps_per_horizon is None:
+        return {**filled, **named}
+    plain = load_recipe(recipe)
+    if form.world is not None and form.world != plain.environment.name:
+        filled = OWN_LISTS | filled
+    return {**filled, **_curriculum(plain, form, filled | named), **named}
+
+
+def _curriculum(plain: Experiment, form: RecipeForm, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The schedule of the form's horizons, as an override."""
+    every = form.steps_per_horizon
+    if form.horizons is None:
+        return {} if every is None else {"curriculum.every": every}
+    if len(form.horizons) == 1:
+        if every is not None:
+            raise RecipeError(
+                f"steps_per_horizon: it is {every}, but a single horizon ({form.horizons[0]}) stays for the whole run; empty it"
+            )
+        return {"curriculum": {"kind": "fixed", "horizon": form.horizons[0]}}
+    if every is None and form.steps is None:
+        every = getattr(plain.curriculum, "every", None)
+    if every is None:
+        steps = changed.get("algorithm.steps", plain.algorithm.steps)
+        every = max(1, steps // len(form.horizons)) if isinstance(steps, int) else 1
+    return {"curriculum": {"kind": "stepwise", "horizons": form.horizons, "every": every}}

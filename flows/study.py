@@ -1,0 +1,111 @@
+"""A study: the arms of an experiment under several seeds, compared by what was named beforehand.
+
+    python -m flows.study configs/studies/NAME.yaml [--field value ...] [--report]
+
+What is finished is not done again, so the same command goes on after a kill. With --report nothing is trained: the page is written from
+what is there, into docs/evidence/.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from flows.command import LocalRecords
+    from flows.study_arguments import study_arguments
+
+    STUDY, OVERRIDES, REPORT = study_arguments()
+    RECORDS = None if REPORT else LocalRecords()
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from pydantic import WithJsonSchema
+
+from configs.infrastructure import PREFIX, infra_settings
+from configs.study import load_study, study_names
+from flows.checks import check_study
+from flows.flow_page import flow_log, show_picture
+from flows.killed_flow_runs import note_flow_run
+from flows.parallel_commands import carry_out, commands_at_once
+from flows.records import open_tracker
+from flows.run_names import named_by
+from flows.study_page import StudyPage, write_page
+from flows.study_runs import StudyRuns
+from tasks.tracking.tracker import Tracker
+from tasks.training.trainer_client import TrainerFailedError
+
+DOCS = Path("docs") / "evidence"
+PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
+"""On the number of its processes the last digits of a run depend: one, on every machine, unless a person says otherwise."""
+
+Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})]
+
+
+@flow(name="study", on_running=[note_flow_run], flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"))
+def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> str:
+    """Trains every arm under every seed, and compares them.
+
+    A run that fails is named at the end, after the others; the page then has those that did not.
+
+    Args:
+        name: A study of configs/studies/ by name, or the path of a YAML file.
+        overrides: New values of the study's own fields, e.g. {"seeds": 2}.
+
+    Returns:
+        The page, in Markdown.
+
+    Raises:
+        TrainerFailedError: At least one run failed; the same command tries only those again.
+    """
+    infrastructure, what = infra_settings(), load_study(name, overrides)
+    check_study(what, infrastructure)
+    runs = StudyRuns(what, infrastructure)
+    runs.folder.mkdir(parents=True, exist_ok=True)
+    with open_tracker(infrastructure, what.name, runs.folder) as tracker:
+        run = tracker.start_run(f"study {what.name}", what.model_dump(mode="json"), {"kind": "study", "folder": str(runs.folder)})
+        environment = {PROCESSES: os.environ.get(PROCESSES, "1")}
+        if (parent := tracker.mlflow_id(run)) is not None:
+            environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
+        failures = carry_out(runs.commands(), commands_at_once(infrastructure), environment, say)
+        page = write_page(what, runs.found(), runs.folder)
+        show(page, tracker, run)
+        if not failures:
+            tracker.end_run(run)
+    print(f"\n{page.markdown}\nPage, figures and pictures: {runs.folder}")
+    if failures:
+        raise TrainerFailedError("\n".join(failures))
+    return page.markdown
+
+
+def say(line: str) -> None:
+    """Tells the person at the terminal, and the flow run's page."""
+    print(line, file=sys.stderr, flush=True)
+    flow_log()(line)
+
+
+def show(page: StudyPage, tracker: Tracker, run: str) -> None:
+    """Puts the page on MLflow's and Prefect's pages."""
+    tracker.log_table(run, page.markdown, "report.md")
+    for picture in page.pictures:
+        tracker.log_picture(run, picture)
+        show_picture(picture, f"study-{picture.stem}", page.title)
+    create_markdown_artifact(page.markdown, key="study", description=page.title)
+
+
+def report(name: str, overrides: dict[str, Any]) -> Path:
+    """Writes the page of what is there to docs/evidence/NAME, without training anything; returns that folder."""
+    what = load_study(name, overrides)
+    write_page(what, StudyRuns(what, infra_settings()).found(), DOCS / what.name)
+    return DOCS / what.name
+
+
+if __name__ == "__main__":
+    from flows.command import run_to_the_end
+
+    if RECORDS is None:
+        print(report(STUDY, OVERRIDES))
+    else:
+        run_to_the_end(RECORDS, lambda: study(STUDY, OVERRIDES), goes_on="with what is missing")

@@ -1,0 +1,45 @@
+"""The command line of `flows.study`. Imports nothing slow, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from configs.infrastructure import SettingsError, infra_settings
+from configs.recipe import RecipeError, parse_overrides
+from configs.study import load_study, study_names
+from flows.checks import check_study
+
+EXAMPLES = """examples:
+  python -m flows.study configs/studies/methods.yaml
+  python -m flows.study methods --seeds 2
+  AGENTGYM_STUDY_RUNS_AT_ONCE=4 python -m flows.study quickstart
+  python -m flows.study quickstart --report
+
+configs/study.py describes the fields of a study; each can be overridden by its name. The same command goes on where a former one was cut
+off. With --report nothing is trained: the page of what is there is written to docs/evidence/."""
+
+
+def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:
+    """Reads and checks the command line; ends the process on --help and on mistakes.
+
+    Returns:
+        The study, overrides of its fields, and whether only its page is to be written.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.study",
+        usage="python -m flows.study STUDY [--field value ...] [--report]",
+        description="Train the arms of a study under its seeds, and compare them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}")
+    parser.add_argument("--report", action="store_true", help="write the page of what is there to docs/evidence/, without training")
+    parsed, rest = parser.parse_known_args(arguments)
+    try:
+        overrides = parse_overrides(rest)
+        check_study(load_study(parsed.study, overrides), infra_settings())
+    except (RecipeError, SettingsError) as problem:
+        raise SystemExit(f"python -m flows.study: {problem}") from None
+    return parsed.study, overrides, parsed.report

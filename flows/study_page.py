@@ -1,0 +1,76 @@
+"""The page of a study: what was asked, the tables, the pictures, and all figures as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.study import Study
+from tasks.evaluation.study_pictures import draw_mechanism, draw_study
+from tasks.evaluation.study_report import Section, family_section, findings, timings
+from tasks.evaluation.study_results import Runs
+
+CURVES, TRAINING = "success.png", "training.png"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPage:
+    """What a study found.
+
+    Attributes:
+        title: Its name and question.
+        markdown: The page.
+        pictures: The pictures that it shows.
+    """
+
+    title: str
+    markdown: str
+    pictures: tuple[Path, ...]
+
+
+def write_page(study: Study, runs: Runs, folder: Path) -> StudyPage:
+    """Writes report.md, report.json and the pictures of the runs that are whole.
+
+    In report.json "findings" is what the seeds determine: it is the same whenever and wherever the study is carried out. "timings" depends
+    on the machine, too.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
+    found, timed = (findings(study, whole), timings(study, whole)) if whole else ([], [])
+    lines = [f"# {study.name}", study.question, _setting(study), _progress(study, whole)]
+    pictures: tuple[Path, ...] = ()
+    if whole:
+        family = family_section(study, whole)
+        pictures = folder / CURVES, folder / TRAINING
+        draw_study(pictures[0], whole, family[0].data if family else {})
+        draw_mechanism(pictures[1], whole)
+        lines += [f"![success]({CURVES})", *(section.markdown() for section in found), f"![training]({TRAINING})"]
+        lines += ["## What also depends on the machine", *(section.markdown() for section in timed)]
+    page = "\n\n".join(lines) + "\n"
+    figures = {"study": study.model_dump(mode="json"), "findings": _data(found), "timings": _data(timed)}
+    (folder / "report.json").write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(page, encoding="utf-8")
+    return StudyPage(f"{study.name}: {study.question}", page, pictures)
+
+
+def _setting(study: Study) -> str:
+    """Recipe, arms and seeds in words."""
+    overrides = f" with {_fields(study.overrides)}" if study.overrides else ""
+    arms = "\n".join(f"- **{arm}**: {_fields(fields) or 'the recipe as it is'}" for arm, fields in study.arms.items())
+    seeds = ", ".join(map(str, study.seeds))
+    return f"Recipe `{study.recipe}`{overrides}; seeds {seeds} (starter policy, task order, sampling and evaluation). Arms:\n\n{arms}"
+
+
+def _progress(study: Study, runs: Runs) -> str:
+    made, wanted = sum(map(len, runs.values())), len(study.arms) * len(study.seeds)
+    return f"All {wanted} runs are finished." if made == wanted else f"{made} of {wanted} runs are finished; the tables hold these alone."
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return ", ".join(f"`{name}: {json.dumps(value)}`" for name, value in fields.items())
+
+
+def _data(sections: list[Section]) -> dict[str, Any]:
+    return {section.title: section.data for section in sections}

@@ -1,0 +1,113 @@
+"""The runs of a study on disk: the commands that are missing of each, and what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from configs.study import Study
+from flows.evaluate import read_results
+from flows.parallel_commands import Command
+from flows.records import evaluations, finished_run
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.study_results import StudyRun
+from tasks.tracking.run_folder import RunFolder
+from tasks.training.collapse import collapse_note
+
+
+class StudyRuns:
+    """Arms x seeds. What is finished is found again, whoever made it."""
+
+    def __init__(self, study: Study, infrastructure: InfraSettings) -> None:
+        self._study, self._infrastructure = study, infrastructure
+        self.folder = infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
+        self._experiments = {(arm, seed): study.experiment(arm, seed) for seed in study.seeds for arm in study.arms}
+        self._begun: set[Path] = set()
+
+    def commands(self) -> list[Iterator[Command]]:
+        """What is missing of each run, in order; each command is asked for when the one before has ended.
+
+        Seeds come first: after a few runs there is something of every arm to compare.
+        """
+        return [self._commands(arm, seed) for arm, seed in self._experiments]
+
+    def found(self) -> dict[str, list[StudyRun]]:
+        """Arm to its runs that are whole."""
+        each = {arm: [self._found(arm, seed) for seed in self._study.seeds] for arm in self._study.arms}
+        return {arm: [run for run in of_arm if run is not None] for arm, of_arm in each.items()}
+
+    def _commands(self, arm: str, seed: int) -> Iterator[Command]:
+        experiment, logs = self._experiments[arm, seed], self.folder / "logs"
+        name = f"{arm}, seed {seed}"
+        if finished_run(self._infrastructure, experiment) is None:
+            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # as it is now: the study's recipe may change meanwhile
+            recipe.parent.mkdir(parents=True, exist_ok=True)
+            recipe.write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+            named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # in the run's name
+            yield Command(f"{name}: training", ["flows.scaling_inter", str(recipe), *named], logs / f"{arm}-{seed}.log")
+        for side, folder, policy in self._further(arm, seed, experiment):
+            if not is_whole(folder) and folder not in self._begun:
+                self._begun.add(folder)
+                words = ["flows.evaluate", *self._evaluation_words(experiment, seed, policy), "--out", str(folder)]
+                yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
+
+    def _found(self, arm: str, seed: int) -> StudyRun | None:
+        """What a run found; None as long as something of it is missing."""
+        experiment = self._experiments[arm, seed]
+        folder = finished_run(self._infrastructure, experiment)
+        if folder is None:
+            return None
+        further: dict[str, dict[str, EvaluationResult]] = {"first": {}, "last": {}}
+        for side, place, _ in self._further(arm, seed, experiment):
+            if not (place / "evaluation.json").is_file():
+                return None
+            further[side] = read_results(place)
+        steps = folder.metrics()
+        return StudyRun(arm, seed, evaluations(folder, experiment), steps, bool(collapse_note(steps)), further["first"], further["last"])
+
+    def _further(self, arm: str, seed: int, experiment: Experiment) -> Iterator[tuple[str, Path, Path]]:
+        """The further evaluations of a finished run: of which policy, where they lie, and the policy's folder."""
+        if self._study.beyond is None:
+            return
+        run = RunFolder(self._infrastructure.runs, experiment)
+        start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
+        last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")  # which then is refused as no model
+        yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it
+        yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
+
+    def _evaluation_words(self, experiment: Experiment, seed: int, policy: Path) -> list[str]:
+        """The arguments of `flows.evaluate`: the run's own form and budgets, the study's tasks, horizons and temperatures."""
+        beyond, spoken, world, evaluation = self._study.beyond, experiment.policy, experiment.environment, experiment.evaluation
+        assert beyond is not None
+        words = [world.name, "--model", str(policy), "--action-format", spoken.action_format, "--dtype", spoken.dtype]
+        words += ["--instruction" if spoken.instruction else "--no-instruction", "--samples", str(beyond.samples), "--seed", str(seed)]
+        words += ["--conversation-start", self._as_file(spoken.conversation_start)]
+        words += ["--tasks", *(self._as_file(tasks) for tasks in beyond.tasks or (evaluation.tasks,))]
+        words += ["--horizon", *map(str, beyond.horizons or (evaluation.horizon,))]
+        words += ["--temperature", *map(str, beyond.temperatures or (evaluation.temperature,))]
+        if evaluation.n_tasks is not None and not beyond.tasks:
+            words += ["--n-tasks", str(evaluation.n_tasks)]
+        words += [f"--rollout.{name}={json.dumps(value)}" for name, value in experiment.rollout.model_dump(mode="json").items()]
+        names = ("rules", "dialect", "instruction", "success_score")
+        return [*words, *(f"--environment.{name}={json.dumps(getattr(world, name))}" for name in names)]
+
+    def _as_file(self, value: str | Sequence[object]) -> str:
+        """A name as it is; what is no name goes into a file, as the command line takes it."""
+        if isinstance(value, str):
+            return value
+        text = json.dumps(value, default=lambda part: part.model_dump(mode="json"))
+        path = self.folder / "given" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an evaluation is there without an episode that infrastructure broke; the same command plays these again."""
+    return (folder / "evaluation.json").is_file() and not any(result.failed for result in read_results(folder).values())

@@ -1,0 +1,160 @@
+"""Nightly training as champion and challenger: what each night found, whether the challenger takes over, and the history as a table.
+
+A challenger becomes the champion only if the 95 % interval of the paired difference of their success lies above zero: a lucky night
+does not replace a policy that is as good.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.evaluation.report import change, share
+from tasks.evaluation.statistics import Estimate
+
+Verdict = Literal["begun", "failed", "first", "better", "not better", "champion missing"]
+
+WORDS: dict[Verdict, str] = {
+    "begun": "not finished",
+    "failed": "failed",
+    "first": "**champion**: there was none before",
+    "better": "**new champion**: better",
+    "not better": "champion stays: not shown to be better",
+    "champion missing": "not compared: the champion's weights are gone",
+}
+"""What a verdict is called in the table."""
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night.
+
+    Attributes:
+        date: Its date, e.g. "2026-11-22".
+        seed: Of the training and of the evaluation, made of the date.
+        champion: Folder of the champion's checkpoint when the night began; empty if there was none.
+        challenger: Folder of the checkpoint that the night trained; empty until it is measured.
+        verdict: How it ended.
+        challenger_success: Held-out success of the challenger.
+        champion_success: That of the champion, on the same tasks with the same seeds.
+        difference: Challenger's success less the champion's, paired by task.
+        missed: Dates before it on which no night began though the schedule wanted one.
+        said: Why it failed, in one line.
+    """
+
+    date: str
+    seed: int
+    champion: str = ""
+    challenger: str = ""
+    verdict: Verdict = "begun"
+    challenger_success: Estimate = UNKNOWN
+    champion_success: Estimate = UNKNOWN
+    difference: Estimate = UNKNOWN
+    missed: tuple[str, ...] = ()
+    said: str = ""
+
+    @property
+    def promoted(self) -> bool:
+        """Whether its challenger became the champion."""
+        return self.verdict in ("first", "better")
+
+
+def seed_of(night: date) -> int:
+    """The seed of a night, e.g. 20261122: another every night, the same when the night is repeated."""
+    return int(night.strftime("%Y%m%d"))
+
+
+def is_better(difference: Estimate) -> bool:
+    """Whether the whole 95 % interval of a difference lies above zero; without an interval nothing is shown."""
+    return difference.low > 0  # nan is not
+
+
+def missed_nights(nights: Sequence[Night], tonight: date) -> tuple[str, ...]:
+    """The dates between the last night and tonight."""
+    if not nights:
+        return ()
+    last = date.fromisoformat(nights[-1].date)
+    return tuple((last + timedelta(days=day)).isoformat() for day in range(1, (tonight - last).days))
+
+
+def write_night(folder: Path, night: Night) -> None:
+    """Keeps a night in a file of its own, which appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{night.date}.{os.getpid()}.tmp"
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            json.dump(_nan_as_null(asdict(night)), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(folder / f"{night.date}.json")
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
+    """The nights of a folder in the order of their dates, and a line about each file that holds none."""
+    nights, damaged = [], []
+    for path in sorted(folder.glob("????-??-??.json")):
+        try:
+            nights.append(_night(json.loads(path.read_text(encoding="utf-8"))))
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as problem:
+            damaged.append(f"{path} does not hold a night ({problem}); it is left out, remove it or put it right")
+    return nights, damaged
+
+
+def last_champion(nights: Sequence[Night]) -> str:
+    """The checkpoint that became champion last, as far as the nights know; empty if none did."""
+    return next((night.challenger for night in reversed(nights) if night.promoted), "")
+
+
+def nights_table(nights: Sequence[Night], most: int = 30) -> str:
+    """The newest nights first, in Markdown; nights that were missed have a row, too."""
+    lines = ["| night | challenger | champion | challenger less champion | verdict |", "|---|---:|---:|---:|---|"]
+    for night in reversed(nights[-most:]):
+        words = f"{WORDS[night.verdict]}: {night.said}" if night.verdict == "failed" else WORDS[night.verdict]
+        figures = [_share(night.challenger_success), _share(night.champion_success), _change(night.difference)]
+        lines.append(f"| {night.date} | {' | '.join(figures)} | {' '.join(words.split()).replace('|', '/')} |")
+        lines += [f"| {each} | | | | **missed**: no night began |" for each in reversed(night.missed)]
+    now = last_champion(nights)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Champion: `{now}`." if now else "There is no champion yet.",
+            "Success on the same held-out tasks under the night's seed; brackets: 95 % intervals over tasks, the difference is paired by "
+            "task. The challenger becomes the champion only if the whole interval of the difference is above zero.",
+            "",
+        ]
+    )
+
+
+def _share(estimate: Estimate) -> str:
+    return "" if math.isnan(estimate.value) else share(estimate)
+
+
+def _change(estimate: Estimate) -> str:
+    return "" if math.isnan(estimate.value) else change(estimate)
+
+
+def _night(stored: dict[str, Any]) -> Night:
+    for name in ("challenger_success", "champion_success", "difference"):
+        values = {key: math.nan if value is None else value for key, value in stored[name].items()}
+        stored[name] = Estimate(float(values["value"]), float(values["low"]), float(values["high"]), int(values["n"]))
+    if stored["verdict"] not in WORDS:
+        raise ValueError(f"its verdict is {stored['verdict']!r}")
+    date.fromisoformat(stored["date"])
+    return Night(**{**stored, "missed": tuple(stored["missed"])})
+
+
+def _nan_as_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _nan_as_null(each) for key, each in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

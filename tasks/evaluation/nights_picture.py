@@ -1,0 +1,67 @@
+"""The nights as a picture: success of every night's challenger and of the champion that it was compared with."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks.evaluation.nights import Night
+from tasks.evaluation.statistics import Estimate
+
+_CHALLENGER, _CHAMPION, _INK = "#2a78d6", "#c2410c", "#1f2937"
+
+
+def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30) -> None:
+    """Draw the newest nights as a PNG of 1500 x 750 pixels; nights without a measurement leave a gap.
+
+    Args:
+        path: Where to write.
+        nights: In the order of their dates.
+        title: Written above.
+        most: How many are drawn.
+    """
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it announces its font cache as a warning
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = nights[-most:]
+    figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for shift, colour, label, estimates in (
+        (-0.08, _CHALLENGER, "challenger", [night.challenger_success for night in shown]),
+        (0.08, _CHAMPION, "champion that night", [night.champion_success for night in shown]),
+    ):
+        at = [place for place, estimate in enumerate(estimates) if not math.isnan(estimate.value)]
+        axes.errorbar(
+            [place + shift for place in at],
+            [estimates[place].value for place in at],
+            yerr=[[_below(estimates[place]) for place in at], [_above(estimates[place]) for place in at]],
+            fmt="o",
+            color=colour,
+            capsize=3,
+            label=label,
+        )
+    promoted = [place for place, night in enumerate(shown) if night.promoted]
+    heights = [shown[place].challenger_success.value for place in promoted]
+    axes.scatter([place - 0.08 for place in promoted], heights, s=190, facecolors="none", edgecolors=_INK, label="became champion")
+    axes.set_xticks(range(len(shown)), [night.date for night in shown], rotation=60 if len(shown) > 6 else 0)
+    axes.set_xlim(-0.6, max(0.6, len(shown) - 0.4))
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("success on held-out tasks")
+    axes.set_title(title, color=_INK, loc="left")
+    axes.grid(axis="y", alpha=0.25)
+    axes.legend(frameon=False, loc="upper left")
+    unfinished = path.with_name(f".{path.name}.tmp")
+    figure.savefig(unfinished, format="png", metadata={"Software": None})
+    unfinished.replace(path)
+
+
+def _below(estimate: Estimate) -> float:
+    return 0.0 if math.isnan(estimate.low) else max(0.0, estimate.value - estimate.low)
+
+
+def _above(estimate: Estimate) -> float:
+    return 0.0 if math.isnan(estimate.high) else max(0.0, estimate.high - estimate.value)

@@ -1,0 +1,251 @@
+"""What a study found, as tables in Markdown and as data.
+
+What depends on the runs' seeds alone (`findings`) stands apart from what also depends on the machine's speed (`timings`): the first is the
+same whenever and wherever the study is carried out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from configs.study import START, Study
+from tasks.evaluation.bootstrap import PairedDifference
+from tasks.evaluation.multiple_comparisons import holm, median_time
+from tasks.evaluation.report import change, share
+from tasks.evaluation.statistics import Estimate, mean
+from tasks.evaluation.study_results import (
+    Axis,
+    Runs,
+    after,
+    by_task,
+    common_budget,
+    compared,
+    endpoint_values,
+    over_training,
+    paired,
+    reached_at,
+)
+from tasks.evaluation.tables import markdown
+
+MECHANISM = {
+    "rollout/cut_by_horizon": "episodes cut by the horizon",
+    "rollout/zero_variance_groups": "zero-variance groups",
+    "rollout/entropy": "entropy",
+    "critic/explained_variance": "variance that the critic explains",
+}
+"""Metrics of the training steps that the report follows over the thirds of training, where they were measured."""
+
+NOTE = (
+    "Differences are in points, paired by seed and task, with 95 % intervals and p values of a bootstrap over seeds and tasks; intervals "
+    "of shares are Student's t over seeds."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the report.
+
+    Attributes:
+        title: Its heading.
+        header: Names of the columns.
+        rows: Cells.
+        note: What is to be known to read it.
+        data: The figures in the rows, unrounded.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str
+    data: Any
+
+    def markdown(self) -> str:
+        """Heading, table and note."""
+        return f"### {self.title}\n\n{markdown(self.header, self.rows)}\n\n{self.note}\n"
+
+
+def findings(study: Study, runs: Runs) -> list[Section]:
+    """The tables that the runs' seeds determine."""
+    sections = [arms_section(runs), *family_section(study, runs), *budget_section(study, runs, "turns")]
+    sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
+    return sections
+
+
+def timings(study: Study, runs: Runs) -> list[Section]:
+    """The tables that also depend on how fast the machine was, and on what else it did."""
+    minutes = {arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm) for arm, of_arm in runs.items()}
+    rows = [[arm, number(estimate)] for arm, estimate in minutes.items()]
+    note = "Rollouts, updates and weight sync, without start-up and measurements; mean over seeds."
+    data = {arm: estimate.value for arm, estimate in minutes.items()}
+    trained = Section("Minutes of training", ["arm", "minutes"], rows, note, data)
+    return [trained, *budget_section(study, runs, "seconds"), *threshold_section(study, runs, "seconds")]
+
+
+def arms_section(runs: Runs) -> Section:
+    """Each arm before and after training."""
+    rows, data = [], {}
+    for arm, of_arm in runs.items():
+        rise = compared([(by_task(run.results[-1], "success"), by_task(run.results[0], "success")) for run in of_arm])
+        start, end = (mean(run.results[i].success.value for run in of_arm) for i in (0, -1))
+        turns = fmean(run.positions("turns")[-1] for run in of_arm)
+        collapsed = sum(run.collapsed for run in of_arm)
+        rows.append([arm, str(len(of_arm)), share(start), share(end), change(rise.estimate), f"{turns:,.0f}", str(collapsed)])
+        data[arm] = {"start": start.value, "end": end.value, "rise": _plain(rise), "turns": turns, "collapsed": collapsed}
+    header = ["arm", "seeds", "success before", "after", "rise", "turns of training", "collapsed"]
+    return Section("Success before and after training", header, rows, NOTE, data)
+
+
+def family_section(study: Study, runs: Runs) -> list[Section]:
+    """The comparisons that were named beforehand, with p values for all of them together."""
+    budget = study.endpoint.budget or common_budget(runs, "turns")
+    made: list[tuple[str, str, PairedDifference]] = []
+    for arm, other in study.comparisons:
+        pairs = []
+        for run, against in paired(runs, arm, other):
+            before = by_task(run.results[0], study.endpoint.measure)
+            values = before if other == START else endpoint_values(against, study.endpoint, budget)
+            pairs.append((endpoint_values(run, study.endpoint, budget), values))
+        made.append((arm, other, compared(pairs)))
+    adjusted = holm([found.p for _, _, found in made])
+    rows = [
+        [
+            f"{arm} - {other}",
+            change(found.estimate),
+            p_value(found.p),
+            p_value(p),
+            f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
+        ]
+        for (arm, other, found), p in zip(made, adjusted, strict=True)
+    ]
+    data = {f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)} for (arm, other, found), p in zip(made, adjusted, strict=True)}
+    when = "after training" if study.endpoint.at == "end" else f"after {budget:,.0f} environment turns"
+    note = f"Endpoint, named beforehand: {study.endpoint.measure} {when}. p (Holm) holds for the {len(made)} comparisons together. {NOTE}"
+    header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
+    return [Section("The comparisons", header, rows, note, data)] if made else []
+
+
+def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
+    """The same comparisons after equal environment turns, or equal time."""
+    arms = [(arm, other) for arm, other in study.comparisons if other != START]
+    budget = common_budget(runs, axis)
+    rows, data = [], {}
+    for arm, other in arms:
+        found = compared(
+            [
+                (after(run, axis, budget, study.endpoint.measure), after(against, axis, budget, study.endpoint.measure))
+                for run, against in paired(runs, arm, other)
+            ]
+        )
+        rows.append([f"{arm} - {other}", change(found.estimate)])
+        data[f"{arm} - {other}"] = _plain(found)
+    amount = f"{budget:,.0f} environment turns" if axis == "turns" else f"{budget / 60:.1f} minutes of training"
+    note = f"The most that every run has spent; between two measurements a straight line is drawn. {NOTE}"
+    return [Section(f"After {amount} in every run", ["comparison", "difference"], rows, note, data)] if rows and budget > 0 else []
+
+
+def beyond_sections(study: Study, runs: Runs) -> list[Section]:
+    """Success, and the comparisons, on other tasks and under other horizons and temperatures than the recipe's."""
+    cells = list(dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last))
+    if not cells:
+        return []
+    rows, data = [], {}
+    for arm, of_arm in runs.items():
+        for name, side in ((f"{arm}, before", "first"), (arm, "last")):
+            found = [[getattr(run, side)[cell].success.value for run in of_arm if cell in getattr(run, side)] for cell in cells]
+            rows.append([name, *(share(mean(values)) for values in found)])
+            data[name] = {cell: _known(mean(values).value) for cell, values in zip(cells, found, strict=True)}
+    note = "Mean over seeds with Student's t over seeds."
+    table = Section("Beyond the recipe's evaluation", ["policy", *cells], rows, note, data)
+    rows, differences = [], {}
+    for arm, other in study.comparisons:
+        there = {cell: _beyond_difference(runs, arm, other, cell) for cell in cells}
+        rows.append([f"{arm} - {other}", *(change(each.estimate) for each in there.values())])
+        differences[f"{arm} - {other}"] = {cell: _plain(each) for cell, each in there.items()}
+    return [table, *([Section("The comparisons there", ["comparison", *cells], rows, NOTE, differences)] if rows else [])]
+
+
+def _beyond_difference(runs: Runs, arm: str, other: str, cell: str) -> PairedDifference:
+    pairs = []
+    for run, against in paired(runs, arm, other):
+        side = against.first if other == START else against.last
+        if cell in run.last and cell in side:
+            pairs.append((by_task(run.last[cell], "success"), by_task(side[cell], "success")))
+    return compared(pairs)
+
+
+def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
+    """How much was spent until a measurement first reached a share of success."""
+    rows, data = [], {}
+    unit, digits = (1.0, 0) if axis == "turns" else (60.0, 1)
+    for threshold in study.thresholds:
+        for arm, of_arm in runs.items():
+            reached = [reached_at(run, axis, threshold) for run in of_arm]
+            median = median_time(reached, [run.positions(axis)[-1] for run in of_arm])
+            there = sum(each is not None for each in reached)
+            rows.append(
+                [
+                    f"{100 * threshold:.0f} %",
+                    arm,
+                    "-" if math.isnan(median) else f"{median / unit:,.{digits}f}",
+                    f"{there} of {len(reached)}",
+                ]
+            )
+            data[f"{arm}, {threshold:g}"] = {"median": _known(median), "reached": there}
+    what = "Turns" if axis == "turns" else "Minutes of training"
+    note = "Median over seeds by Kaplan and Meier, who count a run that never got there for as long as it lasted; - where most did not."
+    return [Section(f"{what} to a share of success", ["success", "arm", "median", "reached"], rows, note, data)] if rows else []
+
+
+def mechanism_sections(runs: Runs) -> list[Section]:
+    """What happened in training, and on which kind of task success was won."""
+    sections = []
+    thirds = {metric: {arm: over_training(of_arm, metric) for arm, of_arm in runs.items()} for metric in MECHANISM}
+    rows = [
+        [title, arm, *(f"{value:.2f}" for value in thirds[metric][arm])]
+        for metric, title in MECHANISM.items()
+        for arm in runs
+        if thirds[metric][arm]
+    ]
+    if rows:
+        header = ["mean over the steps and seeds", "arm", "first third", "second", "last"]
+        sections.append(Section("What happened in training", header, rows, "", thirds))
+    tags = sorted({tag for of_arm in runs.values() for run in of_arm for tag in run.results[-1].by_tag})
+    if len(tags) > 1:
+        found = {
+            arm: {tag: mean(run.results[-1].by_tag[tag].value for run in of_arm if tag in run.results[-1].by_tag) for tag in tags}
+            for arm, of_arm in runs.items()
+        }
+        rows = [[arm, *(share(of_arm[tag]) for tag in tags)] for arm, of_arm in found.items()]
+        data = {arm: {tag: _known(each.value) for tag, each in of_arm.items()} for arm, of_arm in found.items()}
+        sections.append(Section("Success after training by kind of task", ["arm", *tags], rows, "Student's t over seeds.", data))
+    return sections
+
+
+def number(estimate: Estimate) -> str:
+    """A figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
+    bounds = "" if math.isnan(estimate.low) else f" [{estimate.low:,.1f}, {estimate.high:,.1f}]"
+    return f"{estimate.value:,.1f}{bounds}"
+
+
+def p_value(p: float) -> str:
+    """A p value as it is printed, "-" where it is unknown."""
+    return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _plain(found: PairedDifference) -> dict[str, Any]:
+    estimate = found.estimate
+    return {
+        "difference": _known(estimate.value),
+        "low": _known(estimate.low),
+        "high": _known(estimate.high),
+        "p": _known(found.p),
+        "seeds": list(found.seeds),
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

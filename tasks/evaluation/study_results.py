@@ -1,0 +1,122 @@
+"""The runs of a study as data, and what is read off them: values by task at the end or after so many turns, and differences of arms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from configs.study import START, Endpoint
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.bootstrap import PairedDifference, paired_difference
+from tasks.evaluation.statistics import Values
+
+Measure = Literal["success", "reward"]
+Axis = Literal["turns", "seconds"]
+SECONDS = ("rollout/seconds", "update/seconds", "sync/seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRun:
+    """One run of a study.
+
+    Attributes:
+        arm: Its arm.
+        seed: Its seed.
+        results: Its evaluations, the first before training, the last after it.
+        steps: Training step, counted from 1, to its metrics.
+        collapsed: Whether training collapsed.
+        first: Cell of the further evaluations to what the policy before training did there.
+        last: The same of the policy after training.
+    """
+
+    arm: str
+    seed: int
+    results: Sequence[EvaluationResult]
+    steps: Mapping[int, Mapping[str, float]]
+    collapsed: bool = False
+    first: Mapping[str, EvaluationResult] = field(default_factory=dict)
+    last: Mapping[str, EvaluationResult] = field(default_factory=dict)
+
+    def spent(self, axis: Axis, until: int) -> float:
+        """Turns that the environment answered, or seconds of rollouts, updates and weight sync, in the first `until` steps."""
+        done = [metrics for step, metrics in self.steps.items() if step <= until]
+        if axis == "turns":
+            return float(sum(round(m.get("rollout/turns", 0.0) * m.get("rollout/episodes", 0.0)) for m in done))
+        return sum(m.get(name, 0.0) for m in done for name in SECONDS)
+
+    def positions(self, axis: Axis) -> list[float]:
+        """What was spent by each evaluation; by the last one everything, also where it is of an earlier checkpoint after a collapse."""
+        return [*(self.spent(axis, result.step) for result in self.results[:-1]), self.spent(axis, max(self.steps, default=0))]
+
+
+Runs = Mapping[str, Sequence[StudyRun]]
+"""Arm to its runs, one for each seed."""
+
+
+def by_task(result: EvaluationResult, measure: Measure) -> dict[int, float]:
+    """Task to its share of successes, or to its mean reward."""
+    if measure == "reward":
+        return dict(result.rewards)
+    return {task: tally.successes / tally.samples for task, tally in result.tallies.items() if tally.samples}
+
+
+def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[int, float]:
+    """What a run did by task after it had spent so much: on the straight line between the measurements before and after that."""
+    points = [(at, by_task(result, measure)) for at, result in zip(run.positions(axis), run.results, strict=True)]
+    for (at, before), (then, later) in pairwise(points):
+        if at <= budget <= then and then > at:
+            share = (budget - at) / (then - at)
+            return {task: (1 - share) * before[task] + share * later[task] for task in before if task in later}
+    return points[-1][1] if budget >= points[-1][0] else points[0][1]
+
+
+def common_budget(runs: Runs, axis: Axis) -> float:
+    """The most that every run has spent."""
+    return min((run.positions(axis)[-1] for of_arm in runs.values() for run in of_arm), default=0.0)
+
+
+def endpoint_values(run: StudyRun, endpoint: Endpoint, budget: float) -> dict[int, float]:
+    """What decides, by task."""
+    if endpoint.at == "turns":
+        return after(run, "turns", budget, endpoint.measure)
+    return by_task(run.results[-1], endpoint.measure)
+
+
+def compared(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]]) -> PairedDifference:
+    """The first less the second of each pair, one pair a seed, over the tasks that all have."""
+    return paired_difference(difference_matrix(pairs))
+
+
+def difference_matrix(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]]) -> Values:
+    """Shape (seeds, tasks): the first less the second of each pair."""
+    if not pairs:
+        return np.zeros((0, 0))
+    tasks = sorted(set.intersection(*(set(values) for pair in pairs for values in pair)))
+    return np.array([[a[task] - b[task] for task in tasks] for a, b in pairs], dtype=np.float64).reshape(len(pairs), len(tasks))
+
+
+def paired(runs: Runs, arm: str, other: str) -> list[tuple[StudyRun, StudyRun]]:
+    """The runs of two arms under the same seeds; with "start" each run of the arm with itself."""
+    others = {run.seed: run for run in runs.get(arm if other == START else other, [])}
+    return [(run, others[run.seed]) for run in runs.get(arm, []) if run.seed in others]
+
+
+def reached_at(run: StudyRun, axis: Axis, threshold: float) -> float | None:
+    """What was spent when a measurement first reached this share of success; None if none did."""
+    return next((at for at, r in zip(run.positions(axis), run.results, strict=True) if r.success.value >= threshold), None)
+
+
+def over_training(runs: Sequence[StudyRun], metric: str, parts: int = 3) -> list[float]:
+    """The mean of a metric over each third of the training steps, over the runs; empty where no step has it."""
+    found: list[list[float]] = [[] for _ in range(parts)]
+    for run in runs:
+        last = max(run.steps, default=0)
+        for step, metrics in run.steps.items():
+            if metric in metrics:
+                found[(step - 1) * parts // last].append(metrics[metric])
+    return [fmean(values) for values in found] if all(found) else []

@@ -1,0 +1,66 @@
+"""What a Prefect server is told once: the work pool, the concurrency limit of the accelerators, the automations of automations.yaml.
+
+PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.provision.accelerators import LIMIT, accelerators
+from tasks.provision.errors import ProvisionError
+from tasks.provision.prefect_api import PrefectApi
+
+POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
+"""The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
+AUTOMATIONS = Path(__file__).resolve().parents[2] / "automations.yaml"
+HEARTBEAT_S = 30
+"""A flow run says so often that it goes on; the automation for zombies waits four times as long."""
+CONFLICT = 409
+
+
+def set_up(api: PrefectApi, pool: str) -> None:
+    """Makes what the flows need on a server, or gives what is there its present form again.
+
+    Raises:
+        ProvisionError: The server refused it.
+    """
+    try:
+        template = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
+        _make(api, "work_pools/", {"name": pool, "type": "process", **template}, f"work_pools/{pool}", template)
+        places = {"limit": accelerators().number, "active": True}
+        _make(api, "v2/concurrency_limits/", {"name": LIMIT, **places}, f"v2/concurrency_limits/{LIMIT}", places)
+        _make_automations(api)
+    except urllib.error.HTTPError as refused:
+        reason = refused.read().decode(errors="replace")
+        raise ProvisionError(f"Prefect's server refused {refused.url}: {refused} {reason}") from None
+
+
+def _make(api: PrefectApi, path: str, whole: dict[str, Any], present: str, changes: dict[str, Any]) -> None:
+    try:
+        api.ask(path, whole)
+    except urllib.error.HTTPError as refused:
+        if refused.code != CONFLICT:
+            raise
+        api.ask(present, changes, "PATCH")
+
+
+def _make_automations(api: PrefectApi) -> None:
+    """Those of the file, each once, by name; whether one is enabled is left as a person has set it."""
+    wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
+    present = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
+    for automation in wanted:
+        if (found := present.get(automation["name"])) is None:
+            api.ask("automations/", automation)
+        else:
+            api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
+
+
+if __name__ == "__main__":
+    set_up(PrefectApi(os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", "")), "agentgym")

@@ -1,0 +1,116 @@
+"""A study from the command line: undisturbed, and killed and continued. Every part is the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+import yaml
+
+from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
+
+pytestmark = pytest.mark.slow
+
+ARMS = {"short": {"curriculum": {"kind": "fixed", "horizon": 2}}, "long": {"curriculum": {"kind": "fixed", "horizon": 4}}}
+
+
+@pytest.fixture(scope="module")
+def study(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two arms of two steps under one seed, and a further evaluation of their policies."""
+    overrides = {name: value for name, value in SMALL.items() if name not in ("name", "curriculum.horizons", "curriculum.every")}
+    overrides |= {"policy.model": policy, "algorithm.steps": 2, "checkpoint_every": 1}
+    tree = {"name": "tiny", "question": "Does it end?", "recipe": "quickstart", "overrides": overrides, "arms": ARMS, "seeds": 1}
+    tree |= {"comparisons": [["long", "short"], ["long", "start"]], "beyond": {"horizons": [2, 3]}}
+    path = tmp_path_factory.mktemp("study") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def begin(study: Path, runs: Path, *words: str) -> subprocess.Popen[bytes]:
+    runs.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_STUDY_RUNS_AT_ONCE": "2"}
+    for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        environment.pop(name, None)
+    with (runs / "terminal.log").open("ab") as log:
+        command = [sys.executable, "-m", "flows.study", str(study), *words]
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def finish(study: Path, runs: Path) -> dict[str, Any]:
+    """Carries the study out to its end; returns what it found."""
+    run = begin(study, runs)
+    try:
+        status = run.wait(500)
+    finally:
+        end(run)
+    assert status == 0, (runs / "terminal.log").read_text(errors="replace")[-6000:]
+    (report,) = runs.glob("studies/tiny-*/report.json")
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("undisturbed")
+    finish(study, runs)
+    return runs
+
+
+def test_the_page_is_written_and_every_run_is_a_child_of_one_run_in_mlflow(undisturbed: Path) -> None:
+    (page,) = undisturbed.glob("studies/tiny-*/report.md")
+    assert "All 2 runs are finished." in page.read_text()
+    assert "quickstart" in page.read_text()
+    assert "| long - short |" in page.read_text()
+    client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = (run for run in runs if run.data.tags.get("kind") == "study")
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == 2
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert "report.md" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+
+def test_the_page_can_be_written_anew_into_the_documents_without_training(study: Path, undisturbed: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flows.study", str(study), "--report"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    (page,) = undisturbed.glob("studies/tiny-*/report.md")
+    written = tmp_path / "docs" / "evidence" / "tiny"
+    assert (written / "report.md").read_text() == page.read_text()
+    assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png"}
+
+
+def test_a_study_that_is_killed_and_continued_finds_the_same(study: Path, undisturbed: Path, tmp_path: Path) -> None:
+    run = begin(study, tmp_path)
+    try:
+        wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("tiny-*/metrics.jsonl")), run, 400)
+        children = family(run.pid)[1:]
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert alive == []
+    finally:
+        end(run)
+    found = finish(study, tmp_path)
+    (report,) = undisturbed.glob("studies/tiny-*/report.json")
+    assert found["findings"] == json.loads(report.read_text())["findings"]
+    assert len(list(tmp_path.glob("tiny-*/done/run"))) == 2
+
+
+def test_a_finished_study_is_read_and_nothing_is_trained_again(study: Path, undisturbed: Path) -> None:
+    (logs,) = undisturbed.glob("studies/tiny-*/logs")
+    before = {path.name: path.stat().st_size for path in logs.iterdir()}
+    (page,) = undisturbed.glob("studies/tiny-*/report.md")
+    table = page.read_text()
+    finish(study, undisturbed)
+    assert page.read_text() == table
+    assert {path.name: path.stat().st_size for path in logs.iterdir()} == before

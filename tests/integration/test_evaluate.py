@@ -1,0 +1,49 @@
+"""Evaluations from the command line: the expert, the random baseline beside it, and a second call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from flows.evaluate import read_results
+from tests.integration.test_flow_commands import command
+
+pytestmark = pytest.mark.slow
+
+WORDS = ["flows.evaluate", "textcraft", "--tasks", "wood-test", "--n-tasks", "6", "--samples", "2"]
+
+
+def test_the_expert_is_evaluated_under_two_horizons_and_the_random_policy_compared_with_it(tmp_path: Path) -> None:
+    runs, expert, chance = tmp_path / "runs", tmp_path / "expert", tmp_path / "random"
+    first = command(runs, *WORDS, "--oracle", "--horizon", "1", "12", "--out", str(expert))
+    assert first.returncode == 0, first.stderr
+    results = read_results(expert)
+    short, long = (results[f"wood-test, horizon {horizon}, temperature 1"] for horizon in (1, 12))
+    assert long.success.value == 1.0
+    assert long.pass_all[2].value == 1.0
+    assert short.success.value < 1.0
+    assert short.truncated > 0
+    assert (expert / "evaluation.png").read_bytes()[:4] == b"\x89PNG"
+
+    again = command(runs, *WORDS, "--oracle", "--horizon", "1", "12", "--out", str(expert))
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("all 12 episodes were there already") == 2
+    assert read_results(expert) == results
+
+    other = command(runs, *WORDS, "--random", "--horizon", "12", "--out", str(chance), "--against", str(expert))
+    assert other.returncode == 0, other.stderr
+    cell = read_results(chance)["wood-test, horizon 12, temperature 1"]
+    assert cell.success.value < 1.0
+    assert cell.malformed == 0.0  # every action was a valid one
+    assert f"{100 * (cell.success.value - 1):+.1f} [" in (chance / "evaluation.md").read_text()
+    assert json.loads((chance / "evaluation.json").read_text())["grid"]["source"]["kind"] == "random"
+
+    client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "evaluations")
+    shown = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(shown) == {"oracle in textcraft", "random in textcraft"}
+    history = client.get_metric_history(shown["oracle in textcraft"].info.run_id, "wood-test at temperature 1/success")
+    assert [(point.step, point.value) for point in sorted(history, key=lambda p: p.step)] == [(1, short.success.value), (12, 1.0)]

@@ -1,0 +1,76 @@
+"""A world with one right word, and policies that always say one word: how good a policy is can be planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from environments.environment import EpisodeOverError, Step
+
+RIGHT, WRONG = "yes", "no"
+WORLD = f"{__name__}:OneWord"
+
+
+class OneWordEpisode:
+    def __init__(self) -> None:
+        self.over = True
+
+    def reset(self, index: int) -> str:
+        self.over = False
+        return f"Say {RIGHT}, not {WRONG}."
+
+    def step(self, action: str) -> Step:
+        if self.over:
+            raise EpisodeOverError("the episode is over")
+        self.over = True
+        return Step("", 1.0 if RIGHT in action else 0.0, True)
+
+    def oracle_action(self) -> str:
+        return RIGHT
+
+    def close(self) -> None:
+        pass
+
+
+class OneWord:
+    """Every episode is one turn."""
+
+    name = "oneword"
+    version = "1"
+    instruction = f"Say {RIGHT}."
+
+    def create(self) -> OneWordEpisode:
+        return OneWordEpisode()
+
+    def tasks(self, name: str) -> Sequence[int]:
+        return range(12)
+
+
+def build_saying(folder: Path, word: str) -> str:
+    """A policy that says this word and ends its message, whatever it is told; saved to `folder`.
+
+    Blocks add nothing, so that the next token depends on the last one alone: the message's end after the word, the word after all else.
+    """
+    import torch
+
+    from tasks.starter.cloning import build_model, build_tokenizer
+    from tests.support.tiny_policy import TINY
+
+    tokenizer = build_tokenizer([f"Say {RIGHT}, not {WRONG}.", RIGHT, WRONG])
+    model = build_model(TINY, tokenizer, 0)
+    said = tokenizer.encode(word, add_special_tokens=False)
+    assert len(said) == 1, "the word is one token"
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
+        embeddings.zero_()
+        embeddings[:, 0] = 1.0
+        embeddings[said[0], 0], embeddings[said[0], 1] = 0.0, 1.0
+        head[said[0], 0] = head[tokenizer.eos_token_id, 1] = 10.0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

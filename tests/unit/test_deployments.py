@@ -1,0 +1,35 @@
+"""prefect.yaml and automations.yaml, before any server sees them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.events.schemas.automations import AutomationCore
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+ROOT = Path(__file__).parents[2]
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+AUTOMATIONS: list[dict[str, Any]] = yaml.safe_load((ROOT / "automations.yaml").read_text())["automations"]
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["name"])
+def test_a_deployments_parameters_are_those_of_its_flow(deployment: dict[str, Any]) -> None:
+    file, _, name = deployment["entrypoint"].partition(":")
+    flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
+    validate(deployment["parameters"], parameter_schema(flow.fn).model_dump_for_openapi(), raise_on_error=True)
+
+
+@pytest.mark.parametrize("automation", AUTOMATIONS, ids=lambda each: each["name"])
+def test_an_automation_is_one_that_prefect_understands(automation: dict[str, Any]) -> None:
+    AutomationCore.model_validate(automation)
+
+
+def test_what_is_resumed_once_is_tagged_so() -> None:
+    resumed = next(each for each in AUTOMATIONS if each["name"].startswith("resume"))
+    tag = resumed["trigger"]["match_related"]["prefect.resource.id"].removeprefix("prefect.tag.")
+    assert all(tag in deployment["tags"] for deployment in DEPLOYMENTS)

@@ -1,0 +1,136 @@
+"""A disk that is full at each writer: what was there before is whole, and once there is room the same call succeeds with nothing doubled.
+
+The limit on the size of a file (RLIMIT_FSIZE) makes the real writes fail in the middle, as a full disk does.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.recipe import load_recipe
+from tasks.evaluation.benchmark import evaluate, read_evaluation, write_evaluation
+from tasks.evaluation.nights import Night, read_nights, write_night
+from tasks.provision.services import Record, record_path, write
+from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.outbox import Outbox
+from tasks.tracking.run_folder import RunFolder
+
+LONG = "x" * 20_000
+
+
+@contextmanager
+def full_disk(room: int = 1000) -> Iterator[None]:
+    """Files cannot grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def left_over(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and path.name.endswith(".tmp")]
+
+
+def episodes(reward: float) -> list[Trajectory]:
+    made = []
+    for task in range(40):
+        each = Trajectory("textcraft", task, task, 0, 0, 4, 0, "vllm", prompt=[1], first_observation=f"start {task} {random.random()}")
+        each.turns.append(Turn([2], [-0.1], "look", "a", [], reward))
+        each.outcome = Outcome.SUCCESS if reward else Outcome.FINISHED
+        made.append(each)
+    return made
+
+
+def test_a_night(tmp_path: Path) -> None:
+    night = Night("2026-11-22", 20261122)
+    write_night(tmp_path, night)
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write_night(tmp_path, replace(night, said=LONG))
+    assert str(read_nights(tmp_path)) == str(([night], []))  # nan is not nan
+    assert left_over(tmp_path) == []
+    write_night(tmp_path, replace(night, verdict="failed", said=LONG))
+    assert read_nights(tmp_path)[0][0].said == LONG
+
+
+def test_an_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "start.json"
+    before, after = (evaluate(episodes(reward), label="start", step=0, horizon=5) for reward in (0.0, 1.0))
+    write_evaluation(path, before)
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write_evaluation(path, after)
+    assert read_evaluation(path).success.value == before.success.value
+    assert left_over(tmp_path) == []
+    write_evaluation(path, after)
+    assert read_evaluation(path).success.value == 1.0
+
+
+def test_trajectories(tmp_path: Path) -> None:
+    path = tmp_path / "step-000001.parquet"
+    write_trajectories(path, episodes(0.0))
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        write_trajectories(path, episodes(1.0))
+    assert [each.reward for each in read_trajectories(path)] == [0.0] * 40
+    write_trajectories(path, episodes(1.0))
+    assert [each.reward for each in read_trajectories(path)] == [1.0] * 40
+
+
+def test_a_collection(tmp_path: Path) -> None:
+    writer = ResumableTrajectoryWriter(tmp_path / "out", {"seed": 0}, 1)
+    stored = episodes(1.0)
+    for each in stored[:20]:
+        writer.add(each)
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        writer.close()
+    writer.close()
+    again = ResumableTrajectoryWriter(tmp_path / "out", {"seed": 0}, 1)
+    for each in stored:
+        if not again.has(each.group, each.member):
+            again.add(each)
+    again.close()
+    found = [each.task for part in sorted((tmp_path / "out").glob("part-*.parquet")) for each in read_trajectories(part)]
+    assert sorted(found) == list(range(40))
+
+
+def test_metrics_of_the_steps(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, load_recipe("quickstart"))
+    with folder.claimed():
+        folder.add_metrics(1, {"loss": 1.0})
+        with full_disk(100), pytest.raises(OSError, match="File too large"):
+            folder.add_metrics(2, dict.fromkeys(map(str, range(100)), 2.0))
+        assert folder.metrics() == {1: {"loss": 1.0}}
+        folder.add_metrics(2, {"loss": 2.0})
+        assert folder.metrics() == {1: {"loss": 1.0}, 2: {"loss": 2.0}}
+        with full_disk(10), pytest.raises(OSError, match="File too large"):
+            folder.replace_metrics({1: {"loss": 3.0}})
+        assert sorted(folder.metrics()) == [1, 2]
+
+
+def test_records_for_mlflow(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "records", "e", "s")
+    outbox.add({"id": "a", "kind": "table", "text": "short"})
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        outbox.add({"id": "b", "kind": "table", "text": LONG})
+    reopened = Outbox(tmp_path / "records")
+    assert "b" not in reopened
+    assert reopened.add({"id": "b", "kind": "table", "text": LONG})
+    assert [record["id"] for record, _ in Outbox(tmp_path / "records").unsent(reopened.read_sent())] == ["a", "b"]
+
+
+def test_the_record_of_the_services(tmp_path: Path) -> None:
+    with full_disk(3), pytest.raises(OSError, match="File too large"):
+        write(tmp_path, Record(1, 2, None))
+    assert not record_path(tmp_path).exists()
+    write(tmp_path, Record(1, 2, None))
+    assert json.loads(record_path(tmp_path).read_text())["pid"] == 1

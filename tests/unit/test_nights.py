@@ -1,0 +1,86 @@
+"""Champion and challenger: who takes over, what is kept of a night, and what the table says."""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tasks.evaluation.nights import (
+    UNKNOWN,
+    Night,
+    is_better,
+    last_champion,
+    missed_nights,
+    nights_table,
+    read_nights,
+    seed_of,
+    write_night,
+)
+from tasks.evaluation.nights_picture import draw_nights
+from tasks.evaluation.statistics import Estimate, Tally, difference
+
+BETTER = Night(
+    "2026-11-22", 20261122, "/runs/a/step-1", "/runs/b/step-2", "better", Estimate(0.6, 0.5, 0.7, 20), Estimate(0.3, 0.2, 0.4, 20),
+    Estimate(0.3, 0.1, 0.5, 20), ("2026-11-21",),
+)  # fmt: skip
+NIGHTS = [
+    Night("2026-11-19", 20261119, "", "/runs/a/step-1", "first", Estimate(0.3, 0.2, 0.4, 20)),
+    Night("2026-11-20", 20261120, "/runs/a/step-1", verdict="failed", said="TrainerFailedError: it ended | badly\nat once"),
+    BETTER,
+]
+
+
+@pytest.mark.parametrize(
+    ("champion", "challenger", "better"),
+    [(0, 8, True), (8, 0, False), (4, 4, False)],
+)
+def test_only_a_difference_whose_whole_interval_is_positive_is_better(champion: int, challenger: int, better: bool) -> None:
+    held = {task: Tally(champion, 8) for task in range(20)}
+    tried = {task: Tally(challenger, 8) for task in range(20)}
+    assert is_better(difference(held, tried)) is better
+
+
+def test_without_an_interval_nothing_is_better() -> None:
+    assert not is_better(Estimate(0.5, math.nan, math.nan, 1))
+
+
+def test_every_night_has_a_seed_of_its_own() -> None:
+    assert seed_of(date(2026, 11, 22)) == 20261122
+
+
+def test_nights_between_the_last_and_tonight_were_missed() -> None:
+    assert missed_nights(NIGHTS, date(2026, 11, 23)) == ()
+    assert missed_nights(NIGHTS, date(2026, 11, 25)) == ("2026-11-23", "2026-11-24")
+    assert missed_nights([], date(2026, 11, 25)) == ()
+
+
+def test_nights_are_read_as_they_were_written_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    for night in reversed(NIGHTS):
+        write_night(tmp_path, night)
+    (tmp_path / "2026-11-21.json").write_text('{"date": "2026-11-21", "verd')
+    (tmp_path / "owner.lock").touch()
+    nights, damaged = read_nights(tmp_path)
+    assert [night.date for night in nights] == ["2026-11-19", "2026-11-20", "2026-11-22"]
+    assert nights[-1] == BETTER
+    assert str(nights[0].difference) == str(UNKNOWN)
+    (line,) = damaged
+    assert "2026-11-21.json does not hold a night" in line
+
+
+def test_the_table_tells_newest_first_who_is_champion_what_failed_and_what_was_missed() -> None:
+    rows = [line for line in nights_table(NIGHTS).splitlines() if line.startswith("| 2026")]
+    assert [row.split()[1] for row in rows] == ["2026-11-22", "2026-11-21", "2026-11-20", "2026-11-19"]
+    assert "60.0 % [50.0, 70.0] | 30.0 % [20.0, 40.0] | +30.0 [+10.0, +50.0] | **new champion**" in rows[0]
+    assert "missed" in rows[1]
+    assert "failed: TrainerFailedError: it ended / badly at once |" in rows[2]
+    assert "Champion: `/runs/b/step-2`." in nights_table(NIGHTS)
+    assert last_champion(NIGHTS[:2]) == "/runs/a/step-1"
+
+
+def test_the_picture_is_drawn_with_and_without_measurements(tmp_path: Path) -> None:
+    for nights in ([], NIGHTS[1:2], NIGHTS):
+        draw_nights(tmp_path / "nights.png", nights, "Nights of quickstart")
+        assert (tmp_path / "nights.png").read_bytes().startswith(b"\x89PNG")

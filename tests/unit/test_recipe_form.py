@@ -1,0 +1,123 @@
+"""The form of a run in Prefect: what is filled in, what is left empty, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+from configs.algorithm import ALGORITHMS
+from configs.recipe import RecipeError, load_recipe, recipe_names
+from environments.registry import WORLDS
+from flows.recipe_form import RecipeForm, all_overrides
+from flows.scaling_inter import scaling_inter
+
+QUICKSTART = load_recipe("quickstart").curriculum.model_dump()
+
+
+def filled(**fields: Any) -> dict[str, Any]:
+    return all_overrides("quickstart", fields, None)
+
+
+def form_schema() -> dict[str, Any]:
+    return parameter_schema(scaling_inter.fn).model_dump_for_openapi()
+
+
+def test_what_is_left_empty_stays_as_the_recipe_says() -> None:
+    assert load_recipe("quickstart", filled()) == load_recipe("quickstart")
+
+
+def test_every_field_changes_the_recipe() -> None:
+    values: dict[str, Any] = {
+        "world": "babyai", "policy": "some/model", "method": "rloo", "steps": 7, "horizons": [3, 5], "steps_per_horizon": 4, "seed": 11,
+        "learning_rate": 1e-5, "group_size": 4, "tasks_per_step": 3, "evaluation_tasks": "validation", "evaluation_samples": 2,
+        "evaluation_horizon": 9,
+    }  # fmt: skip
+    assert set(values) == set(RecipeForm.model_fields)
+    made = load_recipe("quickstart", filled(**values))
+    assert (made.environment.name, made.environment.train_tasks, made.policy.model) == ("babyai", "train", "some/model")
+    assert (made.algorithm.name, made.algorithm.steps, made.algorithm.learning_rate, made.seeds.training) == ("rloo", 7, 1e-5, 11)
+    assert made.curriculum.model_dump() == {"kind": "stepwise", "horizons": [3, 5], "every": 4}
+    assert (made.rollout.group_size, made.rollout.tasks_per_step) == (4, 3)
+    assert (made.evaluation.tasks, made.evaluation.samples, made.evaluation.horizon) == ("validation", 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "curriculum"),
+    [
+        ({"horizons": [5]}, {"kind": "fixed", "horizon": 5}),
+        ({"horizons": [2, 4]}, {"kind": "stepwise", "horizons": [2, 4], "every": QUICKSTART["every"]}),
+        ({"horizons": [2, 4, 8], "steps": 12}, {"kind": "stepwise", "horizons": [2, 4, 8], "every": 4}),
+        ({"steps_per_horizon": 3}, {**QUICKSTART, "every": 3}),
+    ],
+)
+def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
+    assert load_recipe("quickstart", filled(**fields)).curriculum.model_dump() == curriculum
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"steps": 0}, "steps: Input should be greater than or equal to 1 (it is 0)"),
+        ({"learning_rate": -1.0}, "learning_rate: Input should be greater than 0 (it is -1.0)"),
+        ({"group_size": "many"}, "group_size: Input should be a valid integer"),
+        ({"step": 3}, "step: there is no such field; did you mean 'steps'?"),
+        ({"horizons": []}, "horizons: List should have at least 1 item"),
+        ({"horizons": [5], "steps_per_horizon": 2}, "steps_per_horizon: it is 2, but a single horizon (5)"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_field_value_and_fix(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        filled(**fields)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("fields", "said"), [({"horizons": [9, 3]}, "horizons must grow"), ({"world": "babyia"}, "babyia")])
+def test_what_only_the_recipe_can_refuse_is_refused_by_it(fields: dict[str, Any], said: str) -> None:
+    from configs.infrastructure import InfraSettings
+    from flows.checks import check_experiment
+
+    with pytest.raises(RecipeError, match=said):
+        check_experiment(load_recipe("quickstart", filled(**fields)), InfraSettings())
+
+
+def test_a_field_in_two_places_must_say_the_same() -> None:
+    assert all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 5}) == {"algorithm.steps": 5}
+    with pytest.raises(RecipeError, match=r"steps: it is 5, but the overrides say algorithm.steps = 6"):
+        all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 6})
+
+
+def test_prefects_form_offers_lists_ranges_and_help() -> None:
+    schema = form_schema()
+    assert schema["properties"]["recipe"]["enum"] == recipe_names()
+    assert "recipes in configs/" in schema["properties"]["recipe"]["description"]
+    fields = schema["definitions"]["RecipeForm"]["properties"]
+    assert fields["world"]["enum"] == sorted(WORLDS)
+    assert fields["method"]["enum"] == list(ALGORITHMS.table)
+    assert (fields["steps"]["type"], fields["steps"]["minimum"]) == ("integer", 1)
+    assert fields["learning_rate"]["exclusiveMinimum"] == 0
+    assert schema["properties"]["changes"]["default"] == {}
+    assert all(field["description"] for field in fields.values())
+    assert not any("default" in field or "anyOf" in field for field in fields.values())
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"recipe": "no-such-recipe"},
+        {"changes": {"steps": 0}},
+        {"changes": {"world": "babyia"}},
+        {"changes": {"horizons": [0]}},
+        {"changes": {"step": 1}},
+    ],
+)
+def test_prefects_form_refuses_it_before_a_run_is_made(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        validate(parameters, form_schema(), raise_on_error=True)
+
+
+def test_prefects_form_takes_what_is_right() -> None:
+    validate({"recipe": "quickstart", "changes": {"steps": 3, "horizons": [2, 3]}, "overrides": {}}, form_schema(), raise_on_error=True)
+    validate({"recipe": "quickstart", "changes": {}, "overrides": None}, form_schema(), raise_on_error=True)

@@ -1,0 +1,239 @@
+"""A study: its file, what it reads off its runs, and its tables, by hand-worked cases."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import RecipeError, load_recipe, parse_overrides
+from configs.study import Study, load_study, study_names
+from flows.study_arguments import study_arguments
+from flows.study_page import write_page
+from flows.study_runs import StudyRuns
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.multiple_comparisons import holm, median_time
+from tasks.evaluation.statistics import Tally, mean, success_rate
+from tasks.evaluation.study_report import family_section, findings
+from tasks.evaluation.study_results import StudyRun, after, common_budget, compared, over_training, reached_at
+
+TREE: dict[str, Any] = {
+    "name": "tried",
+    "question": "Does it?",
+    "recipe": "quickstart",
+    "arms": {"long": {"curriculum": {"kind": "fixed", "horizon": 16}}, "short": {"curriculum": {"kind": "fixed", "horizon": 6}}},
+    "seeds": 3,
+    "comparisons": [["long", "short"], ["long", "start"]],
+}
+
+
+def written(tmp_path: Path, **fields: Any) -> str:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(TREE | fields))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_the_studies_that_come_with_the_project_are_valid_in_every_arm(name: str) -> None:
+    study_arguments([name])
+    assert load_study(name).comparisons
+
+
+def test_arms_are_paired_the_seed_varies_starter_task_order_sampling_and_evaluation(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path))
+    assert study.seeds == (0, 1, 2)
+    for seed in study.seeds:
+        long, short = (study.experiment(arm, seed) for arm in ("long", "short"))
+        assert long.seeds == short.seeds
+        assert (long.seeds.training, long.seeds.evaluation, long.seeds.starter) == (seed, seed, seed)
+        assert long.model_copy(update={"curriculum": short.curriculum}) == short
+        assert long.name == "tried"
+    assert load_study(written(tmp_path), {"seeds": [4]}).seeds == (4,)
+    assert load_study(written(tmp_path), {"seeds": 2}).fingerprint() != study.fingerprint() == load_study(written(tmp_path)).fingerprint()
+
+
+def test_all_methods_that_reinforce_average_the_loss_in_the_same_way() -> None:
+    study = load_study("methods")
+    algorithms = [study.experiment(arm, 0).algorithm for arm in study.arms]
+    assert len({getattr(a, "loss_aggregation", None) for a in algorithms} - {None}) == 1
+    assert len({a.name for a in algorithms}) == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"comparisons": [["long", "medium"]]}, "comparisons names 'medium', which is no arm; there are long, short"),
+        ({"comparisons": [["start", "long"]]}, "comparisons names 'start'"),
+        ({"seeds": [1, 1]}, "holds a seed twice"),
+        ({"arms": {"start": {}}, "comparisons": []}, "no arm can be called 'start'"),
+        ({"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []}, "(?s)arm 'a'.*did you mean 'steps'"),
+        ({"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []}, r"measured differently \(evaluation.horizon\)"),
+        ({"recipe": "quickstrat"}, "Did you mean 'quickstart'"),
+        ({"endpoints": {}}, "endpoints"),
+    ],
+)
+def test_a_study_that_cannot_be_carried_out_is_refused_with_the_reason(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        load_study(written(tmp_path, **fields))
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert math.isnan(holm([math.nan, 0.01])[0])
+    assert holm([math.nan, 0.01])[1] == pytest.approx(0.02)  # it was still one of two
+    assert holm([]) == []
+
+
+def test_the_median_time_counts_runs_that_never_got_there() -> None:
+    assert median_time([4.0, 2.0, 6.0], [9.0] * 3) == 4.0
+    assert median_time([4.0, None, 2.0, None], [9.0, 3.0, 9.0, 9.0]) == 4.0  # of 4: 3/4 after 2, then of two at risk one: 3/8
+    assert math.isnan(median_time([2.0, None, None], [9.0] * 3))
+    assert math.isnan(median_time([None, None], [9.0, 9.0]))
+    times = [3.0, 5.0, 8.0, 9.0, 11.0, 14.0]
+    found = median_time([*times, None, None], [20.0] * 6 + [10.0, 20.0])
+    curve = stats.ecdf(stats.CensoredData(uncensored=times, right=[10.0, 20.0])).sf
+    assert curve.evaluate(found) <= 0.5 < curve.evaluate(found - 0.01)
+
+
+def measured(step: int, successes: list[int], tags: dict[str, list[int]] | None = None) -> EvaluationResult:
+    tallies = {task: Tally(good, 4) for task, good in enumerate(successes)}
+    by_tag = {tag: success_rate({task: tallies[task] for task in tasks}) for tag, tasks in (tags or {}).items()}
+    rewards = {task: good / 4 for task, good in enumerate(successes)}
+    return EvaluationResult("x", step, 16, 4 * len(successes), 0, success_rate(tallies), mean([0.5]), 4.0, 0.1, {}, by_tag, tallies,
+                            rewards=rewards)  # fmt: skip
+
+
+def run(arm: str, seed: int, *evaluations: tuple[int, list[int]], turns: float = 5.0, tags: dict[str, list[int]] | None = None) -> StudyRun:
+    steps = {
+        step: {
+            "rollout/turns": turns,
+            "rollout/episodes": 10.0,
+            "rollout/seconds": 6.0,
+            "update/seconds": 3.0,
+            "sync/seconds": 1.0,
+            "rollout/cut_by_horizon": 0.9 - 0.1 * step,
+            "rollout/zero_variance_groups": 0.5,
+        }
+        for step in range(1, evaluations[-1][0] + 1)
+    }
+    return StudyRun(arm, seed, [measured(step, successes, tags) for step, successes in evaluations], steps)
+
+
+LONG = [run("long", seed, (0, [0, 0, 1]), (3, [2, 1, 1]), (6, [4, 3, 4 - seed]), turns=10) for seed in (0, 1)]
+SHORT = [run("short", seed, (0, [0, 0, 1]), (3, [1, 1, 1]), (6, [2, 2, 2]), turns=5) for seed in (0, 1)]
+
+
+def test_turns_and_seconds_are_counted_up_to_each_measurement() -> None:
+    assert LONG[0].positions("turns") == [0, 300, 600]
+    assert SHORT[0].positions("seconds") == [0, 30, 60]
+    assert common_budget({"long": LONG, "short": SHORT}, "turns") == 300
+
+
+def test_a_run_that_was_rolled_back_has_spent_all_its_turns() -> None:
+    fallen = replace(LONG[0], results=[*LONG[0].results[:2], measured(2, [1, 1, 1])])
+    assert fallen.positions("turns") == [0, 300, 600]
+
+
+def test_what_a_run_did_after_so_many_turns_lies_on_the_line_between_two_measurements() -> None:
+    assert after(LONG[0], "turns", 150, "success") == pytest.approx({0: 0.25, 1: 0.125, 2: 0.25})
+    assert after(LONG[0], "turns", 300, "success") == pytest.approx({0: 0.5, 1: 0.25, 2: 0.25})
+    assert after(LONG[0], "turns", 9999, "reward") == pytest.approx({0: 1.0, 1: 0.75, 2: 1.0})
+    assert after(LONG[0], "turns", 0, "success") == pytest.approx({0: 0.0, 1: 0.0, 2: 0.25})
+
+
+def test_differences_are_paired_by_seed_and_task_and_tasks_that_one_lacks_are_left_out() -> None:
+    found = compared([({0: 1.0, 1: 0.5, 2: 1.0}, {0: 0.0, 1: 0.5}), ({0: 1.0, 1: 1.0}, {0: 1.0, 1: 0.5})])
+    assert found.seeds == pytest.approx((0.5, 0.25))
+    assert found.estimate.value == pytest.approx(0.375)
+    assert math.isnan(compared([]).estimate.value)
+
+
+def test_thresholds_and_thirds() -> None:
+    assert reached_at(LONG[0], "turns", 0.3) == 300
+    assert reached_at(LONG[0], "turns", 0.95) is None
+    assert over_training(LONG, "rollout/cut_by_horizon") == pytest.approx([0.75, 0.55, 0.35])
+    assert over_training(LONG, "critic/explained_variance") == []
+
+
+def study(**fields: Any) -> Study:
+    return Study.model_validate(TREE | {"seeds": 2} | fields)
+
+
+def test_the_family_is_what_was_named_with_p_values_for_all_of_it() -> None:
+    [section] = family_section(study(), {"long": LONG, "short": SHORT})
+    rows = {row[0]: row for row in section.rows}
+    assert rows["long - short"][1].startswith("+37.5 [")  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
+    assert rows["long - start"][4] == "2 of 2"
+    assert section.data["long - short"]["p_holm"] >= section.data["long - short"]["p"]
+    assert "success after training" in section.note
+
+
+def test_at_equal_turns_the_longer_arm_is_judged_by_what_it_did_by_then() -> None:
+    [section] = family_section(study(endpoint={"at": "turns"}), {"long": LONG, "short": SHORT})
+    assert section.data["long - short"]["difference"] == pytest.approx((2 + 1 + 1 - 6) / 12)  # after 300 turns of both
+    assert "after 300 environment turns" in section.note
+
+
+def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_stand_apart(tmp_path: Path) -> None:
+    tags = {"depth 1": [0, 1], "depth 2": [2]}
+    runs = {
+        arm: [replace(r, results=[measured(e.step, [t.successes for t in e.tallies.values()], tags) for e in r.results],
+                      last={"deep, horizon 8": measured(6, [4, 4, 4])}, first={"deep, horizon 8": measured(0, [0, 1, 0])}) for r in of_arm]
+        for arm, of_arm in {"long": LONG, "short": SHORT}.items()
+    }  # fmt: skip
+    made = study(thresholds=[0.4])
+    page = write_page(made, runs, tmp_path / "one")
+    for title in (
+        "Success before and after training",
+        "The comparisons",
+        "After 300 environment turns in every run",
+        "Beyond the recipe's evaluation",
+        "The comparisons there",
+        "Turns to a share of success",
+        "What happened in training",
+        "Success after training by kind of task",
+        "Minutes of training",
+        "After 1.0 minutes of training in every run",
+    ):
+        assert f"### {title}" in page.markdown, title
+    assert "All 4 runs are finished." in page.markdown
+    assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
+
+    def slower(each: StudyRun) -> StudyRun:
+        return replace(each, steps={step: m | {"rollout/seconds": 99.0} for step, m in each.steps.items()})
+
+    write_page(made, {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()}, tmp_path / "two")
+    one, two = (json.loads((tmp_path / folder / "report.json").read_text()) for folder in ("one", "two"))
+    assert one["findings"] == two["findings"]
+    assert one["timings"] != two["timings"]
+
+
+def test_the_page_of_a_study_under_way_has_what_there_is(tmp_path: Path) -> None:
+    assert "0 of 4 runs are finished" in write_page(study(), {"long": [], "short": []}, tmp_path).markdown
+    page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path)
+    assert "3 of 4 runs are finished" in page.markdown
+    assert "| long - short |" in page.markdown
+
+
+def test_findings_do_not_depend_on_chance() -> None:
+    runs = {"long": LONG, "short": SHORT}
+    assert [s.data for s in findings(study(), runs)] == [s.data for s in findings(study(), runs)]
+
+
+def test_each_run_trains_what_its_arm_was_when_the_study_began(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    commands = {command.what: command for chain in runs.commands() if (command := next(chain, None)) is not None}
+    assert set(commands) == {"long, seed 0: training", "short, seed 0: training"}
+    module, recipe, *overrides = commands["short, seed 0: training"].words
+    assert module == "flows.scaling_inter"
+    assert load_recipe(recipe, parse_overrides(overrides)) == made.experiment("short", 0)
+    assert runs.found() == {"long": [], "short": []}
