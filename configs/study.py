@@ -60,7 +60,7 @@ class Study(Part):
     """A recipe of configs/ by name, or the path of a YAML file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """New values for all arms, by dotted field name."""
-    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    arms: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]], Field(min_length=1)]
     """Name of each arm to its new values, by dotted field name."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     """Each arm is trained with each of them: they seed starter policy, task order, sampling and evaluation. A number n means 0 to n - 1."""

@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
-from configs.task_selection import selection_name
 from environments.door import check_same, enter, task_indices, task_tags
 from flows.accelerators import accelerators_held
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
+from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference import launch_command
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet, local_replicas
-from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.tracker import Tracker
@@ -113,35 +112,6 @@ class Run:
         history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
         if verdict_at(history, step).level == COLLAPSED:
             raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLists:
-    """The tasks of a run, as its environment servers name them.
-
-    Attributes:
-        instruction: What the agent is told first.
-        identity: Name and version of the world; only the name where the servers tell no version.
-        success_score: The score from which an episode is a success.
-        train: Task indices to learn from.
-        evaluation: Task indices to measure on.
-        tags: Task index to a tag, such as "depth 2", by which success is broken down; not every world has tags.
-    """
-
-    instruction: str
-    identity: str
-    success_score: float
-    train: list[int]
-    evaluation: list[int]
-    tags: dict[int, str]
-
-    def entries(self, experiment: Experiment) -> list[TaskListEntry]:
-        """The lists as MLflow's datasets."""
-        world = experiment.environment.name
-        return [
-            TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
-            TaskListEntry.of(world, self.identity, selection_name(experiment.evaluation.tasks), "evaluation", self.evaluation),
-        ]
 
 
 @contextmanager

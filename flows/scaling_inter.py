@@ -44,10 +44,11 @@ from flows.records import (
     phase_measurement,
     phase_name,
 )
-from flows.run import Run, TaskLists, environment_servers, opened_run, task_lists, trainer_process
+from flows.run import Run, environment_servers, opened_run, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
 from flows.starter_policy import starter_policy
+from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
 from tasks.evaluation.report import share

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import yaml
+
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.study import Study
@@ -25,6 +27,7 @@ class StudyRuns:
     def __init__(self, study: Study, infrastructure: InfraSettings) -> None:
         self._study, self._infrastructure = study, infrastructure
         self.folder = infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
+        self._experiments = {(arm, seed): study.experiment(arm, seed) for seed in study.seeds for arm in study.arms}
         self._begun: set[Path] = set()
 
     def commands(self) -> list[Iterator[Command]]:
@@ -32,7 +35,7 @@ class StudyRuns:
 
         Seeds come first: after a few runs there is something of every arm to compare.
         """
-        return [self._commands(arm, seed) for seed in self._study.seeds for arm in self._study.arms]
+        return [self._commands(arm, seed) for arm, seed in self._experiments]
 
     def found(self) -> dict[str, list[StudyRun]]:
         """Arm to its runs that are whole."""
@@ -40,20 +43,23 @@ class StudyRuns:
         return {arm: [run for run in of_arm if run is not None] for arm, of_arm in each.items()}
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
-        experiment, logs = self._study.experiment(arm, seed), self.folder / "logs"
+        experiment, logs = self._experiments[arm, seed], self.folder / "logs"
         name = f"{arm}, seed {seed}"
         if finished_run(self._infrastructure, experiment) is None:
-            fields = [f"--{field}={json.dumps(value)}" for field, value in self._study.fields(arm, seed).items()]
-            yield Command(f"{name}: training", ["flows.scaling_inter", self._study.recipe, *fields], logs / f"{arm}-{seed}.log")
+            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # as it is now: the study's recipe may change meanwhile
+            recipe.parent.mkdir(parents=True, exist_ok=True)
+            recipe.write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+            named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # in the run's name
+            yield Command(f"{name}: training", ["flows.scaling_inter", str(recipe), *named], logs / f"{arm}-{seed}.log")
         for side, folder, policy in self._further(arm, seed, experiment):
-            if not (folder / "evaluation.json").is_file() and folder not in self._begun:
+            if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
                 words = ["flows.evaluate", *self._evaluation_words(experiment, seed, policy), "--out", str(folder)]
                 yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
         """What a run found; None as long as something of it is missing."""
-        experiment = self._study.experiment(arm, seed)
+        experiment = self._experiments[arm, seed]
         folder = finished_run(self._infrastructure, experiment)
         if folder is None:
             return None
@@ -100,3 +106,8 @@ class StudyRuns:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return str(path)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an evaluation is there without an episode that infrastructure broke; the same command plays these again."""
+    return (folder / "evaluation.json").is_file() and not any(result.failed for result in read_results(folder).values())

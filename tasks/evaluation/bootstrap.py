@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.evaluation.statistics import Estimate, Values
+from tasks.evaluation.statistics import Estimate, Values, mean
 
 RESAMPLES = 10_000
 
@@ -38,15 +38,13 @@ def bootstrap_mean(values: Iterable[float]) -> Estimate:
     nan below two values or when all are equal.
     """
     x = np.fromiter(values, dtype=np.float64)
-    if not len(x):
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    value = float(x.mean())
-    if len(x) < 2 or np.ptp(x) <= 1e-12 * np.abs(x).max():
-        return Estimate(value, math.nan, math.nan, len(x))
+    plain = mean(x)
+    if math.isnan(plain.low):
+        return plain
     from scipy import stats  # type: ignore[import-untyped]  # here, because it takes a second
 
-    interval = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, rng=np.random.default_rng(0)).confidence_interval
-    return Estimate(value, float(interval.low), float(interval.high), len(x))
+    interval = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, batch=500, rng=np.random.default_rng(0)).confidence_interval
+    return Estimate(plain.value, float(interval.low), float(interval.high), len(x))
 
 
 def paired_difference(differences: Values) -> PairedDifference:

@@ -12,10 +12,12 @@ import pytest
 import yaml
 from scipy import stats
 
-from configs.recipe import RecipeError
+from configs.infrastructure import InfraSettings
+from configs.recipe import RecipeError, load_recipe, parse_overrides
 from configs.study import Study, load_study, study_names
 from flows.study_arguments import study_arguments
 from flows.study_page import write_page
+from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.statistics import Tally, mean, success_rate
@@ -224,3 +226,14 @@ def test_the_page_of_a_study_under_way_has_what_there_is(tmp_path: Path) -> None
 def test_findings_do_not_depend_on_chance() -> None:
     runs = {"long": LONG, "short": SHORT}
     assert [s.data for s in findings(study(), runs)] == [s.data for s in findings(study(), runs)]
+
+
+def test_each_run_trains_what_its_arm_was_when_the_study_began(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    commands = {command.what: command for chain in runs.commands() if (command := next(chain, None)) is not None}
+    assert set(commands) == {"long, seed 0: training", "short, seed 0: training"}
+    module, recipe, *overrides = commands["short, seed 0: training"].words
+    assert module == "flows.scaling_inter"
+    assert load_recipe(recipe, parse_overrides(overrides)) == made.experiment("short", 0)
+    assert runs.found() == {"long": [], "short": []}

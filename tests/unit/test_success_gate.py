@@ -119,3 +119,9 @@ def test_steps_without_a_sound_episode_tell_nothing() -> None:
 def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         gated(**fields)
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "agentevol"])
+def test_methods_that_play_nothing_in_most_steps_cannot_be_gated_by_them(method: str) -> None:
+    with pytest.raises(RecipeError, match=f"decides by the episodes of every step, and {method} plays some only now and then"):
+        load_recipe("quickstart", {"curriculum": GATE, "algorithm.name": method})

@@ -51,6 +51,11 @@ class Imitation(Algorithm):
                 f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) plays batches ahead, which {self.name} "
                 "cannot use; set it to 0"
             )
+        if experiment.curriculum.looks_back:
+            raise ValueError(
+                f"curriculum.kind ({experiment.curriculum.kind}) decides by the episodes of every step, and {self.name} plays some only "
+                "now and then; take another schedule, e.g. stepwise"
+            )
 
     def trainer(self) -> type[Any]:
         """See `Algorithm.trainer`."""
