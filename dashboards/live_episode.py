@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
@@ -85,18 +85,20 @@ class LiveEpisode:
             told.spoke = True
             await self._perform(message, name, time.perf_counter() - began)
 
-    def play_on(self, name: str, agent: Agent, budgets: Budgets) -> None:
-        """Lets an agent play to the end, in the background; `pause` stops it between two turns."""
+    def play_on(self, opening: Callable[[], Awaitable[tuple[str, Agent]]], budgets: Budgets) -> None:
+        """Lets an agent, which may have to be loaded first, play to the end in the background; `pause` stops it between two turns."""
 
         async def play() -> None:
             try:
+                self.note = "loading who plays…"
+                name, agent = await opening()
+                self.note = ""
                 while not self.over:
                     await self.advance(name, agent, budgets)
             except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page
                 self.note = f"{type(problem).__name__}: {problem}"
 
         if not self.playing:
-            self.note = ""
             self._playing = asyncio.create_task(play())
 
     def pause(self) -> None:

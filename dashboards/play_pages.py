@@ -77,8 +77,10 @@ async def watch_policy(request: Request) -> Response:
     task = _number(str(words["task"]), "task") if words.get("task") else first
     source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
     episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MOST_TURNS)))
-    name, agent = await _players(request).agent(world_of(run, environment), source)
-    episode.play_on(name, agent, budgets_of(run, float(run.field("evaluation.temperature", 1.0))))
+    players = _players(request)
+    episode.play_on(
+        lambda: players.agent(world_of(run, environment), source), budgets_of(run, float(run.field("evaluation.temperature", 1.0)))
+    )
     return _opened(request, episode)
 
 
@@ -128,12 +130,13 @@ async def act(request: Request) -> Response:
         elif what in ("turn", "rest"):
             source, run = _source(request, words, origin)
             own = run_folder(request.app.state.index.runs, origin.run) if origin else None
-            name, agent = await _players(request).agent(world_of(own, episode.trajectory.environment), source)
+            players, world = _players(request), world_of(own, episode.trajectory.environment)
             budgets = budgets_of(run, _temperature(str(words.get("temperature", "1"))))
             if what == "turn":
+                name, agent = await players.agent(world, source)
                 await episode.advance(name, agent, budgets)
             else:
-                episode.play_on(name, agent, budgets)
+                episode.play_on(lambda: players.agent(world, source), budgets)
         else:
             raise FilterError(f"do must be act, turn, rest, pause or keep, it is {what!r}")
     except FilterError:

@@ -36,8 +36,9 @@ from pydantic import PositiveInt
 from configs.collection import Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings, infra_settings, urls_of
+from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
+from configs.task_selection import TaskSelection
 from environments.registry import load_world
 from flows.evaluate import evaluate, read_results
 from flows.killed_flow_runs import note_flow_run
@@ -45,8 +46,8 @@ from flows.recipe_form import Recipe
 from flows.records import finished_run
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
+from flows.scripted_policies import scripted_results
 from flows.starter_policy import starter_policy
-from tasks.evaluation.baselines import baselines
 from tasks.evaluation.before_after import BeforeAfter, before_after_table
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.starter.starter_policy import find_starter_policy
@@ -126,7 +127,7 @@ def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) 
     grid = EvaluationGrid(
         environment={name: getattr(experiment.environment, name) for name in ("name", "rules", "dialect", "instruction", "success_score")},
         source=source,
-        tasks=evaluation.final_tasks or (evaluation.tasks,),
+        tasks=final_tasks(experiment),
         n_tasks=evaluation.n_tasks,
         samples=evaluation.samples,
         horizons=(evaluation.horizon,),
@@ -141,24 +142,15 @@ def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) 
 
 
 def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str, dict[str, EvaluationResult]]:
-    """What scripted policies reach on the final tasks; nothing where the world is served elsewhere or given by indices."""
+    """What scripted policies reach on the final tasks; nothing for those that are given by indices."""
     world, evaluation = experiment.environment, experiment.evaluation
-    names = evaluation.final_tasks or (evaluation.tasks,)
-    if urls_of(infrastructure, experiment.environment.name) or not all(isinstance(name, str) for name in names):
-        return {}
-    known = load_world(world.name, world.rules)
-    return {
-        str(name): dict(
-            baselines(
-                world.name,
-                known.tasks(str(name))[: evaluation.n_tasks],
-                known.tasks("train"),
-                evaluation.horizon,
-                infrastructure.runs.absolute() / "baselines",
-            )
-        )
-        for name in names
-    }
+    lists = {name: load_world(world.name, world.rules).tasks(name) for name in final_tasks(experiment) if isinstance(name, str)}
+    return {name: scripted_results(world, tasks[: evaluation.n_tasks], evaluation.horizon, infrastructure) for name, tasks in lists.items()}
+
+
+def final_tasks(experiment: Experiment) -> tuple[TaskSelection, ...]:
+    """What is looked at once."""
+    return experiment.evaluation.final_tasks or (experiment.evaluation.tasks,)
 
 
 if __name__ == "__main__":

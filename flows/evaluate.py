@@ -32,6 +32,8 @@ from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.records import open_tracker
 from flows.run_names import named_by
+from flows.scripted_policies import scripted_results
+from tasks.evaluation.baselines import baseline_line
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, read_evaluation, write_evaluation
 from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
@@ -114,6 +116,8 @@ def record(
 ) -> str:
     """Writes the table, the picture and the figures to the folder, MLflow and Prefect; returns the table in Markdown."""
     text, page = grid_tables(results, other)
+    if scripted := without_learning(grid, results, infrastructure):
+        text, page = f"{text}\n\n{scripted}", f"{page}\n{scripted}\n"
     picture, title = folder / "evaluation.png", f"{policy_name(grid)} in {grid.environment.name}"
     draw_grid(picture, grid, results)
     (folder / "evaluation.md").write_text(page, encoding="utf-8")
@@ -136,6 +140,15 @@ def record(
     show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
     print(f"\n{text}\n\nEpisodes, table, figures and picture: {folder}")
     return page
+
+
+def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:
+    """What scripted policies reach on each list under each horizon, in a sentence each."""
+    said: dict[str, str] = {}
+    for name, cell in grid.cells().items():
+        played = scripted_results(grid.environment, list(results[name].tallies), cell.horizon, infrastructure)
+        said[name.partition(", temperature")[0]] = baseline_line(played)
+    return "\n\n".join(f"{name}. {line}" for name, line in said.items() if line)
 
 
 def read_results(folder: Path) -> dict[str, EvaluationResult]:

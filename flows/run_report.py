@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
@@ -12,6 +13,9 @@ from configs.run_name import run_name
 from flows.flow_page import flow_run_link, show_picture
 from flows.records import earlier_records_settled, evaluations
 from flows.run import Run
+from flows.scripted_policies import scripted_results
+from tasks.evaluation.baselines import baseline_line
+from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import markdown_table, text_table
 from tasks.provision.services import addresses
@@ -27,9 +31,10 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
     if is_unsent(folder.path / "records"):  # MLflow was away when it ended
         with earlier_records_settled(infrastructure):
             pass
-    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
+    scripted = without_learning(experiment, results, infrastructure)
+    table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     create_markdown_artifact(table, key="evaluation", description=folder.path.name)
-    print(f"\n{text_table(results)}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
+    print(f"\n{text_table(results)}\n{scripted}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
     return table
 
 
@@ -39,7 +44,10 @@ def report(run: Run) -> str:
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
     note = collapse_note(run.folder.metrics())
-    table = f"{markdown_table(results)}\n{note}\n" if note else markdown_table(results)
+    run.bar.doing("playing scripted policies")
+    with run.clock.part("scripted policies"):
+        scripted = without_learning(run.experiment, results, run.infrastructure)
+    table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     run.tracker.log_picture(run.mlflow_run, picture)
     run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
     create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
@@ -49,8 +57,14 @@ def report(run: Run) -> str:
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    print(f"\n{text_table(results)}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
+    print(f"\n{text_table(results)}\n{scripted}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
     return table
+
+
+def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
+    """What scripted policies reach on the tasks of the table, in a sentence."""
+    tasks = list(results[0].tallies) if results else []
+    return baseline_line(scripted_results(experiment.environment, tasks, experiment.evaluation.horizon, infrastructure))
 
 
 def where_to_look(run: Run, picture: Path) -> str:

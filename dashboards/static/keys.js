@@ -1,4 +1,4 @@
-// Keys of every page: "/" searches, "n" and "p" go to the next and the one before, "g" to the group, "w" to where it went wrong, "?" tells them all.
+// Keys of every page: "/" searches, "n" and "p" go to the next and the one before, "g" to the group, "w" to where it went wrong, "b" branches, "?" tells them all.
 "use strict";
 
 const typing = (event) => /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
@@ -6,7 +6,7 @@ const typing = (event) => /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)
 function help() {
   const dialog = document.createElement("dialog");
   dialog.setAttribute("aria-label", "Keys");
-  const rows = [["/", "search"], ["j  k", "next turn, turn before"], ["space", "play or stop"], ["[  ]", "slower, faster"], ["c", "colour tokens by the next thing"], ["n  p", "next, before"], ["g", "the group"], ["w", "where it went wrong"], ["Esc", "close this"]];
+  const rows = [["/", "search"], ["j  k", "next turn, turn before"], ["space", "play or stop"], ["[  ]", "slower, faster"], ["c", "colour tokens by the next thing"], ["n  p", "next, before"], ["g", "the group"], ["w", "where it went wrong"], ["b", "go on from here"], ["Esc", "close this"]];
   for (const [key, words] of rows) {
     const line = document.createElement("p");
     const name = document.createElement("kbd");
@@ -27,7 +27,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "?") {
     help();
   } else {
-    const link = document.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
-    if (link) link.click();
+    const named = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+    if (named) named.click();
   }
 });

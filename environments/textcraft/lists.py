@@ -30,7 +30,12 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     }
     lists["renamed-train"] = list(_renamed(lists["train"]))
     lists |= {f"fresh-{split}": list(_fresh(lists["train"], variants)) for split, variants in FRESH_VARIANTS.items()}
-    families = {"wood": wood_goals(), "deep": frozenset(goal for goal in goals() if len(plan_to(goal)) in DEEP_TURNS)}
+    turns = {goal: len(plan_to(goal)) for goal in goals()}
+    families = {
+        "wood": wood_goals(),
+        "short": {goal for goal in goals() if turns[goal] < DEEP_TURNS.start},
+        "deep": {goal for goal in goals() if turns[goal] in DEEP_TURNS},
+    }
     lists |= {
         f"{family}-{name}": [index for index in some if goal(index) in members]
         for family, members in families.items()

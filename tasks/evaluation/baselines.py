@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from configs.rules import Rules
 from environments.environment import OracleError, World
 from environments.registry import load_world
 from tasks.agents.twin_replay import TwinReplay
@@ -31,7 +32,13 @@ Script = Callable[[Any], Iterator[str]]
 
 
 def baselines(
-    world_name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int, folder: Path, names: Sequence[str] = tuple(SAMPLES)
+    world_name: str,
+    tasks: Sequence[int],
+    train_tasks: Sequence[int],
+    horizon: int,
+    folder: Path,
+    names: Sequence[str] = tuple(SAMPLES),
+    rules: Rules = "ours",
 ) -> dict[str, EvaluationResult]:
     """What the scripted policies reach on some tasks; what was played before is read from `folder`.
 
@@ -41,9 +48,10 @@ def baselines(
         train_tasks: Those among which twins are looked for.
         horizon: Turn limit.
         folder: Where the results are kept.
-        names: Which of them.
+        names: Which of them; those that the world cannot play are left out.
+        rules: Which rules it is played under.
     """
-    world = load_world(world_name)
+    world = load_world(world_name, rules)
     facts = json.dumps([world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES])
     path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
     found: dict[str, EvaluationResult] = {}
@@ -52,13 +60,25 @@ def baselines(
         try:
             found[name] = read_evaluation(file)
         except (FileNotFoundError, EvaluationFileError):
-            found[name] = play(world, name, tasks, train_tasks, horizon)
-            write_evaluation(file, found[name])
+            if can_play(world, name):
+                found[name] = play(world, name, tasks, train_tasks, horizon)
+                write_evaluation(file, found[name])
     return found
 
 
+def can_play(world: World, name: str) -> bool:
+    """Whether a world tells what a scripted policy goes by."""
+    needed = {RANDOM: "valid_actions", TWIN: "objective", ORACLE: "oracle_action"}[name]
+    environment = world.create()
+    environment.close()
+    return hasattr(type(environment), needed)
+
+
 def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
-    """Plays one scripted policy; see `baselines`. Where the oracle knows no further, its episode ends without success."""
+    """Plays one scripted policy; see `baselines`.
+
+    An episode ends without success where the oracle knows no further; a task of which it knows no first action is left out, as failed.
+    """
     environment: Any = world.create()
     twins = TwinReplay(world, train_tasks) if name == TWIN else None
     needed = getattr(world, "success_score", 1.0)
@@ -89,19 +109,28 @@ def scripted(name: str, environment: Any, twins: TwinReplay | None, random: Rand
 
 
 def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
-    trajectory.outcome = Outcome.TRUNCATED
     for _ in range(horizon):
         try:
             action = next(script, None)
-        except OracleError:
+        except OracleError as helpless:
+            trajectory.reason = str(helpless)
             action = None
         if action is None:
             return
         step = environment.step(action)
+        trajectory.outcome = Outcome.TRUNCATED
         trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward))
         if step.done:
             trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= needed else Outcome.FINISHED
             return
+
+
+def baseline_line(results: Mapping[str, EvaluationResult]) -> str:
+    """The results of the scripted policies in a sentence, for under a table; empty where there are none."""
+    if not results:
+        return ""
+    said = ", ".join(f"{name} {_cell(result)}" for name, result in results.items())
+    return f"Without learning, on the same tasks under the same horizon: {said}."
 
 
 def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:

