@@ -69,11 +69,7 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
     """
     infrastructure = infra_settings()
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
-    other = read_results(against) if against else None
-    if other is not None and not set(other) & set(grid.cells()):
-        raise EvaluationFileError(
-            f"{against} has nothing in common with this evaluation: it holds {'; '.join(other)}, this one {'; '.join(grid.cells())}"
-        )
+    other = comparable(grid, against) if against else None
     results: dict[str, EvaluationResult] = {}
     with CollectionSession(next(iter(grid.cells().values())), infrastructure) as session:
         for name, cell in grid.cells().items():
@@ -85,6 +81,24 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
             results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=session.tags(cell))
             write_evaluation(episodes / "evaluation.json", results[name])
     return record(grid, folder, results, other, infrastructure)
+
+
+def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResult]:
+    """The results of another policy in the same world, on the same tasks.
+
+    Raises:
+        EvaluationFileError: There are none.
+    """
+    other, theirs = read_results(against), json.loads((against / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
+    ours = grid.environment.model_dump(mode="json")
+    if different := [name for name in ("name", "rules", "success_score") if theirs.get(name) != ours[name]]:
+        name = different[0]
+        raise EvaluationFileError(f"{against} is not comparable: environment.{name} is {theirs.get(name)} there, {ours[name]} here")
+    if not set(other) & set(grid.cells()):
+        raise EvaluationFileError(
+            f"{against} has nothing in common with this evaluation: it holds {'; '.join(other)}, this one {'; '.join(grid.cells())}"
+        )
+    return other
 
 
 def cell_folder(name: str) -> str:

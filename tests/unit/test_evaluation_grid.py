@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from configs.evaluation_grid import EvaluationGrid
+from flows.evaluate import comparable
 from flows.evaluate_arguments import evaluation_arguments
-from tasks.evaluation.benchmark import EvaluationResult, evaluate
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, write_evaluation
 from tasks.evaluation.grid_report import draw_grid, grid_tables
 from tasks.evaluation.statistics import Tally, pass_all_k, pass_at_k
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -124,3 +126,22 @@ def test_the_table_has_a_row_for_each_cell_and_compares_with_another_policy_pair
     assert "easy" in text
     draw_grid(tmp_path / "grid.png", made, results)
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_policy_is_compared_with_none_of_another_world_or_other_cells(tmp_path: Path) -> None:
+    made = grid(tasks=["wood-test"], horizons=[4])
+    write_evaluation(tmp_path / "cell" / "evaluation.json", found([1, 1, 0], 4))
+
+    def other(name: str, **fields: Any) -> Path:
+        index = {"grid": grid(**fields).model_dump(mode="json"), "cells": {name: "cell"}}
+        (tmp_path / "evaluation.json").write_text(json.dumps(index))
+        return tmp_path
+
+    cell = next(iter(made.cells()))
+    assert comparable(made, other(cell)) == {cell: found([1, 1, 0], 4)}
+    with pytest.raises(EvaluationFileError, match=r"environment\.name is babyai there, textcraft here"):
+        comparable(made, other(cell, environment="babyai"))
+    with pytest.raises(EvaluationFileError, match="nothing in common with this evaluation: it holds test, horizon 9"):
+        comparable(made, other("test, horizon 9, temperature 1"))
+    with pytest.raises(EvaluationFileError, match="holds no evaluation"):
+        comparable(made, tmp_path / "nowhere")

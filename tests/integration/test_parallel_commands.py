@@ -1,0 +1,48 @@
+"""Chains of commands: side by side, each in its order, and one that fails ends its own chain alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.infrastructure import InfraSettings
+from flows.parallel_commands import Command, carry_out, commands_at_once, visible_gpus
+
+
+def chain(name: str, logs: Path, *modules: list[str]) -> Iterator[Command]:
+    for number, words in enumerate(modules):
+        yield Command(f"{name}{number}", words, logs / f"{name}{number}.log")
+
+
+def test_a_command_that_fails_ends_its_own_chain_and_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    fine, broken = ["timeit", "-n", "1", "pass"], ["json.tool", str(tmp_path / "nowhere.json")]
+    chains = [chain("a", tmp_path, fine, broken, fine), chain("b", tmp_path, fine, fine), chain("c", tmp_path), chain("d", tmp_path, fine)]
+    said: list[str] = []
+    failures = carry_out(chains, 2, {}, said.append)
+    assert [failure.partition(" ")[0] for failure in failures] == ["a1"]
+    assert "nowhere.json" in failures[0]
+    begun = [line for line in said if line not in failures]
+    assert sorted(begun) == ["a0", "a1", "b0", "b1", "d0"]
+    assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
+
+
+def test_each_place_has_its_own_gpu_and_every_command_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert visible_gpus() == ["4", "6"]
+    shows = ["timeit", "-n", "1", "-r", "1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['GIVEN'])"]
+    carry_out([chain(name, tmp_path, shows) for name in "ab"], 2, {"GIVEN": "x"}, lambda _: None)
+    assert {(tmp_path / f"{name}0.log").read_text().splitlines()[0] for name in "ab"} == {"4 x", "6 x"}
+
+
+def test_there_is_a_place_for_each_gpu_or_core_unless_a_person_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert commands_at_once(InfraSettings()) == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert commands_at_once(InfraSettings()) == len(os.sched_getaffinity(0))
+    assert commands_at_once(InfraSettings(study_runs_at_once=7)) == 7
+    monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e9)
+    assert commands_at_once(InfraSettings()) == 1  # it is tried all the same
