@@ -27,6 +27,7 @@ from tasks.provision.process import started_at
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
 NOBODY = "65534:65534"
+"""Who runs inside where this process is root's; else it is this process's user, who can read the files that are passed in."""
 PROCESSES = 512
 REMOVALS = 3
 TEMPORARY = {"/tmp": "rw,nosuid,nodev,size=1g,mode=1777"}
@@ -124,7 +125,7 @@ class ContainerServer:
                     environment=self._environment,
                     ports={f"{self._inner_port}/tcp": (HOST, self._port)},
                     volumes=self._volumes,
-                    user=NOBODY,
+                    user=f"{os.getuid()}:{os.getgid()}" if os.getuid() else NOBODY,
                     read_only=True,
                     tmpfs=TEMPORARY,
                     shm_size=SHARED_MEMORY,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from environments.client import EnvironmentClient
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import ProvisionError
@@ -23,7 +27,7 @@ from tests.support.counting_servers import ROOT
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"
-SERVE = ["-m", "environments", "serve", "textcraft", "--host", "0.0.0.0", "--port", "8000", "--no-token"]
+SERVE = ["-m", "environments", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
 
 def _engine_missing() -> str | None:
@@ -99,13 +103,24 @@ def client() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="module")
 def image(client: docker.DockerClient) -> Iterator[str]:
-    command = ", ".join(f'"{part}"' for part in [sys._base_executable, *SERVE])  # type: ignore[attr-defined]
+    entry = json.dumps([sys._base_executable, *SERVE])  # type: ignore[attr-defined]
     repository, _, tag = IMAGE.partition(":")
     client.api.import_image_from_data(
-        image_archive(), repository=repository, tag=tag, changes=["ENV PYTHONPATH=/srv", "EXPOSE 8000", f"CMD [{command}]"]
+        image_archive(),
+        repository=repository,
+        tag=tag,
+        changes=["ENV PYTHONPATH=/srv", "EXPOSE 8000", f"ENTRYPOINT {entry}", 'CMD ["textcraft", "--no-token"]'],
     )
     yield IMAGE
     client.images.remove(IMAGE, force=True)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user may read; pytest's own are this user's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def ours(client: docker.DockerClient, name: str) -> list[str]:
@@ -137,9 +152,8 @@ def test_a_killed_container_comes_back_on_its_port(client: docker.DockerClient, 
 
 
 def test_a_container_that_ends_during_its_start_shows_its_log(client: docker.DockerClient, image: str) -> None:
-    command = [sys._base_executable, "-c", "raise SystemExit('no recipes found')"]  # type: ignore[attr-defined]
-    with pytest.raises(ProvisionError, match=r"(?s)ended during its start.*no recipes found"):
-        ContainerServer("failing", image, command=command, start_deadline_s=PATIENCE_S).start()
+    with pytest.raises(ProvisionError, match=r"(?s)ended during its start.*no world is called 'no-such-world'"):
+        ContainerServer("failing", image, command=["no-such-world"], start_deadline_s=PATIENCE_S).start()
     assert ours(client, "failing") == []
 
 
@@ -148,15 +162,33 @@ def test_an_image_that_does_not_exist_is_told() -> None:
         ContainerServer("missing", "no-such-image-at-all").start()
 
 
-def test_containers_of_an_owner_that_was_killed_are_swept(client: docker.DockerClient, image: str) -> None:
-    code = f"""if True:
-        import os, sys
-        sys.path.insert(0, {str(ROOT)!r})
-        from tasks.provision.containers import ContainerServer
-        ContainerServer("orphan", {image!r}, start_deadline_s={PATIENCE_S}).start()
-        os.kill(os.getpid(), 9)
-    """
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S)
+ORPHAN = """
+import os, sys
+from tasks.provision import container_watch
+from tasks.provision.containers import ContainerServer
+server = ContainerServer("orphan", sys.argv[1], start_deadline_s=float(sys.argv[2]))
+server.start()
+print(server.url, flush=True)
+if sys.argv[3] == "unwatched":
+    container_watch._watch.kill()
+os.kill(os.getpid(), 9)
+"""
+
+
+def orphan_of(image: str, watch: str) -> None:
+    """Starts a container in a process that is then killed; if it is to be "unwatched", so is the process that watches over it."""
+    words = [sys.executable, "-c", ORPHAN, image, str(PATIENCE_S), watch]
+    killed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+    assert killed.stdout.startswith("http://"), killed.stderr
+
+
+def test_a_container_ends_with_an_owner_that_is_killed(client: docker.DockerClient, image: str) -> None:
+    orphan_of(image, "watched")
+    eventually(lambda: ours(client, "orphan") == [])
+
+
+def test_containers_whose_owner_was_killed_with_its_watch_are_swept_by_the_next(client: docker.DockerClient, image: str) -> None:
+    orphan_of(image, "unwatched")
     kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
     [orphan] = ours(client, "orphan")
     kept.start()  # sweeps
@@ -167,3 +199,43 @@ def test_containers_of_an_owner_that_was_killed_are_swept(client: docker.DockerC
         assert client.containers.list(filters={"label": OWNER_LABEL})
     finally:
         kept.end()
+
+
+def test_a_container_is_confined(client: docker.DockerClient, image: str) -> None:
+    server = ContainerServer("confined", image, memory="512m", start_deadline_s=PATIENCE_S)
+    server.start()
+    try:
+        [container] = client.containers.list(filters={"label": "provision.name=confined"})
+
+        def run(code: str) -> str:
+            return str(container.exec_run([sys._base_executable, "-c", code]).output.decode())  # type: ignore[attr-defined]
+
+        assert run("import os; print(os.getuid(), os.getgid())").split() == ["65534", "65534"]
+        assert "Read-only file system" in run("open('/srv/planted', 'w')")
+        assert run("open('/tmp/x', 'w').write('y'); print('written')").strip() == "written"
+        assert "Operation not permitted" in run("import os; os.chown('/tmp', 0, 0)")
+        assert run("print(open('/proc/self/status').read())").count("CapEff:\t0000000000000000") == 1
+        assert container.attrs["HostConfig"]["Memory"] == 512 * 2**20
+    finally:
+        server.end()
+
+
+def test_a_container_gets_the_recipes_world_its_rules_variables_and_files(
+    client: docker.DockerClient, image: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (open_folder / "planted").write_text("seen")
+    monkeypatch.setenv("TEXTCRAFT_DATA", str(open_folder))
+    monkeypatch.setenv("TEXTCRAFT_LEVEL", "3")
+    with environment_replicas("textcraft", rules="agentgym", image=image, start_deadline_s=PATIENCE_S) as servers:
+        assert asyncio.run(hosted(servers.urls)) == ("textcraft", "agentgym")
+        [container] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
+        code = f"import os; print(open('{open_folder}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{open_folder}/planted', 'w')"
+        said = container.exec_run([sys._base_executable, "-c", code]).output.decode()  # type: ignore[attr-defined]
+    assert "seen 3" in said
+    assert "Read-only file system" in said
+
+
+async def hosted(urls: tuple[str, ...]) -> tuple[str, str]:
+    async with EnvironmentClient(urls) as client:
+        world = await client.world()
+        return world.name, world.rules

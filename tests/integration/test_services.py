@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ import mlflow
 import psutil
 import pytest
 
-from tasks.evaluation.nights import read_nights
 from tasks.provision import supervisor
 from tasks.provision.accelerators import LIMIT
 from tasks.provision.errors import PortTakenError
@@ -31,10 +28,7 @@ from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
-from tests.support.planted import RIGHT, WORLD, WRONG, build_saying
 from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, wait_until
-from tests.support.small_runs import SMALL
-from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
@@ -93,146 +87,6 @@ def test_automations_and_the_accelerators_limit_are_registered_once(runs: Path) 
     assert sorted(each["name"] for each in automations) == ["resume a crashed run once", "zombie runs"]
     limits = ask(runs, "v2/concurrency_limits/filter", {})
     assert LIMIT in {each["name"] for each in limits}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "parameters", [{"recipe": "no-such-recipe"}, {"changes": {"steps": 0}}, {"changes": {"world": "no-world"}}, {"changes": {"step": 3}}]
-)
-def test_what_the_form_does_not_allow_makes_no_run(runs: Path, parameters: dict[str, Any]) -> None:
-    before = ask(runs, "flow_runs/count", {})
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"parameters": parameters})
-    assert refused.value.code == 409
-    assert ask(runs, "flow_runs/count", {}) == before
-
-
-@pytest.mark.slow
-def test_worker_runs_what_is_triggered_through_the_api(runs: Path) -> None:
-    """What the form cannot know to be wrong is the state's message of a run that has started nothing."""
-    wrong = {"parameters": {"changes": {"evaluation_tasks": "wood-tset"}}, "state": {"type": "SCHEDULED"}}
-    run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wrong)
-    ended = ended_run(runs, run["id"])
-    assert ended["state_type"] == "FAILED"
-    assert "evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?" in ended["state"]["message"]
-    assert list(runs.glob("quickstart-*")) == []
-
-
-PLANTED = {
-    "name": "planted",
-    "environment.name": WORLD,
-    "environment.train_tasks": "train",
-    "evaluation.tasks": "test",
-    "evaluation.samples": 1,
-    "evaluation.horizon": 1,
-    "algorithm.steps": 1,
-    "algorithm.micro_batches": 1,
-    "curriculum": {"kind": "fixed", "horizon": 1},
-    "rollout.tasks_per_step": 2,
-    "rollout.group_size": 2,
-    "rollout.turn_tokens": 4,
-    "rollout.trajectory_tokens": 64,
-}
-"""A night of one step in a world of one word, whose policy says that word always or never."""
-
-
-@pytest.mark.slow
-def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the_alias_to_a_better_one(runs: Path, tmp_path: Path) -> None:
-    found = addresses_of(runs)
-    nightly = deployment_id(runs, "nightly")
-    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
-
-    def night(date: str, word: str) -> dict[str, str]:
-        """Carries out a night by a schedule a moment ahead; alias to the training seed of the version that it names."""
-        soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": (datetime.now(UTC) + timedelta(seconds=30)).isoformat()}
-        policy = tmp_path / word
-        parameters = {"night": date, "overrides": {**PLANTED, "policy.model": str(policy)}}
-        if not policy.exists():
-            build_saying(policy, word)
-        before = {run["id"] for run in of_nightly()}
-        ask(runs, f"deployments/{nightly}/schedules", [{"schedule": soon, "active": True, "parameters": parameters}])  # type: ignore[arg-type]
-        wait_until(lambda: len(of_nightly()) > len(before))
-        (fired,) = (run for run in of_nightly() if run["id"] not in before)
-        ended = ended_run(runs, fired["id"])
-        assert fired["auto_scheduled"]
-        assert ended["state_name"] == "Completed", ended["state"]
-        assert ended["name"] == f"night {date}, quickstart"
-        named = {}
-        for alias in ("champion", "challenger"):
-            version = client.get_model_version_by_alias("planted", alias)
-            named[alias] = client.get_run(client.get_run(version.run_id).data.tags["mlflow.parentRunId"]).data.params["seeds.training"]
-        return named
-
-    def of_nightly() -> list[dict[str, Any]]:
-        begun = {"deployment_id": {"any_": [nightly]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}
-        return list(ask(runs, "flow_runs/filter", {"flow_runs": begun}))
-
-    assert night("2026-01-01", RIGHT) == {"champion": "20260101", "challenger": "20260101"}
-    assert night("2026-01-02", WRONG) == {"champion": "20260101", "challenger": "20260102"}
-    (worse,) = (folder for folder in runs.glob("planted-*") if "20260102" in (folder / "recipe.yaml").read_text())
-    version = next(v for v in client.search_model_versions("name='planted'") if worse.name in v.tags["folder"])
-    client.set_registered_model_alias("planted", "champion", version.version)  # as a person may do
-    assert night("2026-01-04", RIGHT) == {"champion": "20260104", "challenger": "20260104"}
-
-    nights, damaged = read_nights(runs / "nights" / "planted")
-    assert damaged == []
-    assert [each.verdict for each in nights] == ["first", "not better", "better"]
-    assert nights[2].missed == ("2026-01-03",)
-    table = next(each["data"] for each in ask(runs, "artifacts/latest/filter", {}) if each["key"] == "nights")
-    assert [row.split()[1] for row in table.splitlines() if row.startswith("| 2026")] == [
-        "2026-01-04",
-        "2026-01-03",
-        "2026-01-02",
-        "2026-01-01",
-    ]
-    newest = client.get_model_version_by_alias("planted", "champion")
-    parent = client.get_run(client.get_run(newest.run_id).data.tags["mlflow.parentRunId"])
-    assert {"nights.md", "nights.png"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
-    assert parent.data.metrics["nightly/difference"] == 1.0
-
-
-@pytest.mark.slow
-def test_a_run_of_the_form_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
-    found = addresses_of(runs)
-    changes = {"policy": build_tiny_policy(tmp_path), "steps": 6, "horizons": [2, 3, 4], "seed": 3, "group_size": 4, "tasks_per_step": 3}
-    rest = {name: value for name, value in SMALL.items() if name.partition(".")[0] != "curriculum"}
-    overrides = {
-        name: value for name, value in rest.items() if name not in ("algorithm.steps", "rollout.group_size", "rollout.tasks_per_step")
-    }
-    wanted = {"parameters": {"changes": changes, "overrides": overrides}, "state": {"type": "SCHEDULED"}}
-    run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)
-    ended = ended_run(runs, run["id"])
-    assert ended["state_name"] == "Completed", ended["state"]
-    assert {"textcraft", "grpo", "training"} <= set(ended["tags"])
-
-    flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}, "tags": {"all_": []}}})
-    phases = sorted(each["name"] for each in flow_runs if each["name"].startswith("phase") and "horizon 1" not in each["name"])
-    assert phases == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
-    shown = {artifact["key"]: artifact for artifact in ask(runs, "artifacts/filter", {}) if artifact["flow_run_id"] == run["id"]}
-    assert set(shown) >= {"evaluation", "learning-curve", "mlflow", "viewer", "progress"}
-    assert float(shown["progress"]["data"]) == 100.0
-
-    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
-    experiment = client.get_experiment_by_name("small")
-    assert experiment is not None
-    recorded = client.search_runs([experiment.experiment_id])
-    assert len(recorded) == 4
-    assert {run.info.status for run in recorded} == {"FINISHED"}
-    (parent,) = (run for run in recorded if "mlflow.parentRunId" not in run.data.tags)
-    assert len(client.get_metric_history(parent.info.run_id, "rollout/reward")) == 6
-    assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
-
-    (folder,) = runs.glob("small-*")
-    page = viewed(found.viewer_url + f"/runs/{folder.name}", login(runs))
-    assert f"{found.mlflow_tracking_uri}/#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}" in page
-    assert found.prefect_ui_url in page
-
-
-def viewed(url: str, who: str) -> str:
-    """A page of the viewer."""
-    header = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=60) as answer:
-        return str(answer.read().decode())
 
 
 @pytest.mark.slow

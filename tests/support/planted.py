@@ -10,6 +10,23 @@ from environments.environment import EpisodeOverError, Step
 RIGHT, WRONG = "yes", "no"
 WORLD = f"{__name__}:OneWord"
 
+PLANTED = {
+    "name": "planted",
+    "environment.name": WORLD,
+    "environment.train_tasks": "train",
+    "evaluation.tasks": "test",
+    "evaluation.samples": 1,
+    "evaluation.horizon": 1,
+    "algorithm.steps": 1,
+    "algorithm.micro_batches": 1,
+    "curriculum": {"kind": "fixed", "horizon": 1},
+    "rollout.tasks_per_step": 2,
+    "rollout.group_size": 2,
+    "rollout.turn_tokens": 4,
+    "rollout.trajectory_tokens": 64,
+}
+"""A night of one step in a world of one word, whose policy says that word always or never."""
+
 
 class OneWordEpisode:
     def __init__(self) -> None:
