@@ -196,7 +196,8 @@ def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str
 
 def figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     """A figure of lines, bars and bands, with the margins of ours."""
+    below = -78 / (layout["height"] - 64)  # in heights of the drawing: beneath the axis and its title
     return {
         "data": list(data),
-        "layout": {"margin": {"t": 16, "r": 24, "b": 48, "l": 64}, "legend": {"orientation": "h", "y": -0.18}, **layout},
+        "layout": {"margin": {"t": 16, "r": 24, "b": 48, "l": 64}, "legend": {"orientation": "h", "y": below}, **layout},
     }

@@ -68,13 +68,15 @@ def tag_flow_run(*tags: str) -> None:
 
 
 def flow_run_link(runs: Path) -> str | None:
-    """Address of the present flow run's page in Prefect; None without a flow run, or where Prefect has no page."""
+    """Address of the present flow run's page in Prefect; None without a flow run, or where Prefect has no page that lasts."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return None
     services = addresses(runs)
     if services is not None:
         return f"{services.prefect_ui_url}/runs/flow-run/{context.flow_run.id}"
+    if prefect_server() in ("", OWN_SERVER):  # a server of this process alone: its address is gone with it
+        return None
     return url_for("flow-run", obj_id=context.flow_run.id)
 
 
@@ -82,7 +84,7 @@ def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> No
     """Links the flow run's page to the run in the viewer, where that is up, and notes the flow run for the viewer's link back."""
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
-        page = None if prefect_server() in ("", OWN_SERVER) else flow_run_link(runs)
+        page = flow_run_link(runs) if addresses(runs) is None else None  # the services' address may change: it is looked up when asked
         (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n", encoding="utf-8")
     if (link := viewer_link(folder, runs)) is not None:
         log(f"Viewer: {link}")

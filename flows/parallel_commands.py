@@ -13,7 +13,7 @@ import psutil
 
 import flows
 from configs.infrastructure import InfraSettings
-from tasks.provision.process import ChildProcess
+from tasks.provision.process import ChildProcess, sweep
 
 GIB_EACH = 4.0
 POLL_SECONDS = 0.5
@@ -57,6 +57,7 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
     Returns:
         What failed, in words.
     """
+    sweep()  # before a command writes to the log of one that was killed: else the next sweep would take it for what is left of that
     waiting, failures, gpus = list(chains), list[str](), visible_gpus()
     places: dict[int, _UnderWay] = {}
 
@@ -86,7 +87,10 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
                         begin(place, held.chain)
                     else:
                         del places[place]
-                        failures.append(f"{held.command.what} failed; the end of {held.command.log}:\n{held.process.log_tail(6)}")
+                        status = held.process.exit_status
+                        failures.append(
+                            f"{held.command.what} failed with status {status}; the end of {held.command.log}:\n{held.process.log_tail(6)}"
+                        )
                         say(failures[-1])
             if places:
                 time.sleep(POLL_SECONDS)

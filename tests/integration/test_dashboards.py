@@ -18,6 +18,7 @@ from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
 from tests.support.recorded_runs import numbers_of, played, recorded_run
+from tests.support.viewer_walks import every_kind_of_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -86,22 +87,6 @@ def run_of(runs: Path, method: str, seed: int) -> str:
     return next(
         p.parent.name for p in runs.glob("*/recipe.yaml") if f"name: {method}\n" in p.read_text() and f"training: {seed}\n" in p.read_text()
     )
-
-
-def every_kind_of_page(run: str) -> list[str]:
-    return [
-        "/",
-        "/trajectories",
-        f"/compare?run={run}",
-        "/play",
-        "/studies/quickstart",
-        f"/runs/{run}",
-        f"/steps/{run}/rollouts/step-000002",
-        f"/groups/{run}/rollouts/step-000002/0",
-        f"/tasks/textcraft/{NUMBER}?run={run}",
-        f"/trajectories/{run}/rollouts/step-000002/0/0",
-        f"/trajectories/{run}/evaluations/phase-3/0/0",
-    ]
 
 
 def test_from_a_run_to_the_turn_where_a_failed_task_went_wrong_by_clicks(page: Page, runs: Path) -> None:
@@ -242,7 +227,7 @@ def test_babyais_grid_is_shown_beside_its_turns(page: Page) -> None:
 def test_it_can_be_read_in_a_narrow_window_in_both_colour_schemes(browser: Browser, viewer: str, runs: Path, scheme: str) -> None:
     context = browser.new_context(base_url=viewer, viewport={"width": 420, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
-    for address in every_kind_of_page(run_of(runs, "grpo", 0)):
+    for address in every_kind_of_page(run_of(runs, "grpo", 0), NUMBER):
         page.goto(address)
         page.wait_for_timeout(300)  # figures take their width once they are drawn
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, address
@@ -252,7 +237,7 @@ def test_it_can_be_read_in_a_narrow_window_in_both_colour_schemes(browser: Brows
 
 
 def test_every_control_has_a_name_for_screen_readers(page: Page, runs: Path) -> None:
-    for address in every_kind_of_page(run_of(runs, "grpo", 0)):
+    for address in every_kind_of_page(run_of(runs, "grpo", 0), NUMBER):
         page.goto(address)
         nameless = page.evaluate(
             """() => [...document.querySelectorAll("button, input:not([type=hidden]), select, a[href]")].filter(control =>

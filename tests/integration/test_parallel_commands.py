@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from flows.parallel_commands import Command, carry_out, commands_at_once, visible_gpus
+from tests.support.counting_servers import ROOT
 
 
 def chain(name: str, logs: Path, *modules: list[str]) -> Iterator[Command]:
@@ -46,3 +49,21 @@ def test_there_is_a_place_for_each_gpu_or_core_unless_a_person_says_otherwise(mo
     assert commands_at_once(InfraSettings(study_runs_at_once=7)) == 7
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e9)
     assert commands_at_once(InfraSettings()) == 1  # it is tried all the same
+
+
+def test_a_command_that_goes_on_where_a_killed_one_left_off_is_not_swept_away_with_it(tmp_path: Path) -> None:
+    """Both write to the same log, and a sweep ends what holds the log of a process whose owner is gone."""
+    code = (
+        "import sys; from pathlib import Path; from flows.parallel_commands import Command, carry_out;"
+        "log = Path(sys.argv[1]); words = ['timeit', '-n', '1', 'import time; time.sleep(300)'];"
+        "carry_out([iter([Command('first', words, log)])], 1, {}, lambda _: print('begun', flush=True))"
+    )
+    log = tmp_path / "same.log"
+    with subprocess.Popen([sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"begun\n"
+        killed.kill()
+    sweeps = ["timeit", "-n", "1", "-r", "1", "from tasks.provision.process import sweep; sweep(); print('alive')"]
+    failures = carry_out([iter([Command("second", sweeps, log)])], 1, {}, lambda _: None)
+    assert failures == []
+    assert "alive" in log.read_text()

@@ -147,6 +147,23 @@ def further_pictures(browser: Browser, viewer: str, run: str, step: int, look: L
         context.close()
 
 
+def every_kind_of_page(run: str, task: int) -> list[str]:
+    """An address of each kind of page; the task is a held-out one of the run."""
+    return [
+        "/",
+        "/trajectories",
+        f"/compare?run={run}",
+        "/play",
+        "/studies/quickstart",
+        f"/runs/{run}",
+        f"/steps/{run}/rollouts/step-000002",
+        f"/groups/{run}/rollouts/step-000002/0",
+        f"/tasks/textcraft/{task}?run={run}",
+        f"/trajectories/{run}/rollouts/step-000002/0/0",
+        f"/trajectories/{run}/evaluations/phase-3/0/0",
+    ]
+
+
 def main() -> None:
     """Takes the walks over real runs and writes the pictures."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0])

@@ -1,0 +1,46 @@
+"""Links between a flow run and the viewer: only to what is still there tomorrow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows import flow_page
+from flows.killed_flow_runs import serves_these_runs
+from tasks.provision.services import Addresses
+
+FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
+SERVICES = Addresses("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "http://127.0.0.1:5000", "http://127.0.0.1:5050")
+
+
+@pytest.fixture
+def in_a_flow_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
+    monkeypatch.setattr(flow_page.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=SimpleNamespace(id=FLOW_RUN)))
+
+
+@pytest.mark.usefixtures("in_a_flow_run")
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:23456/api"])
+def test_a_server_of_one_process_is_linked_nowhere(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    if url:
+        serves_these_runs(url)
+    assert flow_page.flow_run_link(tmp_path) is None
+    flow_page.link_to_viewer(tmp_path, tmp_path, lambda _: None)
+    assert json.loads((tmp_path / "prefect.json").read_text()) == {"flow_run": FLOW_RUN, "page": None}
+    assert flow_page.viewer_link(tmp_path / "quickstart-1", tmp_path) is None
+
+
+@pytest.mark.usefixtures("in_a_flow_run")
+def test_the_services_are_linked_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_page, "addresses", lambda _: SERVICES)
+    made: list[str] = []
+    monkeypatch.setattr(flow_page, "create_link_artifact", lambda link, **_: made.append(link))
+    folder = tmp_path / "quickstart-1"
+    folder.mkdir()
+    flow_page.link_to_viewer(folder, tmp_path, lambda _: None)
+    assert made == ["http://127.0.0.1:5050/runs/quickstart-1"]
+    assert flow_page.flow_run_link(tmp_path) == f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}"
