@@ -1,0 +1,80 @@
+"""What a run will hold of memory: the trace against the allocator of a real update, and what is said of models that do not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from configs.experiment import StarterPolicy
+from configs.recipe import load_recipe
+from tasks.training.memory_plan import Machine, PlanRequest
+from tests.support.counting_servers import ROOT
+from tests.support.qwen import qwen_folder
+from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.tiny_policy import build_tiny_policy
+
+pytestmark = pytest.mark.slow
+
+LENGTH, ROWS = 384, 4
+
+
+def answer(request: PlanRequest) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "tasks.training.memory_plan"]
+    return subprocess.run(run, input=request.model_dump_json(), capture_output=True, text=True, cwd=ROOT, timeout=500)
+
+
+def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(tmp_path: Path) -> None:
+    policy = build_tiny_policy(tmp_path / "policy", size=StarterPolicy(hidden_size=256, layers=4, heads=4))
+    experiment = small_experiment(name="grpo", steps=2, mini_batches=1, micro_batches=1, kl_coefficient=0.1, kl_in="loss")
+    batch = [t for t in recorded_trajectories(policy, 0) if t.group == 0]
+    for t in batch:
+        t.prompt = [1] * (LENGTH - len(t.completion))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+        trainer = trainer_of(experiment, policy, tmp_path / "run")
+        train(trainer, RecordedBatches(policy, batch=batch), 1)
+        with torch.profiler.record_function("second step"):
+            train(trainer, RecordedBatches(policy, batch=batch), 2, 1)
+    trace = (
+        "import json, sys, torch\n"
+        "from transformers import AutoConfig\n"
+        "from tasks.training.memory_trace import TracedUpdate, trace\n"
+        f"held = trace(AutoConfig.from_pretrained({policy!r}), TracedUpdate(processes=1, sharded=False, rows={ROWS}, tokens={LENGTH},\n"
+        "    compute=torch.float32, gradient_checkpointing=False, reference=True, critic=False))\n"
+        "print(json.dumps({'peak': held.peak, 'weights': held.weights}))"
+    )
+    traced = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
+    assert traced.returncode == 0, traced.stderr[-3000:]
+    peak = json.loads(traced.stdout.splitlines()[-1])["peak"]
+    print("TRACED", peak, "MEASURED", fullest(measured, "second step"))
+    assert peak == pytest.approx(fullest(measured, "second step"), rel=0.1)
+
+
+def fullest(measured: Any, name: str) -> int:
+    """The most that torch's allocator had given out at once while something of this name ran, in bytes."""
+    from torch._C._profiler import _EventType
+
+    events: list[Any] = []
+    rest = list(measured.profiler.kineto_results.experimental_event_tree())
+    while rest:
+        events.append(rest.pop())
+        rest += events[-1].children
+    (phase,) = [event for event in events if event.name == name]
+    sizes = [e.extra_fields.total_allocated for e in events if e.tag == _EventType.Allocation and e.start_time_ns >= phase.start_time_ns]
+    return max(sizes)
+
+
+def test_seven_billion_parameters_whole_on_each_gpu_are_refused_with_the_table_and_fit_when_sharded(tmp_path: Path) -> None:
+    recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
+    machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
+    told = answer(PlanRequest(experiment=recipe, model=folder, machine=machine))
+    assert told.returncode == 3, told.stderr[-3000:]
+    assert "weights" in told.stdout
+    assert "It does not fit" in told.stdout
+    assert "It fits with AGENTGYM_LAUNCH with sharding: fsdp2" in told.stdout
