@@ -6,9 +6,9 @@ A method's file holds its configuration, which has only the fields that the meth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from configs.kinds import Kinds
 from configs.part import Part
@@ -43,8 +43,20 @@ class Algorithm(Part):
     """Optimiser updates per pass: the batch is cut into so many parts, each with members of every group."""
     micro_batches: PositiveInt = 4
     """Forward-backward passes per optimiser update on each process: more of them take less memory."""
+    micro_batch_tokens: PositiveInt | None = None
+    """In place of `micro_batches`: most tokens of a pass, padding included (a longer trajectory goes alone). There are then as many
+    passes as the batch needs, and trajectories are dealt out so that each process has about as many tokens."""
     on_collapse: Literal["report", "stop", "roll_back"] = "report"
     """What follows when training collapses: only a report; the run stops; or it stops and the checkpoints since the last good step go."""
+
+    @model_validator(mode="after")
+    def _one_way_to_cut(self) -> Self:
+        if self.micro_batch_tokens is not None and "micro_batches" in self.model_fields_set:
+            raise ValueError(
+                f"micro_batches ({self.micro_batches}) and micro_batch_tokens ({self.micro_batch_tokens}) both say how a batch is cut; "
+                "leave one out (or set micro_batch_tokens to null)"
+            )
+        return self
 
     @property
     def updates_per_step(self) -> int:

@@ -67,6 +67,9 @@ class Policy(Part):
     """How the conversation begins: system, agentgym, messages, or a file of them."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of the engine's weights. The trainer keeps float32 master weights."""
+    attn_implementation: str | None = None
+    """What computes the attention of the trainer's models, by transformers' name: sdpa, eager, flash_attention_2 (wants flash-attn), ...;
+    its own choice when empty."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -175,7 +178,7 @@ class Experiment(Part):
             )
         self.algorithm.check(self)
         batch = self.rollout.tasks_per_step * self.rollout.group_size
-        parts = self.algorithm.mini_batches * self.algorithm.micro_batches
+        parts = self.algorithm.mini_batches * (1 if self.algorithm.micro_batch_tokens else self.algorithm.micro_batches)
         if parts > batch:
             raise ValueError(
                 f"algorithm.mini_batches x micro_batches ({parts}) is more than the {batch} episodes of a batch "

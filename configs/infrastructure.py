@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from configs.launch import load_launch
 from configs.recipe import explain
 
 PREFIX = "AGENTGYM_"
@@ -42,10 +43,12 @@ class InfraSettings(BaseSettings):
     """Start environment servers as local processes or as containers."""
     environment_image: str | None = None
     """Container image of the environment servers. Empty: the image of the Dockerfile that has what the world needs; `make images`."""
+    launch: str | None = None
+    """How the trainer's processes are spread over GPUs and machines, and whether its weights are sharded (FSDP2): a file of
+    configs/launch/ by name, or the path of another. Empty: one machine, nothing sharded."""
     trainer_processes: PositiveInt | None = None
-    """Processes of the trainer, one per GPU. Empty: two on a CPU with two cores or more, else one."""
-    accelerate_config: Path | None = None
-    """An accelerate configuration file (DeepSpeed, FSDP, several nodes); it then says how many processes there are."""
+    """Processes of the trainer on each machine, one per GPU. Empty: what `launch` says; else two on a CPU with two cores or more, one on a
+    GPU."""
     engine_urls: Annotated[list[str], NoDecode] = []
     """vLLM servers that generate, comma-separated; tasks/inference/launch_command.py has their command. Empty: see engine_servers."""
     engine_servers: NonNegativeInt = 0
@@ -70,6 +73,13 @@ class InfraSettings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+
+    @field_validator("launch")
+    @classmethod
+    def _readable(cls, value: str | None) -> str | None:
+        if value:
+            load_launch(value)
+        return value or None
 
     @model_validator(mode="after")
     def _one_gpu_for_each_server(self) -> Self:

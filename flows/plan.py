@@ -1,13 +1,16 @@
 """What a recipe comes to before it is run: its phases, and the turns and tokens that it plays.
 
-python -m flows.plan RECIPE [--field.path value ...]
+python -m flows.plan RECIPE [--gpus 8 --gpu-memory 80] [--field.path value ...]
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
+    from configs.infrastructure import infra_settings
     from flows.command import recipe_arguments
+    from flows.gpu_memory import asked_machine
 
+    MACHINE = asked_machine(infra_settings())
     RECIPE, OVERRIDES = recipe_arguments("python -m flows.plan", "Say what a recipe comes to, without running it.")
 
 import time
@@ -20,18 +23,23 @@ from configs.recipe import load_recipe
 from configs.task_selection import TaskSelection, indices
 from environments.environment import WorldError
 from environments.registry import load_world
+from flows.gpu_memory import memory_section
 from tasks.curriculum.horizon import phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
+from tasks.training.memory_plan import Machine
 
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
 """Where the expert is slow, fewer tasks are played: no more is begun after so many seconds."""
 
 
-def plan(experiment: Experiment, infrastructure: InfraSettings) -> str:
-    """The whole plan as text, section by section."""
-    return "\n\n".join(section(experiment, infrastructure) for section in SECTIONS)
+def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
+    """The whole plan as text, section by section; with a machine also what its GPUs will hold."""
+    sections = [section(experiment, infrastructure) for section in SECTIONS]
+    if machine is not None:
+        sections.append(memory_section(experiment, machine)[0])
+    return "\n\n".join(sections)
 
 
 def work_section(experiment: Experiment, infrastructure: InfraSettings) -> str:
@@ -108,4 +116,4 @@ def _range(pair: tuple[int, int]) -> str:
 
 
 if __name__ == "__main__":
-    print(plan(load_recipe(RECIPE, OVERRIDES), infra_settings()))
+    print(plan(load_recipe(RECIPE, OVERRIDES), infra_settings(), MACHINE))

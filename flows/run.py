@@ -27,7 +27,7 @@ from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
-from tasks.training.trainer_client import TrainerProcess
+from tasks.training.trainer_client import TrainerProcess, trainer_launch
 
 
 @dataclass(slots=True)
@@ -248,6 +248,7 @@ def trainer_process(
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
             train_tasks=tasks.train,
             from_step=from_step,
+            sharded=trainer_launch(infrastructure).sharding == "fsdp2",
             engine_memory_fraction=infrastructure.engine_memory_fraction,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,

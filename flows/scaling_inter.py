@@ -29,6 +29,7 @@ from configs.infrastructure import infra_settings
 from configs.recipe import RecipeError, load_recipe
 from configs.run_name import run_name
 from flows.checks import check_experiment
+from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
@@ -102,6 +103,7 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     if (finished := finished_run(infrastructure, experiment)) is not None:
         return show_finished(finished, experiment, infrastructure)
     check_experiment(experiment, infrastructure)
+    check_memory(experiment, infrastructure)
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
     with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tasks.inference.weight_transfer import WeightTransfer
 
 
+PART_BYTES = 1 << 30
+"""Size of the files in which weights are handed over."""
+
+
 class VllmPoolEngine:
     """An `Engine` that is one or more vLLM servers of the same model.
 
@@ -161,7 +165,16 @@ class VllmPoolEngine:
 
         folder = self._folder.path / str(self._loads)
         folder.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, folder / "model.safetensors")
+        part: dict[str, torch.Tensor] = {}
+        size, number = 0, 0
+        for name, tensor in weights:
+            part[name] = tensor.detach().cpu().contiguous().clone()
+            size += part[name].nbytes
+            if size >= PART_BYTES:  # no second copy of all of them in this process
+                save_file(part, folder / f"model-{number}.safetensors")
+                part, size, number = {}, 0, number + 1
+        if part:
+            save_file(part, folder / f"model-{number}.safetensors")
         former, self.pool.loaded = self.pool.loaded, Loaded(folder, version)
         in_event_loop(self.pool.put_down_unless(lambda replica: replica.server.read_weights(folder, version)))
         if former is not None and former.folder is not None:

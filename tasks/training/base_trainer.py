@@ -1,7 +1,7 @@
 """What the trainers of all methods share: a trainer of TRL whose loss and state are used, and whose loop is not.
 
 The loop is `train_loop`. TRL gives the loss of a micro-batch; transformers and accelerate give the optimiser, mixed precision, several
-processes (DDP, FSDP2, DeepSpeed) and what a checkpoint holds, some of it by private methods of the versions that `locks/` pins: the
+processes (DDP; FSDP2 is `sharding`) and what a checkpoint holds, some of it by private methods of the versions that `locks/` pins: the
 tests of gradients, of two processes and of resuming would notice another.
 """
 
@@ -15,19 +15,22 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
 from transformers import Trainer
 
 from configs.experiment import Experiment
 from configs.model_folder import write_recipe
-from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.train_sample_parquet import FOLDER as TRAIN_SAMPLES
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
 from tasks.training.loss_record import LossRecord
-from tasks.training.micro_batches import Tensors, pad_trajectories
+from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
+from tasks.training.model_loading import check_weights, load_model, shard_loaded
+from tasks.training.optimiser_state import load_optimiser, save_optimiser
+from tasks.training.sharding import as_plain, give_weights, whole_state
+
+OPTIMISER, SCHEDULE = "optimiser", "scheduler.pt"
 
 REPORTED = {
     "kl": "update/kl",
@@ -51,7 +54,7 @@ class BaseTrainer(Trainer):
         loss_record: What the loss read of it, token by token; empty with methods by imitation, which have no advantages.
     """
 
-    def begin(self, experiment: Experiment, policy: str, folder: Path, fingerprint: str) -> None:
+    def begin(self, experiment: Experiment, policy: str, folder: Path, fingerprint: str, sharded: bool) -> None:
         """What must be known before TRL's own initialisation.
 
         Args:
@@ -59,8 +62,14 @@ class BaseTrainer(Trainer):
             policy: Hugging Face name or folder of the policy that training starts from.
             folder: The run's folder; checkpoints go below it.
             fingerprint: Names the experiment in the checkpoints.
+            sharded: Whether weights, gradients and optimiser state are divided among the processes (FSDP2).
+
+        Raises:
+            ValueError: float16 is asked for, whose gradients need a scaling that sharded ones do not get.
         """
-        self.experiment, self.policy = experiment, policy
+        if sharded and experiment.policy.dtype == "float16":
+            raise ValueError("policy.dtype float16 cannot be trained with sharding: fsdp2; set it to bfloat16")
+        self.experiment, self.policy, self.sharded = experiment, policy, sharded
         self.batch_metrics: dict[str, float] = {}
         self.loss_record = LossRecord()
         self._folder = folder
@@ -69,17 +78,53 @@ class BaseTrainer(Trainer):
         self._loss = torch.zeros(())
         self._measured: dict[str, list[float]] = defaultdict(list)
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Number type in which models are computed; the policy's weights are float32 all the same."""
+        return torch.bfloat16 if torch.cuda.is_available() and self.experiment.policy.dtype == "bfloat16" else torch.float32
+
+    @property
+    def engine_dtype(self) -> torch.dtype:
+        """Number type of the engine's weights, in which they are sent to it."""
+        dtype: torch.dtype = getattr(torch, self.experiment.policy.dtype)
+        return dtype
+
+    def load_policy(self) -> Any:
+        """The policy that training starts from, float32."""
+        return self._loaded(torch.float32)
+
+    def load_reference(self) -> Any:
+        """The same once more, never trained, in the number type that it is computed in."""
+        return self._loaded(self.compute_dtype).requires_grad_(False).eval()
+
+    def _loaded(self, dtype: torch.dtype) -> Any:
+        model = load_model(self.policy, sharded=self.sharded, dtype=dtype, attention=self.experiment.policy.attn_implementation)
+        if self.sharded:
+            shard_loaded(model, self.compute_dtype)
+            check_weights(model, self.policy)
+        return model
+
     def prepare(self, resume: Path | None = None) -> None:
-        """Makes optimiser and schedule, and spreads the policy over the processes; with a checkpoint all is as when it was written."""
+        """Makes optimiser and schedule; with a checkpoint all is as when it was written."""
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
-        if resume is not None and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # these are loaded once they are spread
-            self._load_from_checkpoint(str(resume))
         algorithm = self.experiment.algorithm
-        checkpoint_folder = str(resume) if resume is not None else None
-        self.wrapped_model, _ = self._prepare_for_training(algorithm.steps * algorithm.updates_per_step, None, checkpoint_folder)
-        if checkpoint_folder is not None:
-            self._load_rng_state(checkpoint_folder)
+        updates = algorithm.steps * algorithm.updates_per_step
+        if not self.sharded:
+            if resume is not None:
+                self._load_from_checkpoint(str(resume))
+            self.wrapped_model, _ = self._prepare_for_training(updates, None, None)
+        else:
+            if resume is not None:
+                whole = load_model(str(resume), sharded=True, dtype=torch.float32).state_dict()
+                give_weights(self.model, whole)
+            self.optimizer = self.accelerator.prepare_optimizer(self.create_optimizer())
+            self.create_scheduler(updates)
+            self.wrapped_model = self.model_wrapped = self.model
+        check_weights(self.accelerator.unwrap_model(self.model), str(resume or self.policy))
+        if resume is not None:
+            self.load_training_state(resume)
+            self._load_rng_state(str(resume))
         self.wrapped_model.zero_grad()
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
@@ -91,25 +136,42 @@ class BaseTrainer(Trainer):
         """
         raise NotImplementedError
 
-    def add_gradient(self, micro_batch: Tensors, last: bool) -> None:
+    def parts(self, lengths: Sequence[int], mini_batches: int = 1) -> list[list[int]]:
+        """Cuts this process's share of so many mini-batches into micro-batches: as many on every process, the last ones may be empty.
+
+        Args:
+            lengths: Tokens of each trajectory.
+            mini_batches: How many mini-batches' share it is.
+
+        Returns:
+            Indices into `lengths`.
+        """
+        algorithm = self.experiment.algorithm
+        if algorithm.micro_batch_tokens is None:
+            return deal(lengths, algorithm.micro_batches * mini_batches)
+        needed = torch.tensor([max(1, len(within(lengths, algorithm.micro_batch_tokens)))])
+        return deal(lengths, int(self.all_reduce_max(needed).item()))
+
+    def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
         """Forward and backward pass of TRL's loss; gradients add up until `optimiser_step`.
 
         Args:
             micro_batch: One of `mini_batches_of`.
-            last: Whether it is the last one before the optimiser's step: the processes then exchange their gradients.
+            number: Its number in the mini-batch, from 1. With the last one the processes exchange their gradients.
+            of: How many there are.
         """
-        self.current_gradient_accumulation_steps = self.experiment.algorithm.micro_batches
+        last, self.current_gradient_accumulation_steps = number == of, of
         self.accelerator.gradient_state._set_sync_gradients(last)
         inputs = {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()}
-        together = last or self.accelerator.distributed_type == DistributedType.DEEPSPEED
-        with nullcontext() if together else self.accelerator.no_sync(self.wrapped_model):
+        # Sharded gradients are exchanged after each micro-batch: what is held back would be whole on every process.
+        with nullcontext() if last or self.sharded else self.accelerator.no_sync(self.wrapped_model):
             tokens = inputs["tokens"] if "tokens" in inputs and self.model_accepts_loss_kwargs else None
             loss = self.training_step(self.wrapped_model, inputs, tokens)
         self._loss = self._loss.to(loss.device) + loss
 
     def optimiser_step(self) -> None:
         """One update by the gradients that have added up."""
-        norm = self._get_grad_norm(self.wrapped_model, self._clip_grad_norm(self.wrapped_model))
+        norm = as_plain(self._clip_grad_norm(self.wrapped_model))
         self.optimizer.step()
         rate = self._get_learning_rate()
         if not self.accelerator.optimizer_step_was_skipped:
@@ -155,23 +217,36 @@ class BaseTrainer(Trainer):
         Trainer._save_checkpoint(self, self.wrapped_model, None)  # what TRL's own add is a model card
         self.accelerator.wait_for_everyone()
         published = None
+        written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        self.save_training_state(written)
+        self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            self.save_extra_state(written)
             write_steps(written / METRICS, steps)
             write_recipe(written, self.experiment)
             published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
         self.accelerator.wait_for_everyone()
         return published
 
-    def save_extra_state(self, written: Path) -> None:
-        """Adds to a checkpoint before it is published; called in the main process."""
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Writes the policy as a Hugging Face folder, however its weights are spread over the processes."""
+        whole = whole_state(self.model) if self.sharded else None
+        if self.args.should_save:
+            self._save(output_dir, state_dict=whole)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
-        if self.args.device.type == "cpu":
-            # accelerate numbers the CPU of each of several processes, and torch loads nothing onto "cpu:0".
-            self.args._setup_devices = torch.device("cpu")
-        super()._load_optimizer_and_scheduler(checkpoint)
+    def save_training_state(self, written: Path) -> None:
+        """Adds to a checkpoint what resuming needs besides the weights; called in every process."""
+        save_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
+        if self.accelerator.is_main_process:
+            torch.save(self.lr_scheduler.state_dict(), written / SCHEDULE)
+
+    def load_training_state(self, written: Path) -> None:
+        """Takes up what `save_training_state` wrote, in whatever number of processes."""
+        load_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
+        self.lr_scheduler.load_state_dict(torch.load(written / SCHEDULE, weights_only=True))
+        self._load_scaler(str(written))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        pass  # `save_training_state` does
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         return inputs  # TRL's would generate
@@ -179,9 +254,8 @@ class BaseTrainer(Trainer):
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
         """Log-probabilities of the completions under `model` at the rollouts' temperature, shape (B, T), on the CPU."""
-        device, length = self.accelerator.device, tensors["completion_ids"].size(1)
-        ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1).to(device)
-        mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1).to(device)
+        length = tensors["completion_ids"].size(1)
+        ids, mask = whole_rows(tensors, self.accelerator.device)
         with self.accelerator.autocast():
             logits = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1).logits[:, :-1]
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
@@ -205,16 +279,11 @@ class BaseTrainer(Trainer):
         added: torch.Tensor = self.accelerator.reduce(sums.to(self.accelerator.device), reduction="sum").cpu()
         return added
 
+    def all_reduce_max(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of all processes, number by number, on the CPU."""
+        everybodys: torch.Tensor = self.accelerator.gather(values.to(self.accelerator.device).unsqueeze(0))
+        return everybodys.max(dim=0).values.cpu()
+
     def count_everywhere(self, count: int) -> int:
         """A number added up over all processes."""
         return int(self.all_reduce_sum(torch.tensor(count)).item())
-
-
-def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batches: int) -> int:
-    """Which mini-batch of a training step a trajectory belongs to; it does not depend on which process holds it.
-
-    The members of a group are shuffled and dealt out in turn, so each mini-batch has its share of every group; groups begin at
-    different mini-batches, which evens out the sizes.
-    """
-    order = torch.randperm(group_size, generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)))
-    return (order.tolist().index(member) + group) % mini_batches

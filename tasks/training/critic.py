@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from configs.experiment import Policy
 from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
-from tasks.training.micro_batches import Tensors
+from tasks.training.micro_batches import Tensors, whole_rows
+from tasks.training.model_loading import check_weights, load_model, shard_loaded
+from tasks.training.optimiser_state import load_optimiser, save_optimiser
 
-FILE = "critic.pt"
+WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
 
 class ValueModel(nn.Module):
     """The layers of a language model and a zero-initialised linear head, so that every value is 0 at first."""
 
-    def __init__(self, policy: str, gradient_checkpointing: bool) -> None:
-        """`policy` is a Hugging Face name or folder; its weights are where the layers begin."""
+    def __init__(self, backbone: Any) -> None:
+        """`backbone` are the layers of a language model, with which the value function begins."""
         super().__init__()
-        self.backbone = AutoModel.from_pretrained(policy, dtype=torch.float32)
-        if gradient_checkpointing:
-            self.backbone.gradient_checkpointing_enable()
+        self.backbone = backbone
         self.head = nn.Linear(self.backbone.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -30,26 +34,42 @@ class ValueModel(nn.Module):
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """The value of the state after each token. Both arguments and the result have shape (B, tokens)."""
         hidden = self.backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)
+        values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)  # of one number; not a view, which FSDP2 warns of
         return values
 
 
 class Critic:
-    """The value function in training. Every process holds all of it; gradients are averaged when an update is made."""
+    """The value function in training, sharded like the policy or whole in every process."""
 
-    def __init__(self, policy: str, settings: CriticSettings, device: torch.device, bf16: bool, gradient_checkpointing: bool) -> None:
+    def __init__(
+        self,
+        policy: str,
+        settings: CriticSettings,
+        device: torch.device,
+        compute: torch.dtype,
+        layers: Policy,
+        sharded: bool = False,
+    ) -> None:
         """Loads the policy's layers.
 
         Args:
             policy: Hugging Face name or folder of the policy that training starts from.
             settings: Learning rate, clips.
             device: Where it lives.
-            bf16: Whether the layers compute in bfloat16 (the weights are float32).
-            gradient_checkpointing: Whether activations are computed again in the backward pass.
+            compute: Number type in which the layers compute (the weights are float32).
+            layers: Says how they are computed: their attention, and whether activations are computed again in the backward pass.
+            sharded: Whether it is divided among the processes (FSDP2).
         """
-        self.settings, self.device, self._bf16 = settings, device, bf16
+        self.settings, self.device, self._compute, self._sharded = settings, device, compute, sharded
+        backbone = load_model(policy, sharded=sharded, dtype=torch.float32, attention=layers.attn_implementation, head=False)
+        if layers.gradient_checkpointing:
+            backbone.gradient_checkpointing_enable()
         # No dropout in either mode; training mode is what gradient checkpointing asks for.
-        self.model = ValueModel(policy, gradient_checkpointing).to(device).train()
+        self.model = ValueModel(backbone).train()
+        if sharded:
+            shard_loaded(self.model, compute)
+        self.model.to(device)
+        check_weights(backbone, policy)
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -58,9 +78,8 @@ class Critic:
 
     def values(self, tensors: Tensors) -> torch.Tensor:
         """V of the state before each token of the completions and, in the last column, after all. Shape (B, T + 1)."""
-        ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1).to(self.device)
-        mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1).to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+        ids, mask = whole_rows(tensors, self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16):
             every: torch.Tensor = self.model(ids, mask)
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 
@@ -77,7 +96,8 @@ class Critic:
         near = old + (values - old).clamp(-self.settings.value_clip, self.settings.value_clip)
         squares = torch.maximum((values - returns) ** 2, (near - returns) ** 2) * tensors["value_mask"]
         loss = 0.5 * squares.sum() / tensors["value_count"].clamp(min=1)
-        loss.backward()  # type: ignore[no-untyped-call]
+        # Sharded gradients become the mean over the processes; the formula's is a sum.
+        (loss * torch.distributed.get_world_size() if self._sharded else loss).backward()  # type: ignore[no-untyped-call]
         self._loss += loss.detach()
 
     def update(self, lr_scale: float) -> float:
@@ -88,7 +108,7 @@ class Critic:
         """
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         if torch.distributed.is_initialized():
-            for parameter in parameters:
+            for parameter in parameters if not self._sharded else ():
                 torch.distributed.all_reduce(parameter.grad)
             torch.distributed.all_reduce(self._loss)
         torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
@@ -101,15 +121,21 @@ class Critic:
         return loss
 
     def save(self, folder: Path) -> None:
-        """Writes weights and optimiser beside the policy's."""
-        torch.save({"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}, folder / FILE)
+        """Writes weights and optimiser beside the policy's; every process must call it."""
+        dcp_save(get_model_state_dict(self.model), checkpoint_id=folder / WEIGHTS, no_dist=_alone())
+        save_optimiser(folder / OPTIMISER, self.model, self.optimiser)
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote.
+        """Takes up what `save` wrote, in any number of processes.
 
         Raises:
-            FileNotFoundError: The checkpoint has no critic.
+            CheckpointError: The checkpoint has no critic.
         """
-        state = torch.load(folder / FILE, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser(folder / OPTIMISER, self.model, self.optimiser)
+        state = get_model_state_dict(self.model)
+        dcp_load(state, checkpoint_id=folder / WEIGHTS, no_dist=_alone())
+        set_model_state_dict(self.model, state)
+
+
+def _alone() -> bool:
+    return not torch.distributed.is_initialized()

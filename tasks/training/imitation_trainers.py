@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from datasets import Dataset
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
 
 from configs.experiment import Experiment
@@ -19,7 +16,11 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.algorithms.dpo import DPO
 from tasks.training.algorithms.imitation import Imitation
 from tasks.training.base_trainer import BaseTrainer
-from tasks.training.micro_batches import Tensors, deal, pad_trajectories
+from tasks.training.micro_batches import Tensors, pad_trajectories
+from tasks.training.model_loading import load_model
+from tasks.training.process_group import gather_ragged
+from tasks.training.sharding import give_weights
+from tasks.training.train_sample import length_of
 from tasks.training.trl_config import cloning_config, preference_config
 
 
@@ -29,12 +30,20 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
     For sft the trajectories are recorded ones; for agentevol what the policy itself did well (arXiv 2406.04151, section 4).
     """
 
-    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        policy: str,
+        tokenizer: PreTrainedTokenizerBase,
+        folder: Path,
+        fingerprint: str,
+        sharded: bool = False,
+    ) -> None:
         """Loads the policy; see `PolicyGradientTrainer`."""
-        self.begin(experiment, policy, folder, fingerprint)
+        self.begin(experiment, policy, folder, fingerprint, sharded)
         SFTTrainer.__init__(
             self,
-            model=policy,
+            model=self.load_policy(),
             args=cloning_config(experiment, folder),
             train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),  # it asks for one
             processing_class=tokenizer,
@@ -49,7 +58,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             share = trajectories[first :: algorithm.mini_batches]
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
             made = list[Tensors]()
-            for part in deal([len(t.prompt) + len(t.completion) for t in share], algorithm.micro_batches):
+            for part in self.parts([length_of(t) for t in share]):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 mask = tensors.pop("completion_mask")
                 made.append(
@@ -59,15 +68,12 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         return mini_batches
 
     def restart(self) -> None:
-        """Goes back to the policy that training starts from, with a fresh optimiser and schedule.
-
-        Raises:
-            NotImplementedError: DeepSpeed holds the weights, and a second copy of them that would not follow.
-        """
-        if self.is_deepspeed_enabled:
-            raise NotImplementedError("algorithm.restart_from_base does not work with DeepSpeed; use FSDP 2, or set it to false")
-        start = AutoModelForCausalLM.from_pretrained(self.policy, dtype=torch.float32).state_dict()
-        set_model_state_dict(self.accelerator.unwrap_model(self.model), start, options=StateDictOptions(full_state_dict=True))
+        """Goes back to the policy that training starts from, with a fresh optimiser and schedule."""
+        start = load_model(self.policy, sharded=self.sharded, dtype=torch.float32).state_dict()
+        if self.sharded:
+            give_weights(self.model, start)
+        else:
+            self.accelerator.unwrap_model(self.model).load_state_dict(start)
         self.optimizer.optimizer.state.clear()
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]
@@ -90,14 +96,23 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
     of CloningTrainer on the successes is added.
     """
 
-    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        policy: str,
+        tokenizer: PreTrainedTokenizerBase,
+        folder: Path,
+        fingerprint: str,
+        sharded: bool = False,
+    ) -> None:
         """Loads the policy and its reference; see `PolicyGradientTrainer`."""
         assert isinstance(experiment.algorithm, DPO)
         self.algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, fingerprint)
+        self.begin(experiment, policy, folder, fingerprint, sharded)
         DPOTrainer.__init__(
             self,
-            model=policy,
+            model=self.load_policy(),
+            ref_model=self.load_reference(),
             args=preference_config(experiment, self.algorithm, folder),
             train_dataset=Dataset.from_list([{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]),  # it asks for one
             processing_class=tokenizer,
@@ -114,16 +129,15 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
             count, tokens = self.count_everywhere(len(share)), self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share))
-            longest = [max(len(t.prompt) + len(t.completion) for t in pair) for pair in share]
-            made = list[Tensors]()
-            for part in deal(longest, algorithm.micro_batches):
+            made, parts = list[Tensors](), self.parts([2 * max(length_of(t) for t in pair) for pair in share])
+            for part in parts:
                 tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
                 if not part:  # one masked row becomes a masked pair
                     tensors = {name: tensor.repeat(2, 1) for name, tensor in tensors.items()}
                 # TRL takes the mean over a micro-batch, and ours differ in size.
-                parts = algorithm.micro_batches * self.accelerator.num_processes
-                weight = parts * len(part) / max(1, count)
-                cloning = algorithm.cloning_weight * parts * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
+                passes = len(parts) * self.accelerator.num_processes
+                weight = passes * len(part) / max(1, count)
+                cloning = algorithm.cloning_weight * passes * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
                 made.append({**tensors, "weights": torch.tensor([weight, cloning])})
             mini_batches.append(made)
         return mini_batches
@@ -133,12 +147,6 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         weights = inputs.pop("weights").tolist()
         self.loss_types, self.loss_weights = (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
         return super().compute_loss(model, inputs, False, num_items_in_batch)
-
-
-def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`accelerator.gather` also for tensors whose first dimension differs from process to process."""
-    gather = accelerator.gather
-    return lambda tensor: gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
 
 
 def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:

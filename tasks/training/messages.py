@@ -35,6 +35,8 @@ class TrainerJob(Part):
     """Task indices to learn from."""
     from_step: int | None = None
     """Step whose weights are loaded, 0 for the policy that training starts from; by default those of the newest whole checkpoint."""
+    sharded: bool = False
+    """Whether policy, reference and critic are divided among the processes (FSDP2)."""
     engine_memory_fraction: float
     """Share of a GPU's memory for the engine."""
     engine_cpu_cache_gb: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory
 
 Tensors = dict[str, torch.Tensor]
@@ -24,26 +25,40 @@ def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
     Returns:
         `parts` lists of indices into `lengths` that together hold each index once; the last may be empty.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-
-    def cut(budget: int) -> list[list[int]]:
-        runs: list[list[int]] = []
-        for i in order:
-            if runs and (len(runs[-1]) + 1) * lengths[runs[-1][0]] <= budget:
-                runs[-1].append(i)
-            else:
-                runs.append([i])
-        return runs
-
     low, high = max(lengths, default=0), max(lengths, default=0) * len(lengths)
     while low < high:
         middle = (low + high) // 2
-        if len(cut(middle)) <= parts:
+        if len(within(lengths, middle)) <= parts:
             high = middle
         else:
             low = middle + 1
-    runs = cut(high)
+    runs = within(lengths, high)
     return runs + [[] for _ in range(parts - len(runs))]
+
+
+def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batches: int) -> int:
+    """Which mini-batch of a training step a trajectory belongs to; it does not depend on which process holds it.
+
+    The members of a group are shuffled and dealt out in turn, so each mini-batch has its share of every group; groups begin at
+    different mini-batches, which evens out the sizes.
+    """
+    order = torch.randperm(group_size, generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)))
+    return (order.tolist().index(member) + group) % mini_batches
+
+
+def within(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cuts a batch, longest first, into micro-batches of rows x longest row <= `budget` tokens; what is longer goes alone.
+
+    Returns:
+        Lists of indices into `lengths`.
+    """
+    runs: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if runs and (len(runs[-1]) + 1) * lengths[runs[-1][0]] <= budget:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
@@ -69,6 +84,13 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
         "tool_mask": _pad(masks, 0),
         "sampling_per_token_logps": _pad(sampled, 0.0, torch.float32),
     }
+
+
+def whole_rows(tensors: Tensors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts and completions one after the other, on a device: token ids and attention mask, each of shape (B, P + T)."""
+    ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1)
+    mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1)
+    return ids.to(device), mask.to(device)
 
 
 def _pad(rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.int64, left: bool = False) -> torch.Tensor:

@@ -7,7 +7,7 @@ loss on the policy's tokens only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,19 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.policy_gradient import PolicyGradient
-from tasks.training.base_trainer import BaseTrainer, mini_batch_of
+from tasks.training.base_trainer import BaseTrainer
 from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
-from tasks.training.loss_record import IDENTITY
-from tasks.training.micro_batches import Tensors, deal, pad_trajectories
+from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
+from tasks.training.off_policy import LossTokens, OffPolicyMeter
+from tasks.training.process_group import gather_ragged
+from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
 from tasks.training.whitening import whitened
@@ -34,26 +37,19 @@ class NothingToLearnError(RuntimeError):
     """Nothing of a batch can be learned from: the infrastructure is down, or no first prompt leaves room for a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainSample:
-    """A trajectory and what it teaches.
-
-    Attributes:
-        trajectory: T completion tokens.
-        advantages: Shape (T,), 0 on the environment's tokens.
-        values: What the critic learns; None without one.
-    """
-
-    trajectory: Trajectory
-    advantages: torch.Tensor
-    values: ValueTargets | None
-
-
 class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     """Policy-gradient updates from trajectories of several turns."""
 
-    def __init__(self, experiment: Experiment, policy: str, tokenizer: PreTrainedTokenizerBase, folder: Path, fingerprint: str) -> None:
-        """Loads the policy and, for a method with values, the critic.
+    def __init__(
+        self,
+        experiment: Experiment,
+        policy: str,
+        tokenizer: PreTrainedTokenizerBase,
+        folder: Path,
+        fingerprint: str,
+        sharded: bool = False,
+    ) -> None:
+        """Loads the policy and, where the method has them, reference and critic.
 
         Args:
             experiment: The recipe; its algorithm is a `PolicyGradient`.
@@ -61,36 +57,32 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             tokenizer: Its tokenizer.
             folder: The run's folder; checkpoints go below it.
             fingerprint: Names the experiment in the checkpoints.
+            sharded: Whether all models are divided among the processes (FSDP2).
         """
         assert isinstance(experiment.algorithm, PolicyGradient)
         self.algorithm = algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, fingerprint)
+        self.begin(experiment, policy, folder, fingerprint, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
+        self._updates_of_batch = 0
+        self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
             self,
-            model=policy,
+            model=self.load_policy(),
             reward_funcs=[_scored_by_the_environment],
             args=arguments,
             train_dataset=Dataset.from_dict({"prompt": [""]}),  # it asks for one
             processing_class=tokenizer,
         )
-        self._gather_rows_of_unequal_numbers()
-        if algorithm.kl_in == "reward":
-            self.beta = 0.0  # the reference model is loaded, and the loss leaves it alone
+        self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
+        if algorithm.kl_coefficient:
+            # TRL's own would be whole on every process.
+            self.ref_model = self.load_reference().to(self.accelerator.device)
+            add_fused_lm_head(self.ref_model, temperature=self.temperature)
+        self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
         self.critic: Critic | None = None
         if (settings := algorithm.value_function()) is not None:
-            self.critic = Critic(policy, settings, self.accelerator.device, bool(arguments.bf16), experiment.policy.gradient_checkpointing)
-
-    def _gather_rows_of_unequal_numbers(self) -> None:
-        """TRL gathers one figure per trajectory for its metrics, and our micro-batches have other numbers of rows on each process."""
-        gather = self.accelerator.gather
-
-        def gather_padded(tensor: torch.Tensor) -> Any:
-            missing = float("nan") if tensor.is_floating_point() else 0
-            return gather(self.accelerator.pad_across_processes(tensor, pad_index=missing))
-
-        self.accelerator.gather = gather_padded
+            self.critic = Critic(policy, settings, self.accelerator.device, self.compute_dtype, experiment.policy, sharded)
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Groups become train samples with advantages, and those become tensors; see `BaseTrainer.mini_batches_of`.
@@ -98,7 +90,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         Raises:
             NothingToLearnError: No process has a trajectory to learn from.
         """
-        algorithm = self.algorithm
+        algorithm, self._updates_of_batch = self.algorithm, 0
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
             reasons = sorted({t.reason for t in trajectories if t.reason})
@@ -113,11 +105,13 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         samples = self.train_samples([t for group in kept for t in group])
         if algorithm.truncated == "masked":
             samples = [sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED]
-        self.loss_record.begin((sample.trajectory, sample.advantages) for sample in samples)
         shares: list[list[TrainSample]] = [[] for _ in range(algorithm.mini_batches)]
         for sample in samples:
             t = sample.trajectory
             shares[mini_batch_of(t.group, t.member, self.experiment.rollout.group_size, step, algorithm.mini_batches)].append(sample)
+        if algorithm.micro_batch_tokens is not None:
+            shares = [balanced(share, self.accelerator.process_index, self.accelerator.num_processes) for share in shares]
+        self.loss_record.begin((sample.trajectory, sample.advantages) for share in shares for sample in share)
         return [self._mini_batch(share) for share in shares]
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
@@ -159,11 +153,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def _rows(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int = 0) -> list[torch.Tensor]:
         """A score of each token, one row per trajectory of its T tokens and `extra` columns more, computed in micro-batches."""
         rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
-        for part in deal([_length(t) for t in trajectories], self.algorithm.micro_batches * self.algorithm.mini_batches):
-            if part:
-                scored = score(self._padded(items_at(trajectories, part))).cpu()
-                for i, row in zip(part, scored, strict=True):
-                    rows[i] = row[: len(trajectories[i].completion) + extra]
+        for part in self.parts([length_of(t) for t in trajectories], self.algorithm.mini_batches):
+            # Of nothing, too: the processes must compute a sharded model equally often.
+            scored = score(self._padded(items_at(trajectories, part))).cpu()
+            for i, row in zip(part, scored[: len(part)], strict=True):
+                rows[i] = row[: len(trajectories[i].completion) + extra]
         return rows
 
     def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
@@ -175,23 +169,17 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
             # A trajectory with advantage 0 adds nothing to the gradient; its tokens still count in the mean.
             samples = [sample for sample in samples if sample.advantages.any()]
-        micro_batches = []
-        for part in deal([_length(sample.trajectory) for sample in samples], algorithm.micro_batches):
+        micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
+        for part in parts:
             chosen = items_at(samples, part)
-            tensors = self._padded([sample.trajectory for sample in chosen])
-            tensors["advantages"] = padded([sample.advantages for sample in chosen] or [torch.zeros(1)], 0.0, torch.float32)
-            tensors[IDENTITY] = torch.tensor([[s.trajectory.group, s.trajectory.member] for s in chosen], dtype=torch.long)
+            tensors = self._padded([sample.trajectory for sample in chosen]) | loss_tensors(chosen)
             # TRL divides by the tokens of the whole batch over its number of mini-batches: give it this mini-batch's own count.
-            tensors["num_items_in_batch"] = torch.tensor(float(tokens * algorithm.mini_batches))
+            tensors["num_items_in_batch"] = torch.tensor(float(tokens * self.args.steps_per_generation / len(parts)))
             if algorithm.loss_aggregation != "tokens":
                 # TRL takes the mean over a micro-batch, and ours differ in size: weigh each by its share of the mini-batch.
-                share = len(chosen) * algorithm.micro_batches * self.accelerator.num_processes / max(1, trajectories)
+                share = len(chosen) * len(parts) * self.accelerator.num_processes / max(1, trajectories)
                 tensors["loss_weight"] = torch.tensor(share)
             if self.critic is not None:
-                targets = [sample.values for sample in chosen if sample.values is not None]
-                tensors["old_values"] = padded([t.old for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
-                tensors["returns"] = padded([t.returns for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
-                tensors["value_mask"] = padded([t.mask for t in targets] or [torch.zeros(2)], 0.0, torch.float32)
                 tensors["value_count"] = torch.tensor(float(places))
             micro_batches.append(self._with_old_probabilities(tensors))
         return micro_batches
@@ -212,15 +200,14 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        """TRL's loss, less the entropy bonus; the critic's gradient comes from the same micro-batch."""
+        """TRL's loss, less the entropy bonus."""
         weight = inputs.pop("loss_weight", None)
         self._in_loss = inputs
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._in_loss = None
+        self._meter.add(self._seen_by_loss(inputs), first_update=self._updates_of_batch == 0)
         if self.algorithm.entropy_coefficient:
             loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
-        if self.critic is not None:
-            self.critic.add_gradient(inputs)
         return loss if weight is None else loss * weight
 
     def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
@@ -231,7 +218,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """
         found = super()._get_per_token_logps_and_entropies(*given, **named)
         if (inputs := self._in_loss) is not None:
-            self._entropies = found[1]
+            self._logps, self._entropies = found[0], found[1]
             self.loss_record.note(inputs, found[0], found[1])
             if self.algorithm.ratio == "sequence":
                 logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
@@ -239,18 +226,36 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 inputs["old_per_token_logps"] = logps - log_ratio
         return found
 
+    def _seen_by_loss(self, inputs: Tensors) -> LossTokens:
+        """The tokens of the micro-batch whose loss was computed last."""
+        logps, sampled, advantages = self._logps.detach(), inputs["sampling_per_token_logps"], inputs["advantages"]
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        threshold = self.off_policy_mask_threshold
+        kept = mask if threshold is None else self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
+        return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept)
+
+    def update_metrics(self) -> dict[str, float]:
+        """See `BaseTrainer.update_metrics`."""
+        return super().update_metrics() | self._meter.take(self.all_reduce_sum, self.all_reduce_max)
+
     def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
         """This micro-batch's part of the policy's entropy per token, a mean of the same kind as that of TRL's loss."""
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         sums: torch.Tensor = (self._entropies * mask).sum(-1)
         by = self.algorithm.loss_aggregation
         if by == "tokens":
-            share = self.accelerator.num_processes * self.algorithm.mini_batches
+            share = self.accelerator.num_processes * self.args.steps_per_generation / self.current_gradient_accumulation_steps
             mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
         else:
             lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
             mean = (sums / lengths).mean() / self.current_gradient_accumulation_steps
         return torch.as_tensor(mean)
+
+    def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
+        """See `BaseTrainer.add_gradient`; the critic's gradient comes from the same micro-batch, when the policy's activations are gone."""
+        super().add_gradient(micro_batch, number, of)
+        if self.critic is not None:
+            self.critic.add_gradient({name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()})
 
     def optimiser_step(self) -> None:
         """The critic's update, then the policy's."""
@@ -258,38 +263,30 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             lr_scale = self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
             self.measure({"critic/loss": self.critic.update(lr_scale)})
         super().optimiser_step()
+        self._updates_of_batch += 1
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
         """Log-probabilities of the completions under `model` at the rollouts' temperature, shape (B, T), on the CPU."""
-        device = self.accelerator.device
-        ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1).to(device)
-        mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1).to(device)
+        ids, mask = whole_rows(tensors, self.accelerator.device)
         logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, tensors["completion_ids"].size(1))
         scores: torch.Tensor = logps.float().cpu()
         return scores
 
-    def save_extra_state(self, written: Path) -> None:
-        """The critic travels with the checkpoint."""
+    def save_training_state(self, written: Path) -> None:
+        """See `BaseTrainer.save_training_state`; the critic travels with the checkpoint."""
+        super().save_training_state(written)
         if self.critic is not None:
             self.critic.save(written)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if self.critic is not None and checkpoint is not None:
-            self.critic.load(Path(checkpoint))
+    def load_training_state(self, written: Path) -> None:
+        """See `BaseTrainer.load_training_state`."""
+        super().load_training_state(written)
+        if self.critic is not None:
+            self.critic.load(written)
 
     def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
-
-
-def items_at(items: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """The items at some places."""
-    return [items[i] for i in places]
-
-
-def _length(trajectory: Trajectory) -> int:
-    return len(trajectory.prompt) + len(trajectory.completion)
 
 
 def _scored_by_the_environment(**_: Any) -> list[float]:

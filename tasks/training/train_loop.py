@@ -91,7 +91,7 @@ class TrainLoop:
 
         for mini_batch in mini_batches * algorithm.epochs:
             for number, micro_batch in enumerate(mini_batch, 1):
-                trainer.add_gradient(micro_batch, last=number == len(mini_batch))  # loss
+                trainer.add_gradient(micro_batch, number, of=len(mini_batch))  # loss
             trainer.optimiser_step()
         seconds = time.perf_counter() - began
 

@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 
 import tasks
 from configs.infrastructure import InfraSettings
+from configs.launch import Launch, load_launch
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
-from tasks.provision.local import free_port
 from tasks.provision.process import ChildProcess
 from tasks.training.messages import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
@@ -26,6 +26,8 @@ CLOSE_SECONDS = 20.0
 VERDICT_SECONDS = 40.0
 """For the launcher to end the other processes, which it gives 30 s."""
 POLL_SECONDS = 0.5
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""Keeps what the processes of one machine say to each other off its network."""
 
 
 class TrainerFailedError(RuntimeError):
@@ -69,6 +71,7 @@ class TrainerProcess:
                 # The engine steps small matrices on a CPU; the update sets its own number of threads.
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 "TOKENIZERS_PARALLELISM": "false",
+                **(ON_LOOPBACK if trainer_launch(self._infrastructure).nodes == 1 else {}),
             },
             log_path=self._job.folder / "trainer.log",
         )
@@ -175,19 +178,31 @@ class TrainerProcess:
 
 
 def launch_command(infrastructure: InfraSettings, job_file: Path, verdict: Path) -> list[str]:
-    """The command that starts the trainer: accelerate when a configuration file is given, else torchrun.
+    """The command that starts the trainer, or its part on the first of several machines, through torchrun.
 
     Which process failed, and how, is then in the file `verdict`.
-
-    torchrun, because it is two seconds faster at starting a single process than accelerate, and the same for eight.
     """
-    launch = [sys.executable, "-m", "tasks.training.launch", str(verdict)]
+    launch = trainer_launch(infrastructure)
+    processes = str(launch.processes or default_processes(infrastructure))
+    place = (
+        ["--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]
+        if launch.nodes == 1
+        else ["--node_rank", "0", "--master_addr", launch.first_node, "--master_port", str(launch.port)]
+    )
+    torchrun = ["--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
-    if infrastructure.accelerate_config is not None:
-        return [*launch, "accelerate.commands.launch", "--config_file", str(infrastructure.accelerate_config), *module]
-    processes = str(infrastructure.trainer_processes or default_processes(infrastructure))
-    rendezvous = ["--nnodes", "1", "--nproc_per_node", processes, "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
-    return [*launch, "torch.distributed.run", *rendezvous, *module]
+    return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
+
+
+def trainer_launch(infrastructure: InfraSettings) -> Launch:
+    """How the trainer's processes are spread, by the settings.
+
+    Raises:
+        LaunchError: The launch file is not there, or wrong.
+    """
+    launch = load_launch(infrastructure.launch) if infrastructure.launch else Launch()
+    processes = infrastructure.trainer_processes or launch.processes
+    return launch.model_copy(update={"processes": processes})
 
 
 def default_processes(infrastructure: InfraSettings) -> int:

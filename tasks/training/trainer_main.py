@@ -23,17 +23,17 @@ class TrainerMain:
         """Starts the engine and loads the policy. `flow` leads to the flow; only the main process has one."""
         began = time.perf_counter()
         import torch
-        from accelerate import PartialState
         from transformers import AutoTokenizer
 
         from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
+        from tasks.training.process_group import join
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
 
         imported = time.perf_counter()
         self.job, self.flow, self.experiment = job, flow, job.experiment
-        processes = PartialState(cpu=not torch.cuda.is_available())
+        processes = join(self.experiment, job.folder)
         if not torch.cuda.is_available():
             # The update multiplies larger matrices than the engine: all cores, shared out among the processes.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
@@ -41,7 +41,7 @@ class TrainerMain:
         self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.tell(Progress(finished, total)))
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
-        self.trainer = algorithm.trainer()(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint)
+        self.trainer = algorithm.trainer()(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
         checkpoints = job.folder / "checkpoints"
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, job.fingerprint)

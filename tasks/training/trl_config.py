@@ -24,12 +24,13 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
         num_generations=rollout.group_size,
         steps_per_generation=algorithm.micro_batches * algorithm.mini_batches,
         num_iterations=algorithm.epochs,
-        beta=algorithm.kl_coefficient,
+        beta=0.0,  # `PolicyGradientTrainer` loads the reference itself
         epsilon=algorithm.clip_low,
         epsilon_high=algorithm.clip_high,
         delta=algorithm.dual_clip,
         importance_sampling_level="token",  # see `PolicyGradientTrainer._get_per_token_logps_and_entropies`
         loss_type=LOSS_TYPES[algorithm.loss_aggregation],
+        off_policy_mask_threshold=algorithm.off_policy_mask,
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,
         mask_truncated_completions=False,
@@ -73,7 +74,6 @@ def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "warmup_steps": algorithm.warmup_steps * algorithm.updates_per_step,
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_gradient_norm,
-        "model_init_kwargs": {"dtype": "float32"},
         "bf16": on_gpu and experiment.policy.dtype == "bfloat16",
         "fp16": on_gpu and experiment.policy.dtype == "float16",
         "use_cpu": not on_gpu,

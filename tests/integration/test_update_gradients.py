@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.base_trainer import mini_batch_of
+from tasks.training.micro_batches import mini_batch_of
 from tests.support.recorded import MEMBERS, RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
 
 pytestmark = pytest.mark.slow

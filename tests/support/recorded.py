@@ -60,9 +60,9 @@ def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise
     return trajectory
 
 
-def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path | None = None) -> Any:
+def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path | None = None, sharded: bool = False) -> Any:
     """The method's trainer, prepared."""
-    trainer = experiment.algorithm.trainer()(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test")
+    trainer = experiment.algorithm.trainer()(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded)
     trainer.prepare(resume)
     return trainer
 

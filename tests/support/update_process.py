@@ -1,17 +1,22 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER [sharded]
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from accelerate import PartialState
 
+from tasks.training.model_loading import load_model, shard_loaded
+from tasks.training.process_group import join
+from tasks.training.sharding import full_weights
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -19,26 +24,67 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "min_reward_range": 0.01},
     # Trajectories without advantage are left out: the processes have other numbers of rows.
     "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none", "loss_aggregation": "trajectory"},
+    # More passes than a process of several has trajectories.
+    "reinforce++": {"mini_batches": 1, "micro_batches": 7, "kl_coefficient": 0.1, "kl_in": "reward", "importance_correction": "truncated"},
+    "rloo": {"mini_batches": 1, "micro_batches": 2, "kl_coefficient": 0.1},
+    "gigpo": {"mini_batches": 1, "micro_batches": 2, "entropy_coefficient": 0.01},
     # Of one mini-batch, since how its trajectories are shared out must not matter.
-    "sft": {"micro_batches": 3},
-    "dpo": {"micro_batches": 3, "cloning_weight": 0.5},
+    "sft": {"mini_batches": 1, "micro_batches": 3},
+    "dpo": {"mini_batches": 1, "micro_batches": 3, "cloning_weight": 0.5},
+    "agentevol": {"mini_batches": 1, "micro_batches": 2},
 }
+STEPS = 3
 
 
-def update(algorithm: str, policy: str, out: Path) -> None:
-    """Makes four updates and saves the weights."""
-    processes = PartialState(cpu=True)
-    experiment = small_experiment(name=algorithm, steps=4, max_gradient_norm=0.5, **SETTINGS[algorithm])
+def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
+    """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
+    experiment = small_experiment(name=algorithm, steps=STEPS + 1, max_gradient_norm=0.5, **SETTINGS[algorithm])
+    processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
-    trainer = trainer_of(experiment, policy, out.with_suffix(""))
-    made = train(trainer, RecordedBatches(policy, share), 4 // experiment.algorithm.updates_per_step)
+    trainer = trainer_of(experiment, policy, out.with_suffix(""), sharded=sharded)
+    made = train(trainer, RecordedBatches(policy, share), STEPS)
+    weights = {f"policy.{name}": p.clone() for name, p in full_weights(trainer.accelerator.unwrap_model(trainer.model))}
+    if getattr(trainer, "critic", None) is not None:
+        weights |= {f"critic.{name}": p.clone() for name, p in full_weights(trainer.critic.model)}
     if processes.is_main_process:
-        weights = {f"policy.{name}": p.detach() for name, p in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
-        if getattr(trainer, "critic", None) is not None:
-            weights |= {f"critic.{name}": p.detach() for name, p in trainer.critic.model.named_parameters()}
         torch.save({"weights": weights, "norms": [row["update/gradient_norm"] for row in made], "metrics": trainer.batch_metrics}, out)
+
+
+def gradient_error(policy: str) -> float:
+    """How far the gradients that a sharded model, computed in bfloat16, adds up over micro-batches are from their float64 sum."""
+    sharded, whole = (load_model(policy, sharded=each, dtype=dtype) for each, dtype in ((True, torch.float32), (False, torch.bfloat16)))
+    shard_loaded(sharded, torch.bfloat16)
+    right = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in whole.named_parameters()}
+    random = torch.Generator().manual_seed(PartialState().process_index)
+    for _ in range(16):
+        ids = torch.randint(0, sharded.config.vocab_size, (2, 12), generator=random)
+        for model in (sharded, whole):
+            model(input_ids=ids, labels=ids).loss.backward()
+        for name, parameter in whole.named_parameters():
+            right[name] += parameter.grad.double()
+        whole.zero_grad()
+    errors, norms = [], []
+    for name, parameter in sharded.named_parameters():
+        torch.distributed.all_reduce(right[name])
+        mean = right[name] / PartialState().num_processes
+        errors.append((parameter.grad.full_tensor() - mean).norm())
+        norms.append(mean.norm())
+    return float(torch.stack(errors).norm() / torch.stack(norms).norm())
+
+
+def seen_from_outside() -> list[str]:
+    """Addresses other than the loopback's on which this process, or the launcher, listens."""
+    family = [psutil.Process(), psutil.Process().parent()]
+    listening = [c.laddr.ip for p in family if p for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    return [ip for ip in listening if ip not in ("127.0.0.1", "::1")]
 
 
 if __name__ == "__main__":
     for name in SETTINGS:
-        update(name, sys.argv[1], Path(sys.argv[2]) / f"{name}.pt")
+        update(name, sys.argv[1], Path(sys.argv[2]) / f"{name}.pt", "sharded" in sys.argv)
+    group: Any = torch.distributed.group.WORLD
+    found = {"outside": seen_from_outside(), "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds()}
+    if "sharded" in sys.argv:
+        found["gradient_error"] = gradient_error(sys.argv[1])
+    if PartialState().is_main_process:
+        Path(sys.argv[2], "found.json").write_text(json.dumps(found))

@@ -39,6 +39,7 @@ STARTED_BY_US = {
     "tasks.provision.subreaper",
     "tasks.provision.supervisor",
     "tasks.training.launch",
+    "tasks.training.memory_plan",
 }
 ALLOWED_IN_CONFIGS = {"pydantic", "pydantic_core", "pydantic_settings", "yaml", "configs"} | set(sys.stdlib_module_names)
 

@@ -69,6 +69,9 @@ class PolicyGradient(Algorithm):
     capped at importance_cap (one more forward pass); "behaviour" takes the engine's probabilities as the old ones in the clipped ratio."""
     importance_cap: PositiveFloat = 2.0
     """Largest weight of a token under "truncated"."""
+    off_policy_mask: PositiveFloat | None = None
+    """Sequence-level masking: tokens with a negative advantage carry no loss in a trajectory whose mean log(pi_engine / pi) per token
+    exceeds this (arXiv 2512.02556, section 3.1); none are left out when empty."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
         """The advantage of each policy token. Shape (B, T), 0 outside the mask."""

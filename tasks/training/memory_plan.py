@@ -1,0 +1,230 @@
+"""What each GPU will hold in a run, whether that fits, and what to change if it does not.
+
+python -m tasks.training.memory_plan < REQUEST.json    (flows and `python -m flows.plan` call it; torch stays out of their process)
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+from configs.experiment import Experiment
+from configs.part import Part
+
+GB = 1e9
+OVERHEAD = 2.5 * GB
+"""Of CUDA, NCCL and the allocator's fragments: no tensors, so nothing here measures it."""
+ENGINE_OVERHEAD = 1.5 * GB
+"""What vLLM takes of its share besides weights and KV cache."""
+FLOPS, MFU = 989e12, 0.35
+"""bfloat16 of an H100 or H200, and the share of it that the update is taken to reach."""
+BANDWIDTH, BANDWIDTH_USE = 3.35e12, 0.6
+"""Bytes a second of an H100's memory, and the share of it that generation is taken to reach."""
+
+
+class Machine(Part):
+    """What a run would have."""
+
+    gpus: int
+    """GPUs, each with a process of the trainer."""
+    gpu_memory: float
+    """Of each, in GB (1e9 bytes)."""
+    sharding: Literal["none", "fsdp2"]
+    """See `configs.launch`."""
+    engine_fraction: float
+    """vLLM's share of each GPU; 0 where vLLM servers have GPUs of their own."""
+
+
+class PlanRequest(Part):
+    """What is asked."""
+
+    experiment: Experiment
+    """The recipe."""
+    model: str
+    """Hugging Face name or folder; only its configuration is read."""
+    machine: Machine
+    """Where it would run."""
+
+
+class MemoryPlan(Part):
+    """What one GPU holds, in bytes.
+
+    What stands under `trainer` was traced by torch (`memory_trace`) on the largest micro-batch that the recipe allows.
+    """
+
+    trainer: dict[str, float]
+    """By kind: weights, gradients, optimiser, reference, critic, activations."""
+    parameters: int
+    """Of the policy."""
+    engine_weights: float
+    """Of vLLM."""
+    kv_bytes: int
+    """Of a token in the KV cache."""
+    machine: Machine
+    """The GPUs."""
+
+    @property
+    def room(self) -> float:
+        """Bytes of the GPU."""
+        return self.machine.gpu_memory * GB
+
+    @property
+    def engine(self) -> float:
+        """VLLM's share."""
+        return self.machine.engine_fraction * self.room
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return int(max(0.0, self.engine - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
+
+    @property
+    def total(self) -> float:
+        """All that is held."""
+        return sum(self.trainer.values()) + self.engine + OVERHEAD
+
+    def on(self, machine: Machine) -> MemoryPlan:
+        """The same trainer on GPUs that differ in size or in vLLM's share alone."""
+        return self.model_copy(update={"machine": machine})
+
+
+def plan_memory(request: PlanRequest) -> MemoryPlan:
+    """Traces the update and shares out the rest of the GPU."""
+    import torch
+    from transformers import AutoConfig
+
+    from tasks.training.memory_trace import TracedUpdate, trace
+
+    experiment, machine = request.experiment, request.machine
+    algorithm, config = experiment.algorithm, AutoConfig.from_pretrained(request.model)
+    critic = getattr(algorithm, "value_function", lambda: None)()
+    pairs = algorithm.name == "dpo"
+    length = experiment.rollout.trajectory_tokens
+    held = trace(
+        config,
+        TracedUpdate(
+            processes=machine.gpus,
+            sharded=machine.sharding == "fsdp2",
+            rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
+            tokens=length,
+            compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
+            gradient_checkpointing=experiment.policy.gradient_checkpointing,
+            reference=pairs or getattr(algorithm, "kl_coefficient", 0.0) > 0,
+            critic=critic is not None,
+        ),
+    )
+    wide = 4 if experiment.policy.dtype == "float32" else 2
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", text.num_attention_heads)
+    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    kinds = ("weights", "gradients", "optimiser", "reference", "critic", "activations")
+    return MemoryPlan(
+        trainer={kind: getattr(held, kind) for kind in kinds},
+        parameters=held.parameters,
+        engine_weights=held.parameters * wide,
+        kv_bytes=2 * text.num_hidden_layers * heads * head_size * wide,
+        machine=machine,
+    )
+
+
+def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
+    """Trajectories of full length in the largest micro-batch of a process."""
+    algorithm, rollout = experiment.algorithm, experiment.rollout
+    if algorithm.micro_batch_tokens is not None:
+        return max(1, algorithm.micro_batch_tokens // rollout.trajectory_tokens)
+    share = -(-rollout.tasks_per_step * rollout.group_size // processes)
+    return max(1, -(-share // (algorithm.mini_batches * algorithm.micro_batches)))
+
+
+def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
+    """Why it does not fit; empty where it does."""
+    found = []
+    if plan.total > plan.room:
+        found.append(f"{plan.total / GB:.1f} GB are needed on each GPU, which has {plan.room / GB:.0f}")
+    length = request.experiment.rollout.trajectory_tokens
+    if plan.engine and plan.kv_tokens < length:
+        found.append(f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, a trajectory may have {length:,}")
+    return found
+
+
+def remedies(request: PlanRequest) -> tuple[list[str], MemoryPlan | None]:
+    """Changes, one after the other, until it fits; and what it then holds. None: no change of these is enough."""
+    said: list[str] = []
+    plan = plan_memory(request)
+    for words, changed in _changes(request):
+        said.append(words)
+        request, plan = changed, plan_memory(changed)
+        if not faults(request, plan):
+            return said, plan
+    return said, None
+
+
+def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
+    """What can be changed, each on top of those before it."""
+    made: list[tuple[str, PlanRequest]] = []
+
+    def change(words: str, machine: Machine | None = None, experiment: Experiment | None = None) -> None:
+        before = made[-1][1] if made else request
+        made.append(
+            (words, before.model_copy(update={"machine": machine or before.machine, "experiment": experiment or before.experiment}))
+        )
+
+    experiment, machine = request.experiment, request.machine
+    if machine.sharding == "none" and machine.gpus > 1:
+        machine = machine.model_copy(update={"sharding": "fsdp2"})
+        change("AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", machine=machine)
+    if not experiment.policy.gradient_checkpointing:
+        experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"gradient_checkpointing": True})})
+        change("--policy.gradient_checkpointing true", experiment=experiment)
+    if rows_of_a_pass(experiment, machine.gpus) > 1:
+        budget = experiment.rollout.trajectory_tokens
+        algorithm = experiment.algorithm.model_copy(update={"micro_batch_tokens": budget})
+        experiment = experiment.model_copy(update={"algorithm": algorithm})
+        change(f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", experiment=experiment)
+    for fraction in (0.3, 0.2):
+        if machine.engine_fraction > fraction:
+            machine = machine.model_copy(update={"engine_fraction": fraction})
+            change(f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}", machine=machine)
+    return made
+
+
+def table(plan: MemoryPlan) -> str:
+    """What a GPU holds, a line for each kind."""
+    engine = []
+    if plan.engine:
+        cache = plan.kv_tokens * plan.kv_bytes
+        engine = [("vLLM: weights", plan.engine_weights), ("vLLM: KV cache", cache), ("vLLM: rest", ENGINE_OVERHEAD)]
+    rows = [*plan.trainer.items(), *engine, ("CUDA, NCCL, fragments", OVERHEAD), ("all", plan.total), ("GPU", plan.room)]
+    return "\n".join(f"{kind:<24}{size / GB:>8.1f} GB" for kind, size in rows if size)
+
+
+def said(request: PlanRequest) -> tuple[str, bool]:
+    """The plan in words, and whether it fits."""
+    plan, machine = plan_memory(request), request.machine
+    wrong = faults(request, plan)
+    lines = [f"Each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding}) holds at its fullest", table(plan)]
+    if plan.engine and plan.kv_tokens > 0:
+        full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
+        lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens: {full} trajectories of full length at once.")
+    if wrong:
+        changes, after = remedies(request)
+        lines.append("It does not fit: " + "; ".join(wrong) + ".")
+        lines.append(
+            f"It fits with {' and '.join(changes)}: {after.total / GB:.1f} GB."
+            if after
+            else "No change of the settings makes it fit"
+            + (f" ({'; '.join(changes)} were tried)" if changes else "")
+            + ": take more GPUs, larger ones, a smaller model or shorter trajectories."
+        )
+    return "\n".join(lines), not wrong
+
+
+def main() -> None:
+    """Answers a request on standard input; ends with status 3 where it does not fit."""
+    text, fits = said(PlanRequest.model_validate_json(sys.stdin.read()))
+    print(text)
+    raise SystemExit(0 if fits else 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What a training process holds at its fullest, traced by torch on tensors without contents: no weights, no GPU, any number of ranks.
+
+The update is run for real on torch's fake tensors: the model of transformers, TRL's fused head, FSDP2 over a process group that
+answers at once, AdamW. torch's `MemTracker` sees each storage come and go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TracedUpdate:
+    """What is traced.
+
+    Attributes:
+        processes: Of the trainer, in all.
+        sharded: FSDP2, or everything whole on every process.
+        rows: Trajectories of a micro-batch.
+        tokens: Tokens of each, prompt and padding included.
+        compute: Number type of the layers' computation.
+        gradient_checkpointing: Whether activations are computed again.
+        reference: Whether there is a reference model.
+        critic: Whether there is a critic.
+    """
+
+    processes: int
+    sharded: bool
+    rows: int
+    tokens: int
+    compute: torch.dtype
+    gradient_checkpointing: bool
+    reference: bool
+    critic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """Bytes of one process.
+
+    Attributes:
+        weights: Of the policy.
+        gradients: Of the policy.
+        optimiser: Of the policy.
+        reference: Its weights.
+        critic: Weights, gradients and optimiser of the critic.
+        parameters: Of the policy, their number.
+        activations: What the fullest moment holds besides: activations, gathered blocks, logits of a tile, temporaries.
+    """
+
+    weights: int
+    gradients: int
+    optimiser: int
+    reference: int
+    critic: int
+    parameters: int
+    activations: int
+
+    @property
+    def peak(self) -> int:
+        """All together."""
+        return self.weights + self.gradients + self.optimiser + self.reference + self.critic + self.activations
+
+
+def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
+    """The memory of one optimiser update.
+
+    Args:
+        config: A transformers configuration; its size is all that is asked of the model.
+        update: What is done.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=update.processes)
+    try:
+        mesh = init_device_mesh("cpu", (update.processes,))
+        with FakeTensorMode():
+            return _traced(config, update, mesh)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from transformers import AutoModel, AutoModelForCausalLM
+    from trl.trainer.utils import add_fused_lm_head
+
+    from tasks.training.critic import ValueModel
+    from tasks.training.model_loading import empty_model
+    from tasks.training.sharding import shard
+
+    def made(kind: Any, dtype: torch.dtype) -> Any:
+        model = empty_model(kind, config, {"dtype": dtype})
+        if update.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        return model
+
+    models = {"policy": made(AutoModelForCausalLM, torch.float32)}
+    add_fused_lm_head(models["policy"], outputs=("log_probs", "entropy"))
+    if update.reference:
+        models["reference"] = made(AutoModelForCausalLM, update.compute).requires_grad_(False).eval()
+        add_fused_lm_head(models["reference"])
+    if update.critic:
+        models["critic"] = ValueModel(made(AutoModel, torch.float32))
+    count = sum(p.numel() for p in models["policy"].parameters())
+    if update.sharded:
+        for model in models.values():
+            shard(model, update.compute, mesh)
+    optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-6) for name, model in models.items() if name != "reference"}
+    held = {name: _bytes(model.parameters()) for name, model in models.items()}
+
+    ids = torch.zeros(update.rows, update.tokens, dtype=torch.long)
+    mask = torch.ones_like(ids)
+    tracker = MemTracker()
+    for hook in ("_pre_fw_hook", "_post_fw_hook", "_pre_bw_hook", "_post_bw_hook"):
+        setattr(tracker, hook, lambda *_: None)  # they keep a record for each module, which frozen parameters break
+    tracker.track_external(*(p for model in models.values() for p in model.parameters()))
+
+    def scored(name: str) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=update.compute == torch.bfloat16):
+            if name == "critic":
+                return models[name](ids, mask)
+            return models[name](input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True).log_probs
+
+    with tracker:
+        if update.reference:
+            with torch.no_grad():
+                scored("reference")
+        for _ in range(2):  # the second pass finds gradients and optimiser state there
+            for name in optimisers:
+                scored(name).sum().backward()
+            for name, optimiser in optimisers.items():
+                torch.nn.utils.clip_grad_norm_(models[name].parameters(), 1.0)
+                optimiser.step()
+                optimiser.zero_grad()
+    peak = sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
+    buckets = held["policy"] if update.processes > 1 and not update.sharded else 0  # of DDP, which the fake group does without
+    own = held["policy"]
+    known = 4 * own + held.get("reference", 0) + 4 * held.get("critic", 0)
+    return TrainerMemory(
+        weights=own,
+        gradients=own,
+        optimiser=2 * own,
+        reference=held.get("reference", 0),
+        critic=4 * held.get("critic", 0),
+        parameters=count,
+        activations=peak - known + buckets,
+    )
+
+
+def _bytes(parameters: Any) -> int:
+    """Of this process's part."""
+    from torch.distributed.tensor import DTensor
+
+    return sum((p.to_local() if isinstance(p, DTensor) else p).untyped_storage().nbytes() for p in parameters)

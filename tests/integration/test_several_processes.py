@@ -1,0 +1,122 @@
+"""Several processes of the trainer, joined by gloo, whole or sharded by FSDP2: the update of one, and checkpoints that one goes on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tasks.provision.local import free_port
+from tasks.training.trainer_client import ON_LOOPBACK
+from tests.support.counting_servers import ROOT
+from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
+from tests.support.update_process import SETTINGS, STEPS
+
+pytestmark = pytest.mark.slow
+
+Launch = Callable[..., Path]
+HOW = {"two": (2,), "two sharded": (2, "sharded"), "four sharded on two nodes": (4, "sharded", "two nodes")}
+
+
+@pytest.fixture(scope="module")
+def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches."""
+
+    @cache
+    def launch(processes: int, *words: str) -> Path:
+        folder = tmp_path_factory.mktemp(f"processes-{processes}")
+        module = ["-m", "tests.support.update_process", policy, str(folder), *words]
+        environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        if "two nodes" in words:
+            node = ["--nnodes", "2", "--nproc_per_node", str(processes // 2)]
+            node += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+            places = [[*node, "--node_rank", "0"], [*node, "--node_rank", "1"]]
+        else:
+            places = [["--nproc_per_node", str(processes), "--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]]
+        started = []
+        for number, place in enumerate(places):
+            command = [sys.executable, "-m", "tasks.training.launch", str(folder / f"verdict-{number}"), *place, *module]
+            log = folder / f"log-{number}"
+            started.append((subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log.open("wb"), stderr=subprocess.STDOUT), log))
+        try:
+            for process, log in started:
+                assert process.wait(500) == 0, log.read_text(errors="replace")[-4000:]
+        finally:
+            for process, _ in started:
+                process.terminate()
+        return folder
+
+    return launch
+
+
+@pytest.mark.parametrize("algorithm", SETTINGS)
+@pytest.mark.parametrize(
+    "how", [(2,), (2, "sharded"), (4, "sharded", "two nodes")], ids=["two", "two sharded", "four sharded on two nodes"]
+)
+def test_several_processes_make_the_updates_of_one(how: tuple[Any, ...], algorithm: str, policy: str, launched: Launch) -> None:
+    one, several = (torch.load(folder / f"{algorithm}.pt", weights_only=True) for folder in (launched(1), launched(*how)))
+    assert several["norms"] == pytest.approx(one["norms"], rel=1e-4)
+    assert several["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-6)
+    start = {f"policy.{name}": p for name, p in _model(policy).named_parameters()}
+    start |= {name.replace("policy.model.", "critic.backbone."): p for name, p in start.items()}
+    for model in {name.split(".")[0] for name in one["weights"]}:
+        names = [name for name in one["weights"] if name.startswith(model)]
+        moved = torch.cat([(one["weights"][name] - start.get(name, 0)).flatten() for name in names])
+        apart = torch.cat([(several["weights"][name] - one["weights"][name]).flatten() for name in names])
+        # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases), so not each weight alone is compared.
+        assert apart.norm().item() <= 0.01 * moved.norm().item(), model
+
+
+def test_processes_of_one_machine_are_not_seen_from_outside_and_wait_as_long_as_a_batch_may_take(launched: Launch) -> None:
+    found = json.loads((launched(2, "sharded") / "found.json").read_text())
+    assert found["outside"] == []
+    assert found["patience"] == 4 * 3600 + 3600  # rollout.batch_seconds and what lies between two batches
+
+
+def test_sharded_gradients_are_added_up_in_float32_where_the_layers_compute_in_bfloat16(launched: Launch) -> None:
+    assert json.loads((launched(2, "sharded") / "found.json").read_text())["gradient_error"] < 1e-5  # in bfloat16: 4e-3
+
+
+@pytest.mark.parametrize("algorithm", SETTINGS)
+def test_a_sharded_checkpoint_is_a_hugging_face_folder_with_the_whole_weights(algorithm: str, launched: Launch) -> None:
+    folder = launched(2, "sharded")
+    weights = torch.load(folder / f"{algorithm}.pt", weights_only=True)["weights"]
+    stored = dict(_model(folder / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    for name, parameter in stored.items():
+        assert torch.equal(parameter, weights[f"policy.{name}"]), name
+
+
+@pytest.mark.parametrize(("algorithm", "how"), [("ppo", "two sharded"), ("ppo", "four sharded on two nodes"), ("grpo", "two sharded")])
+def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
+    algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
+) -> None:
+    experiment = small_experiment(name=algorithm, steps=STEPS + 1, max_gradient_norm=0.5, **SETTINGS[algorithm])
+
+    def gone_on(folder: Path) -> Any:
+        trainer = trainer_of(experiment, policy, tmp_path, folder / algorithm / "checkpoints" / f"step-{STEPS:06d}")
+        train(trainer, RecordedBatches(policy), STEPS + 1, STEPS)
+        return trainer
+
+    undisturbed, resumed = gone_on(launched(1)), gone_on(launched(*HOW[how]))
+    before = dict(_model(launched(1) / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    moved = torch.cat([(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()])
+    apart = torch.cat([(p - q).flatten() for p, q in zip(undisturbed.model.parameters(), resumed.model.parameters(), strict=True)])
+    assert apart.norm().item() <= 0.03 * moved.norm().item()
+    if algorithm == "ppo":
+        states = [trainer.critic.optimiser.state_dict()["state"] for trainer in (undisturbed, resumed)]
+        assert {float(state["step"]) for state in states[1].values()} == {8.0}
+        for ours, right in zip(states[1].values(), states[0].values(), strict=True):
+            assert torch.allclose(ours["exp_avg_sq"], right["exp_avg_sq"], rtol=1e-2, atol=1e-9)
+
+
+def _model(folder: str | Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
