@@ -25,7 +25,10 @@ from flows.collect_arguments import collection_arguments
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
-    assert load_recipe(name).algorithm.steps > 0
+    recipe = load_recipe(name)
+    assert recipe.algorithm.steps > 0
+    # So the trainer gets it, and so a checkpoint carries it.
+    assert Experiment.model_validate_json(recipe.model_dump_json()) == recipe
 
 
 @pytest.mark.parametrize(
