@@ -293,3 +293,6 @@ def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: there is no such setting; did you mean AGENTGYM_ENGINE_SERVERS\?"):
         infra_settings()
+    monkeypatch.setenv("AGENTGYM_ACCELERATE_CONFIG", "zero3.yaml")
+    with pytest.raises(SettingsError, match="AGENTGYM_ACCELERATE_CONFIG: is called AGENTGYM_LAUNCH now"):
+        infra_settings()
