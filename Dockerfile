@@ -20,7 +20,9 @@ COPY configs/ configs/
 COPY environments/ environments/
 # SearchQA's embedded questions are built here once, not by every container that starts.
 ENV HOME=/tmp SEARCHQA_CACHE=/searchqa
-RUN python -m environments.searchqa.build facts && chmod -R a+rX "$SEARCHQA_CACHE"
+RUN python -m environments.searchqa.build facts && chmod -R a+rwX "$SEARCHQA_CACHE"
+# A volume, since the index is opened under a lock file and the rest of the file system cannot be written.
+VOLUME /searchqa
 USER 65534:65534
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \

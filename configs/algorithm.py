@@ -41,8 +41,9 @@ class Algorithm(Part):
     """Passes over each batch of trajectories."""
     mini_batches: PositiveInt = 1
     """Optimiser updates per pass: the batch is cut into so many parts, each with members of every group."""
-    micro_batches: PositiveInt = 4
-    """Forward-backward passes per optimiser update on each process: more of them take less memory."""
+    micro_batches: PositiveInt | None = None
+    """Forward-backward passes per optimiser update on each process: more of them take less memory. Empty: 4, or as many as
+    `micro_batch_tokens` asks for."""
     micro_batch_tokens: PositiveInt | None = None
     """In place of `micro_batches`: most tokens of a pass, padding included (a longer trajectory goes alone). There are then as many
     passes as the batch needs, and trajectories are dealt out so that each process has about as many tokens."""
@@ -51,12 +52,17 @@ class Algorithm(Part):
 
     @model_validator(mode="after")
     def _one_way_to_cut(self) -> Self:
-        if self.micro_batch_tokens is not None and "micro_batches" in self.model_fields_set:
+        if self.micro_batch_tokens is not None and self.micro_batches is not None:
             raise ValueError(
                 f"micro_batches ({self.micro_batches}) and micro_batch_tokens ({self.micro_batch_tokens}) both say how a batch is cut; "
-                "leave one out (or set micro_batch_tokens to null)"
+                "leave one out (or set it to null)"
             )
         return self
+
+    @property
+    def passes(self) -> int:
+        """Forward-backward passes per optimiser update, where `micro_batch_tokens` does not say how many."""
+        return self.micro_batches or 4
 
     @property
     def updates_per_step(self) -> int:

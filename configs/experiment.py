@@ -178,7 +178,7 @@ class Experiment(Part):
             )
         self.algorithm.check(self)
         batch = self.rollout.tasks_per_step * self.rollout.group_size
-        parts = self.algorithm.mini_batches * (1 if self.algorithm.micro_batch_tokens else self.algorithm.micro_batches)
+        parts = self.algorithm.mini_batches * (1 if self.algorithm.micro_batch_tokens else self.algorithm.passes)
         if parts > batch:
             raise ValueError(
                 f"algorithm.mini_batches x micro_batches ({parts}) is more than the {batch} episodes of a batch "

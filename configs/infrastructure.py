@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from configs.launch import load_launch
 from configs.recipe import explain
+from configs.renamed_fields import RENAMED_SETTINGS
 
 PREFIX = "AGENTGYM_"
 
@@ -112,7 +113,10 @@ def infra_settings() -> InfraSettings:
     strange = []
     for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
         close = difflib.get_close_matches(name, known, 1)
-        strange.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
+        if name in RENAMED_SETTINGS:
+            strange.append(f"{name}: is called {RENAMED_SETTINGS[name]} now")
+        else:
+            strange.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
     if strange:
         raise SettingsError("\n".join(strange))
     try:

@@ -26,6 +26,9 @@ REMOVED = {
 }
 """Dotted name -> why it is gone."""
 
+RENAMED_SETTINGS = {"AGENTGYM_ACCELERATE_CONFIG": "AGENTGYM_LAUNCH"}
+"""Old variable -> new variable."""
+
 
 def renamed(name: str, value: object) -> str:
     """What is now called otherwise of a field that is not known, e.g. "is called rollout.max_num_seqs now"; empty if nothing is."""

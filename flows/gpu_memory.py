@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import subprocess
 import sys
 
@@ -61,7 +62,7 @@ def memory_section(experiment: Experiment, machine: Machine) -> tuple[str, bool]
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
     answer = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS)
     if answer.returncode not in (0, DOES_NOT_FIT):
-        raise RecipeError(f"policy.model: what {experiment.policy.model} needs could not be computed: {answer.stderr.strip()[-500:]}")
+        raise RecipeError(f"policy.model: what {experiment.policy.model} needs could not be computed: {_fault(answer.stderr)}")
     return answer.stdout.strip(), answer.returncode == 0
 
 
@@ -85,3 +86,9 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
 
 def _engine_fraction(infrastructure: InfraSettings) -> float:
     return 0.0 if infrastructure.engine_urls or infrastructure.engine_servers else infrastructure.engine_memory_fraction
+
+
+def _fault(said: str) -> str:
+    """The message of the exception that a process ended with, without the way that it came."""
+    found = [match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", said, re.MULTILINE)]
+    return said[found[-1] if found else 0 :].strip()

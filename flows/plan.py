@@ -6,11 +6,14 @@ python -m flows.plan RECIPE [--gpus 8 --gpu-memory 80] [--field.path value ...]
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from configs.infrastructure import infra_settings
+    from configs.infrastructure import SettingsError, infra_settings
     from flows.command import recipe_arguments
     from flows.gpu_memory import asked_machine
 
-    MACHINE = asked_machine(infra_settings())
+    try:
+        MACHINE = asked_machine(infra_settings())
+    except SettingsError as problem:
+        raise SystemExit(f"python -m flows.plan: {problem}") from None
     RECIPE, OVERRIDES = recipe_arguments("python -m flows.plan", "Say what a recipe comes to, without running it.")
 
 import time
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
-from configs.recipe import load_recipe
+from configs.recipe import RecipeError, load_recipe
 from configs.task_selection import TaskSelection, indices
 from environments.environment import WorldError
 from environments.registry import load_world
@@ -116,4 +119,7 @@ def _range(pair: tuple[int, int]) -> str:
 
 
 if __name__ == "__main__":
-    print(plan(load_recipe(RECIPE, OVERRIDES), infra_settings(), MACHINE))
+    try:
+        print(plan(load_recipe(RECIPE, OVERRIDES), infra_settings(), MACHINE))
+    except RecipeError as problem:
+        raise SystemExit(f"python -m flows.plan: {problem}") from None

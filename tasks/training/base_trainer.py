@@ -148,7 +148,7 @@ class BaseTrainer(Trainer):
         """
         algorithm = self.experiment.algorithm
         if algorithm.micro_batch_tokens is None:
-            return deal(lengths, algorithm.micro_batches * mini_batches)
+            return deal(lengths, algorithm.passes * mini_batches)
         needed = torch.tensor([max(1, len(within(lengths, algorithm.micro_batch_tokens)))])
         return deal(lengths, int(self.all_reduce_max(needed).item()))
 

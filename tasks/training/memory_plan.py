@@ -133,7 +133,7 @@ def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
     if algorithm.micro_batch_tokens is not None:
         return max(1, algorithm.micro_batch_tokens // rollout.trajectory_tokens)
     share = -(-rollout.tasks_per_step * rollout.group_size // processes)
-    return max(1, -(-share // (algorithm.mini_batches * algorithm.micro_batches)))
+    return max(1, -(-share // (algorithm.mini_batches * algorithm.passes)))
 
 
 def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
@@ -178,7 +178,7 @@ def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
         change("--policy.gradient_checkpointing true", experiment=experiment)
     if rows_of_a_pass(experiment, machine.gpus) > 1:
         budget = experiment.rollout.trajectory_tokens
-        algorithm = experiment.algorithm.model_copy(update={"micro_batch_tokens": budget})
+        algorithm = experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
         experiment = experiment.model_copy(update={"algorithm": algorithm})
         change(f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", experiment=experiment)
     for fraction in (0.3, 0.2):

@@ -22,7 +22,7 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
         **_common(experiment, folder),
         per_device_train_batch_size=rollout.group_size,
         num_generations=rollout.group_size,
-        steps_per_generation=algorithm.micro_batches * algorithm.mini_batches,
+        steps_per_generation=algorithm.passes * algorithm.mini_batches,
         num_iterations=algorithm.epochs,
         beta=0.0,  # `PolicyGradientTrainer` loads the reference itself
         epsilon=algorithm.clip_low,
@@ -68,7 +68,7 @@ def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
     return {
         "output_dir": str(folder / "checkpoints" / ".unfinished"),
         "max_steps": algorithm.steps * algorithm.updates_per_step,
-        "gradient_accumulation_steps": algorithm.micro_batches,
+        "gradient_accumulation_steps": algorithm.passes,
         "learning_rate": algorithm.learning_rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": algorithm.warmup_steps * algorithm.updates_per_step,

@@ -25,7 +25,10 @@ from flows.collect_arguments import collection_arguments
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
-    assert load_recipe(name).algorithm.steps > 0
+    recipe = load_recipe(name)
+    assert recipe.algorithm.steps > 0
+    # So the trainer gets it, and so a checkpoint carries it.
+    assert Experiment.model_validate_json(recipe.model_dump_json()) == recipe
 
 
 @pytest.mark.parametrize(
@@ -289,4 +292,7 @@ def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
         infra_settings()
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: there is no such setting; did you mean AGENTGYM_ENGINE_SERVERS\?"):
+        infra_settings()
+    monkeypatch.setenv("AGENTGYM_ACCELERATE_CONFIG", "zero3.yaml")
+    with pytest.raises(SettingsError, match="AGENTGYM_ACCELERATE_CONFIG: is called AGENTGYM_LAUNCH now"):
         infra_settings()
