@@ -107,6 +107,7 @@ def recipe(size: Size) -> Experiment:
         "quickstart",
         {
             "algorithm.steps": 1,
+            "algorithm.mini_batches": 1,
             "algorithm.micro_batches": size.micro_batches,
             "algorithm.loss_aggregation": "tokens",
             "rollout.tasks_per_step": size.groups,

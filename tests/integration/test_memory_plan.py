@@ -52,7 +52,6 @@ def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(t
     traced = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
     assert traced.returncode == 0, traced.stderr[-3000:]
     peak = json.loads(traced.stdout.splitlines()[-1])["peak"]
-    print("TRACED", peak, "MEASURED", fullest(measured, "second step"))
     assert peak == pytest.approx(fullest(measured, "second step"), rel=0.1)
 
 

@@ -122,14 +122,14 @@ def test_the_gradient_is_that_of_stock_trl_on_the_same_trajectories() -> None:
 
 
 def test_a_token_budget_makes_the_update_of_a_number_of_micro_batches(policy: str, tmp_path: Path) -> None:
-    def trained(name: str, **cut: int) -> Any:
+    def trained(name: str, **cut: int | None) -> Any:
         experiment = small_experiment(name="ppo", mini_batches=2, loss_aggregation="tokens", entropy_coefficient=0.01, **cut)
         trainer = trainer_of(experiment, policy, tmp_path / name)
         made = flat(trainer.mini_batches_of(recorded_trajectories(policy, 0), 0))
         train(trainer, RecordedBatches(policy), 1)
         return trainer, made
 
-    (one, _), (other, micro_batches) = trained("number", micro_batches=2), trained("budget", micro_batch_tokens=60)
+    (one, _), (other, micro_batches) = trained("number", micro_batches=2), trained("budget", micro_batches=None, micro_batch_tokens=60)
     sizes = [x["prompt_ids"].shape[0] * (x["prompt_ids"].shape[1] + x["completion_ids"].shape[1]) for x in micro_batches]
     rows = [int(x["completion_mask"].any(dim=1).sum()) for x in micro_batches]
     assert len(micro_batches) > 4

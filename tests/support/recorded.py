@@ -21,7 +21,7 @@ GROUPS, MEMBERS = 4, 4
 
 def small_experiment(**algorithm: Any) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
-    fields = {"steps": 4, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
+    fields = {"steps": 4, "mini_batches": 1, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
     if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
         fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
