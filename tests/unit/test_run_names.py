@@ -26,11 +26,11 @@ def test_runs_that_differ_in_method_schedule_or_seed_have_other_names() -> None:
         name({"curriculum.horizons": [4, 16]}),
         name({"algorithm.steps": 60}),
     ]
-    assert names[0] == "grpo, stepwise 6-10-16, textcraft, seed 0"
+    assert names[0] == "grpo, stepwise 4-6-8, textcraft, seed 0"
     assert len(set(names)) == len(names)
     assert names[1].startswith("rloo, ")
     assert names[3].startswith("grpo, fixed 16, ")
-    assert names[5] == "grpo, stepwise 6-10-16, textcraft, seed 0, steps 60"
+    assert names[5] == "grpo, stepwise 4-6-8, textcraft, seed 0, steps 60"
 
 
 def test_what_was_overridden_is_said_unless_the_name_says_it_already() -> None:
