@@ -1,0 +1,211 @@
+"""Runs as people start, watch, cancel and resume them from Prefect's page, and the nights that start by themselves.
+
+    python -m pytest tests/soaks/runs_from_prefect.py
+
+Takes a quarter of an hour, most of it until schedules are due.
+"""
+
+# ruff: noqa: F811 - the imported fixture has the name of the parameters that ask for it.
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+
+from tasks.evaluation.nights import read_nights
+from tasks.provision.services import login
+from tasks.tracking.step_metrics_file import read_steps
+from tests.integration.test_runs_from_prefect import runs  # noqa: F401
+from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
+from tests.support.running_services import addresses_of, ask, deployment_id, ended_run, processes, wait_until
+from tests.support.small_runs import SMALL
+from tests.support.tiny_policy import build_tiny_policy
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.mark.slow
+def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the_alias_to_a_better_one(runs: Path, tmp_path: Path) -> None:
+    found = addresses_of(runs)
+    nightly = deployment_id(runs, "nightly")
+    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
+
+    def night(date: str, word: str) -> dict[str, str]:
+        """Carries out a night by a schedule a moment ahead; alias to the training seed of the version that it names."""
+        policy = tmp_path / word
+        parameters = {"night": date, "overrides": {**PLANTED, "policy.model": str(policy)}}
+        if not policy.exists():
+            build_saying(policy, word)
+        before = {run["id"] for run in of_nightly()}
+        for ahead_s in (60, 120, 240):  # a scheduler that is slower than that, on a machine under load, makes tomorrow's run the first
+            due = datetime.now(UTC) + timedelta(seconds=ahead_s)
+            soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": due.isoformat()}
+            (made,) = ask(runs, f"deployments/{nightly}/schedules", [{"schedule": soon, "active": True, "parameters": parameters}])  # type: ignore[arg-type]
+            wait_until(lambda due=due: len(of_nightly()) > len(before) or datetime.now(UTC) > due + timedelta(seconds=30))
+            if len(of_nightly()) > len(before):
+                break
+            ask(runs, f"deployments/{nightly}/schedules/{made['id']}", {}, "DELETE")
+        (fired,) = (run for run in of_nightly() if run["id"] not in before)
+        ended = ended_run(runs, fired["id"])
+        assert fired["auto_scheduled"]
+        assert ended["state_name"] == "Completed", ended["state"]
+        assert ended["name"] == f"night {date}, quickstart"
+        named = {}
+        for alias in ("champion", "challenger"):
+            version = client.get_model_version_by_alias("planted", alias)
+            named[alias] = client.get_run(client.get_run(version.run_id).data.tags["mlflow.parentRunId"]).data.params["seeds.training"]
+        return named
+
+    def of_nightly() -> list[dict[str, Any]]:
+        begun = {"deployment_id": {"any_": [nightly]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}
+        return list(ask(runs, "flow_runs/filter", {"flow_runs": begun}))
+
+    assert night("2026-01-01", RIGHT) == {"champion": "20260101", "challenger": "20260101"}
+    assert night("2026-01-02", WRONG) == {"champion": "20260101", "challenger": "20260102"}
+    (worse,) = (folder for folder in runs.glob("planted-*") if "20260102" in (folder / "recipe.yaml").read_text())
+    version = next(v for v in client.search_model_versions("name='planted'") if worse.name in v.tags["folder"])
+    client.set_registered_model_alias("planted", "champion", version.version)  # as a person may do
+    assert night("2026-01-04", RIGHT) == {"champion": "20260104", "challenger": "20260104"}
+
+    nights, damaged = read_nights(runs / "nights" / "planted")
+    assert damaged == []
+    assert [each.verdict for each in nights] == ["first", "not better", "better"]
+    assert nights[2].missed == ("2026-01-03",)
+    table = next(each["data"] for each in ask(runs, "artifacts/latest/filter", {}) if each["key"] == "nights")
+    assert [row.split()[1] for row in table.splitlines() if row.startswith("| 2026")] == [
+        "2026-01-04",
+        "2026-01-03",
+        "2026-01-02",
+        "2026-01-01",
+    ]
+    newest = client.get_model_version_by_alias("planted", "champion")
+    parent = client.get_run(client.get_run(newest.run_id).data.tags["mlflow.parentRunId"])
+    assert {"nights.md", "nights.png"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert parent.data.metrics["nightly/difference"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_run_of_the_form_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
+    found = addresses_of(runs)
+    changes = {"policy": build_tiny_policy(tmp_path), "steps": 6, "horizons": [2, 3, 4], "seed": 3, "group_size": 4, "tasks_per_step": 3}
+    rest = {name: value for name, value in SMALL.items() if name.partition(".")[0] != "curriculum"}
+    overrides = {
+        name: value for name, value in rest.items() if name not in ("algorithm.steps", "rollout.group_size", "rollout.tasks_per_step")
+    }
+    wanted = {"parameters": {"changes": changes, "overrides": overrides}, "state": {"type": "SCHEDULED"}}
+    run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)
+    ended = ended_run(runs, run["id"])
+    assert ended["state_name"] == "Completed", ended["state"]
+    assert {"textcraft", "grpo", "training"} <= set(ended["tags"])
+
+    flow_runs = ask(runs, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}})
+    phases = sorted(each["name"] for each in flow_runs if each["name"].startswith("phase") and "horizon 1" not in each["name"])
+    assert phases == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
+    shown = {artifact["key"]: artifact for artifact in ask(runs, "artifacts/filter", {}) if artifact["flow_run_id"] == run["id"]}
+    assert set(shown) >= {"evaluation", "learning-curve", "mlflow", "viewer", "progress"}
+    assert float(shown["progress"]["data"]) == 100.0
+
+    client = mlflow.MlflowClient(found.mlflow_tracking_uri)
+    experiment = client.get_experiment_by_name("small")
+    assert experiment is not None
+    recorded = client.search_runs([experiment.experiment_id])
+    assert len(recorded) == 4
+    assert {run.info.status for run in recorded} == {"FINISHED"}
+    (parent,) = (run for run in recorded if "mlflow.parentRunId" not in run.data.tags)
+    assert len(client.get_metric_history(parent.info.run_id, "rollout/reward")) == 6
+    assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+    (folder,) = runs.glob("small-*")
+    page = viewed(found.viewer_url + f"/runs/{folder.name}", login(runs))
+    assert f"{found.mlflow_tracking_uri}/#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}" in page
+    assert found.prefect_ui_url in page
+
+
+def viewed(url: str, who: str) -> str:
+    """A page of the viewer."""
+    header = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def small_run(runs: Path, policy: str, seed: int) -> str:
+    """The id of a flow run that trains by SMALL for long enough to be disturbed."""
+    overrides = {
+        **SMALL,
+        "algorithm.steps": 60,
+        "curriculum.every": 20,
+        "policy.model": policy,
+        "seeds.training": seed,
+        "name": f"small{seed}",
+    }
+    wanted = {"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}}
+    return str(ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)["id"])
+
+
+def steps_of(runs: Path, seed: int) -> list[int]:
+    return [step for path in runs.glob(f"small{seed}-*/metrics.jsonl") for step in read_steps(path)]
+
+
+def processes_of(runs: Path, run: str) -> list[psutil.Process]:
+    """The flow run's process and all that was started for it."""
+    found = []
+    for process in processes(runs):
+        with suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run:
+                found.append(process)
+    return found
+
+
+def state_of(runs: Path, run: str) -> tuple[str, int]:
+    (found,) = ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+    return found["state_type"], found["run_count"]
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_ends_every_process_is_killed_in_mlflow_and_continues_when_it_is_retried(runs: Path, policy: str) -> None:
+    run = small_run(runs, policy, 5)
+    wait_until(lambda: max(steps_of(runs, 5), default=0) >= 3)
+    everyone = processes_of(runs, run)
+    assert len(everyone) > 4
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})  # as the page's button does
+    psutil.wait_procs(everyone, 120)
+    wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
+    assert processes_of(runs, run) == []
+    client = mlflow.MlflowClient(addresses_of(runs).mlflow_tracking_uri)
+    experiment = client.get_experiment_by_name("small5")
+    assert experiment is not None
+    assert {each.info.status for each in client.search_runs([experiment.experiment_id])} == {"KILLED"}
+
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})  # as the page's button does
+    wait_until(lambda: max(steps_of(runs, 5), default=0) >= 5)
+    said = [each["message"] for each in ask(runs, "logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})]
+    assert [line for line in said if re.match(r"Continuing after step \d+, from its checkpoint", line)], said
+    ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_is_resumed_once_and_no_more(runs: Path, policy: str) -> None:
+    run = small_run(runs, policy, 6)
+    for life in (1, 2):
+        reached = max(steps_of(runs, 6), default=0) + 3
+        wait_until(
+            lambda reached=reached, life=life: state_of(runs, run) == ("RUNNING", life) and max(steps_of(runs, 6), default=0) >= reached
+        )
+        (flow,) = (each for each in processes_of(runs, run) if "prefect.engine" in " ".join(each.cmdline()))
+        everyone = processes_of(runs, run)
+        flow.kill()
+        _, alive = psutil.wait_procs(everyone, 60)
+        assert alive == []
+    wait_until(lambda: state_of(runs, run)[0] == "CRASHED")
+    assert state_of(runs, run) == ("CRASHED", 2)
