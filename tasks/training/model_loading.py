@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,10 @@ def check_weights(model: nn.Module, source: str) -> int:
                 "is the folder the same for every process, and on every node?"
             )
         compared += 1
+    if not compared and PartialState().is_main_process:
+        logging.getLogger(__name__).warning(
+            "nothing says that the weights of %s arrived whole: no safetensors file has their names", source
+        )
     return compared
 
 
