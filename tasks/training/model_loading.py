@@ -93,9 +93,7 @@ def check_weights(model: nn.Module, source: str) -> int:
             )
         compared += 1
     if not compared and PartialState().is_main_process:
-        logging.getLogger(__name__).warning(
-            "nothing says that the weights of %s arrived whole: no safetensors file has their names", source
-        )
+        logging.getLogger(__name__).warning("no file in safetensors' format shows whether the weights of %s arrived whole", source)
     return compared
 
 
