@@ -46,7 +46,7 @@ class _Draft:
 
 
 def plan(goal: str, inventory: Mapping[str, int]) -> list[str]:
-    """Actions that craft `goal` from `inventory`: all the gets, then the crafts, ingredients before what takes them.
+    """Actions that craft `goal` from `inventory`: all the gets, in the order of their use, then the crafts, ingredients first.
 
     Raises:
         OracleError: Nothing crafts `goal`.
@@ -119,14 +119,19 @@ def _extend(draft: _Draft, inventory: Mapping[str, int]) -> Iterator[_Draft]:
 
 
 def _actions(draft: _Draft) -> Iterator[str]:
-    """The plan in words, in an order in which it can be done."""
-    for item, count in draft.gets.items():
-        yield f"get {count} {item}"
+    """The plan in words, in an order in which it can be done; what is got, in the order in which the crafts take it."""
     pools = {kind: list(pool) for kind, pool in draft.pools.items()}
-    for recipe, runs in reversed(draft.crafts):
-        for _ in range(runs):
-            given = [part for name, count in recipe.ingredients for part in _draw(pools, name, count)]
-            yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
+    crafts = [
+        (recipe, [part for name, count in recipe.ingredients for part in _draw(pools, name, count)])
+        for recipe, runs in reversed(draft.crafts)
+        for _ in range(runs)
+    ]
+    taken = dict.fromkeys(item for _, given in crafts for item, _ in given)
+    for item in taken:
+        if item in draft.gets:
+            yield f"get {draft.gets[item]} {item}"
+    for recipe, given in crafts:
+        yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
 
 
 def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from environments.environment import EpisodeOverError, InvalidActionError, Oracl
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
+from environments.textcraft.nonce_names import NonceNames
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import Recipe, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
@@ -30,7 +31,7 @@ class TextCraftEnvironment:
         self.goal: str | None = None
         self.inventory: dict[str, int] = {}
         self._listed: tuple[Recipe, ...] = ()
-        self._renaming: Renaming | None = None
+        self._renaming: Renaming | NonceNames | None = None
 
     def reset(self, index: int) -> str:
         """Begins task `index` with nothing held; see `Environment.reset`."""
