@@ -11,7 +11,7 @@ from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
 from environments.textcraft.renaming import Renaming, renaming
 from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
-from environments.textcraft.tasks import NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
+from environments.textcraft.tasks import DRAWN_VARIANTS, NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
 from environments.textcraft.templates import template_of
 
 EVALUATION_SIZE = 100
@@ -21,8 +21,9 @@ TRAIN_VARIANTS = range(1, 51)
 FRESH_VARIANTS = {"validation": range(VARIANTS // 2, 3 * VARIANTS // 4), "test": range(3 * VARIANTS // 4, VARIANTS)}
 """Renamings of which the fresh lists take, for each training goal, the first that shows nothing which training has shown."""
 
-NONCE_TRAIN = NONCE_VARIANTS[:300]
-NONCE_HELD_OUT = {"validation": NONCE_VARIANTS[500:504], "test": NONCE_VARIANTS[750:754]}
+NONCE_TRAIN = DRAWN_VARIANTS[:300]
+NONCE_HELD_OUT = {"validation": NONCE_VARIANTS[800:804], "test": NONCE_VARIANTS[900:904]}
+NONCE_FRESH = {"validation": DRAWN_VARIANTS[600:602], "test": DRAWN_VARIANTS[700:702]}
 """Draws of made-up words: of each template so many tasks."""
 FRESH_NAMES = 4
 """Of fewer items a task has so few draws that training may have shown the same."""
@@ -93,7 +94,7 @@ def _nonce() -> dict[str, list[int]]:
 
     found = {"train": tasks("train", NONCE_TRAIN)}
     for split, variants in NONCE_HELD_OUT.items():
-        found |= {split: tasks(split, variants), f"fresh-{split}": tasks("train", variants[:2], FRESH_NAMES)}
+        found |= {split: tasks(split, variants), f"fresh-{split}": tasks("train", NONCE_FRESH[split], FRESH_NAMES)}
     return found
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from environments.environment import TaskIndexError
+from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
 from environments.textcraft.nonce_names import NonceNames
-from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
+from environments.textcraft.recipes import GAME_VERSION, Recipe, RecipeBook, book_of, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 from environments.textcraft.splits import nonce_splits, order, splits
 
@@ -26,7 +27,8 @@ NONCE_DISTRACTORS = 3
 VARIANTS = 1000
 """In the game's words, the game's own task among them."""
 NONCE_VARIANTS = range(VARIANTS, 2000)
-"""Under made-up words."""
+DRAWN_VARIANTS = NONCE_VARIANTS[:800]
+"""Under made-up words; `DRAWN_VARIANTS` of them with counts drawn anew, the rest with the game's."""
 AS_IN_THE_GAME = Renaming({})
 
 
@@ -38,12 +40,14 @@ class Task:
         goal: The item to craft, under its own name.
         observation: What the agent is told first.
         recipes: Those whose commands it lists.
+        book: The rules that hold: the game's, or those that the task lists alone.
         renaming: How names are exchanged in what it sees; None where they are the game's.
     """
 
     goal: str
     observation: str
     recipes: tuple[Recipe, ...]
+    book: RecipeBook
     renaming: Renaming | NonceNames | None
 
 
@@ -83,16 +87,19 @@ def task(index: int) -> Task:
         TaskIndexError: There is no such task.
     """
     wanted = goal(index)
-    in_nonce = index // len(goals()) in NONCE_VARIANTS
+    variant = index // len(goals())
+    in_nonce = variant in NONCE_VARIANTS
     needed, others = _listed(wanted, in_nonce)
     n_distractors = NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
     distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:n_distractors]
     listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
+    if variant in DRAWN_VARIANTS:
+        listed = with_drawn_counts(index, wanted, listed)
     observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
-    if index < len(goals()):
-        return Task(wanted, observation, tuple(listed), None)
+    if not variant:
+        return Task(wanted, observation, tuple(listed), recipe_book(), None)
     exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
-    return Task(wanted, exchanged.apply(observation), tuple(listed), exchanged)
+    return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else recipe_book(), exchanged)
 
 
 def renaming_of(index: int) -> Renaming:

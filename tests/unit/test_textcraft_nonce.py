@@ -10,10 +10,11 @@ import pytest
 from environments.textcraft.goals import goals, needed_recipes
 from environments.textcraft.lists import task_list
 from environments.textcraft.nonce_names import WORDS, NonceNames
+from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import recipe_book
 from environments.textcraft.splits import nonce_goals, nonce_splits, plan_to
 from environments.textcraft.tasks import NONCE_VARIANTS, goal, task
-from environments.textcraft.templates import Tree, template_of, trees
+from environments.textcraft.templates import Tree, template_of, trees, trees_by
 from environments.textcraft.world import TextCraft
 
 SPLITS = ("train", "validation", "test")
@@ -24,16 +25,33 @@ def templates_of(name: str) -> set[str]:
     return {template_of(goal(index)).goals[0] for index in task_list(f"nonce-{name}")}
 
 
-def parts(tree: Tree) -> set[Tree]:
-    return {tree}.union(*(parts(part) for _, part in tree[1])) if tree else set()
+def all_parts(tree: Tree) -> set[Tree]:
+    return {tree}.union(*(all_parts(part) for _, part in tree[1])) if tree else set()
 
 
 def test_no_plan_skeleton_is_on_two_sides_nor_a_held_out_one_part_of_a_training_one() -> None:
     for one, other in combinations(SPLITS, 2):
         assert not templates_of(one) & templates_of(other)
-    learned = set().union(*(parts(tree) for wanted, side in nonce_splits().items() if side == "train" for tree in trees(wanted)))
-    for wanted, side in nonce_splits().items():
-        assert side == "train" or learned.isdisjoint(trees(wanted))
+    learned = set()
+    for index in (*task_list("nonce-train"), *task_list("nonce-fresh-validation"), *task_list("nonce-fresh-test")):
+        begun = task(index)
+        learned |= {part for tree in trees_by(begun.book, begun.goal) for part in all_parts(tree)}
+    for split in ("validation", "test"):
+        for index in task_list(f"nonce-{split}"):
+            begun = task(index)
+            assert trees_by(begun.book, begun.goal) == trees(begun.goal)  # the game's own
+            assert learned.isdisjoint(trees(begun.goal))
+
+
+def test_training_shows_far_more_plan_skeletons_than_the_game_has() -> None:
+    skeletons = {trees_by(task(index).book, goal(index)) for index in task_list("nonce-train")}
+    assert len(skeletons) > 1000
+
+
+def test_what_a_task_does_not_list_does_not_exist_in_it() -> None:
+    session = TextCraft().create()
+    session.reset(task_list("nonce-test")[0])
+    assert session.step("get 1 oak logs").observation == "Could not find oak logs: there is no such item."
 
 
 def test_there_are_enough_templates_to_learn_from_and_held_out_ones_of_every_length() -> None:
@@ -100,7 +118,7 @@ def test_the_oracle_solves_every_task_in_up_to_four_turns(name: str) -> None:
     session = TextCraft().create()
     for index in task_list(f"nonce-{name}"):
         session.reset(index)
-        steps = [session.step(session.oracle_action()) for _ in plan_to(goal(index))]
+        steps = [session.step(session.oracle_action()) for _ in plan(goal(index), {}, task(index).book)]
         assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
         assert len(steps) <= 4
 
