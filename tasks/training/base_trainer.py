@@ -95,13 +95,14 @@ class BaseTrainer(Trainer):
 
     def load_reference(self) -> Any:
         """The same once more, never trained, in the number type that it is computed in."""
-        return self._loaded(self.compute_dtype).requires_grad_(False).eval()
+        model = self._loaded(self.compute_dtype)
+        check_weights(model, self.policy)
+        return model.requires_grad_(False).eval()
 
     def _loaded(self, dtype: torch.dtype) -> Any:
         model = load_model(self.policy, sharded=self.sharded, dtype=dtype, attention=self.experiment.policy.attn_implementation)
         if self.sharded:
             shard_loaded(model, self.compute_dtype)
-            check_weights(model, self.policy)
         return model
 
     def prepare(self, resume: Path | None = None) -> None:

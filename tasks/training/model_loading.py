@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def check_weights(model: nn.Module, source: str) -> int:
                 "is the folder the same for every process, and on every node?"
             )
         compared += 1
+    if not compared and PartialState().is_main_process:
+        logging.getLogger(__name__).warning("no file in safetensors' format shows whether the weights of %s arrived whole", source)
     return compared
 
 
