@@ -14,11 +14,11 @@ MAKE = "import asyncio; from prefect.server.database import provide_database_int
 
 
 def give_empty_database(runs: Path) -> None:
-    """Puts it where what records its runs below `runs` looks for it, unless there is one."""
-    home = runs / "prefect"
-    if (home / "prefect.db").exists():
+    """Puts it where what records its runs below `runs` looks for it, unless there is one. Only within a run of pytest."""
+    home, suite = runs / "prefect", os.environ.get("SUITE_FOLDER")
+    if suite is None or (home / "prefect.db").exists():
         return
-    made = Path(os.environ["SUITE_FOLDER"]) / "prefect-template"
+    made = Path(suite) / "prefect-template"
     with FileLock(made.with_suffix(".lock")):
         if not made.is_dir():
             making = made.with_suffix(".making")
