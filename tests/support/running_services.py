@@ -16,7 +16,7 @@ import pytest
 
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
-from tests.support.prefect_database import give_empty_database
+from tests.support.empty_databases import give_empty_databases
 
 
 def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def services_up(folder: Path, **settings: str) -> Iterator[str]:
 
     `settings` are further variables of the services.
     """
-    give_empty_database(folder)
+    give_empty_databases(folder)
     up = command(folder, "up", **settings)
     try:
         assert up.returncode == 0, up.stdout + up.stderr
