@@ -31,7 +31,7 @@ def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[b
         return subprocess.Popen(
             [sys.executable, "-m", "flows.nightly", "quickstart", "--night", night, *more, *arguments],
             cwd=ROOT,
-            env=environment | {"AGENTGYM_RUNS": str(runs)},
+            env=environment | {"AGENTGYM_RUNS": str(runs), "AGENTGYM_TRAINER_PROCESSES": "1"},
             stdout=log,
             stderr=log,
             start_new_session=True,
