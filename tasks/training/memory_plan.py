@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Lora
 from configs.part import Part
 
 GB = 1e9
@@ -105,8 +105,9 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
             tokens=length,
             compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
             gradient_checkpointing=experiment.policy.gradient_checkpointing,
-            reference=pairs or getattr(algorithm, "kl_coefficient", 0.0) > 0,
+            reference=pairs or (getattr(algorithm, "kl_coefficient", 0.0) > 0 and experiment.policy.lora is None),
             critic=critic is not None,
+            lora=experiment.policy.lora,
         ),
     )
     wide = 4 if experiment.policy.dtype == "float32" else 2
@@ -187,6 +188,9 @@ def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
         if machine.engine_fraction > fraction:
             machine = machine.model_copy(update={"engine_fraction": fraction})
             change(f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}", machine=machine)
+    if experiment.policy.lora is None:
+        policy = experiment.policy.model_copy(update={"lora": Lora()})
+        change(f"--policy.lora.rank {Lora().rank}", experiment=experiment.model_copy(update={"policy": policy}))
     return made
 
 
