@@ -9,7 +9,7 @@ import pytest
 
 from configs.infrastructure import SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
-from tasks.training.trainer_client import launch_command
+from tasks.training.local_trainer import launch_command
 
 
 @pytest.mark.parametrize("name", launch_names())
