@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import psutil
 
 # Read by Ray when it is imported, here and in the processes that tests start. Without the second, Ray takes 127.0.0.1 for the machine's
 # outer address, and its servers listen there.
@@ -39,3 +41,30 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
 def add_node(cluster: Any, cpus: int) -> Any:
     """One more node."""
     return cluster.add_node(**NODE, num_cpus=cpus)
+
+
+def nodes_with(cluster: Any, *words: str) -> list[Any]:
+    """The nodes on which a process runs whose command line holds all the words, those first that run the least beside it."""
+    found = {node: commands_on(node) for node in cluster.worker_nodes}
+    holding = [node for node, commands in found.items() if any(all(word in command for word in words) for command in commands.values())]
+    return sorted(holding, key=lambda node: len(found[node]))
+
+
+def commands_on(node: Any) -> dict[psutil.Process, str]:
+    """What runs on a node below our actors: processes and their command lines."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    commands = {}
+    for process in raylet.children(recursive=True):
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if "subreaper" not in command and any(word in command for word in ("environments serve", "api_server", "trainer_main")):
+                commands[process] = command
+    return commands
+
+
+def kill_and_replace(cluster: Any, node: Any, cpus: int) -> list[psutil.Process]:
+    """Kills a node as a power cut does, and adds another; returns the processes that ran on it."""
+    processes = list(commands_on(node))
+    cluster.remove_node(node, allow_graceful=False)
+    add_node(cluster, cpus)
+    return processes
