@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -94,6 +95,12 @@ class InfraSettings(BaseSettings):
     def _somebody_says_the_first_node(self) -> Self:
         if self.launch and not self.ray_address and load_launch(self.launch).first_node == RAY:
             raise ValueError(f"launch is {self.launch}, whose first_node Ray says, but ray_address is empty; set it, or launch to another")
+        return self
+
+    @model_validator(mode="after")
+    def _ray_is_installed(self) -> Self:
+        if self.ray_address and find_spec("ray") is None:
+            raise ValueError("ray_address is set, but Ray is not installed: pip install 'agentgym-pipeline[ray]', on every node")
         return self
 
     @model_validator(mode="after")

@@ -227,5 +227,8 @@ def _check_nodes(folder: Path) -> None:
 
 
 def _told(bundles: Sequence[Mapping[str, float]]) -> str:
-    names = ("GPU", "CPU", "memory")
-    return ", ".join("{" + ", ".join(f"{name}: {each[name]:g}" for name in names if name in each) + "}" for each in bundles)
+    def one(bundle: Mapping[str, float]) -> str:
+        amounts = {"GPU": bundle.get("GPU"), "CPU": bundle.get("CPU"), "GiB": bundle.get("memory", 0) / 2**30 or None}
+        return "{" + ", ".join(f"{name}: {amount:.4g}" for name, amount in amounts.items() if amount is not None) + "}"
+
+    return ", ".join(map(one, bundles))

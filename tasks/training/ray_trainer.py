@@ -107,9 +107,9 @@ class RayTrainer:
 
     def end(self) -> None:
         """Ends what still runs, on all nodes."""
-        endings = [actor.end.remote() for actor in self._actors]
-        with contextlib.suppress(RayError, TimeoutError):
-            ray.wait(endings, num_returns=max(1, len(endings)), timeout=ASK_SECONDS)
+        if endings := [actor.end.remote() for actor in self._actors]:
+            with contextlib.suppress(RayError):
+                ray.wait(endings, num_returns=len(endings), timeout=ASK_SECONDS)
         if self._placement is not None:
             self._placement.remove()
             self._placement = None

@@ -20,7 +20,7 @@ from environments.client import EnvironmentClient, SessionLostError
 from tasks.evaluation.benchmark import read_evaluation
 from tasks.provision.errors import ProvisionError
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.ray_nodes import LOOPBACK, kill_and_replace, nodes_with, ray_cluster
+from tests.support.ray_nodes import LOOPBACK, held_still, kill_and_replace, nodes_with, ray_cluster, servers_answer
 from tests.support.small_runs import ROOT, end, finish, folder, metrics, start, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -35,8 +35,6 @@ def cluster() -> Iterator[Any]:
     former = {name: os.environ.get(name) for name in LOOPBACK}
     with ray_cluster(3, CPUS) as made:
         yield made
-    if "ray" in sys.modules:
-        sys.modules["ray"].shutdown()
     for name, value in former.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -153,9 +151,9 @@ def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluati
         try:
             for reached, words in enumerate(KINDS.values(), start=1):
                 wait_for(lambda reached=reached: max(metrics(there), default=0) >= reached, run, PATIENCE_S)
-                placed = nodes_with(cluster, *words)
-                assert len(placed) == 2, f"two on different nodes: {words}"
-                ended = kill_and_replace(cluster, placed[0], CPUS)
+                with held_still(cluster):
+                    eventually(lambda: servers_answer(there) and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values()))
+                ended = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
                 eventually(lambda ended=ended: all(has_ended(process) for process in ended))
             shown = finish(run, there, PATIENCE_S)
         finally:
@@ -165,7 +163,8 @@ def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluati
     eventually(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
     assert not list(there.glob(".ray-*"))
 
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
+    for name, value in {"TRAINER_PROCESSES": 2, "ENGINE_SERVERS": 1, "ENVIRONMENT_SERVERS": 1}.items():
+        monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
     finish(start(here, policy, **SMALL), here, PATIENCE_S)
     assert sorted(set(metrics(there))) == [1, 2, 3, 4]
     for name in ("start", "phase-1", "phase-2"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tasks.provision.local import answers
 
 # Read by Ray when it is imported, here and in the processes that tests start. Without the second, Ray takes 127.0.0.1 for the machine's
 # outer address, and its servers listen there.
@@ -35,6 +39,8 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
             add_node(cluster, cpus)
         yield cluster
     finally:
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
         cluster.shutdown()
 
 
@@ -60,6 +66,26 @@ def commands_on(node: Any) -> dict[psutil.Process, str]:
             if "subreaper" not in command and any(word in command for word in ("environments serve", "api_server", "trainer_main")):
                 commands[process] = command
     return commands
+
+
+@contextmanager
+def held_still(cluster: Any) -> Iterator[None]:
+    """The trainer stands still meanwhile: a small run would be over before what was lost is back."""
+    trainers = [process for node in cluster.worker_nodes for process, command in commands_on(node).items() if "trainer_main" in command]
+    for process in trainers:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in trainers:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def servers_answer(runs: Path) -> bool:
+    """Whether all servers of the one run below `runs` are healthy where their addresses say that they are."""
+    files = [file for file in runs.glob(".ray-*/*-?") if file.name[:-2] in ("vllm", "textcraft")]
+    return bool(files) and all(answers(f"{file.read_text()}/health") for file in files)
 
 
 def kill_and_replace(cluster: Any, node: Any, cpus: int) -> list[psutil.Process]:
