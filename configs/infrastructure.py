@@ -104,6 +104,12 @@ class InfraSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _nodes_find_the_runs(self) -> Self:
+        if self.ray_address and not self.runs.is_absolute():
+            raise ValueError(f"runs is {self.runs}; beside ray_address it must be the absolute path of a folder that every node sees")
+        return self
+
+    @model_validator(mode="after")
     def _ray_places_alone(self) -> Self:
         taken = {"engine_gpus": self.engine_gpus, "environment_backend": self.environment_backend == "container"}
         if self.ray_address and (named := [name for name, is_set in taken.items() if is_set]):

@@ -5,6 +5,7 @@ The process ends with its actor (see process.py), and Ray ends the actor with th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -55,11 +56,18 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def enter(folder: Path) -> None:
+    """Makes the flow's working directory this process's, so that relative paths mean the same, where the node has it."""
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+
+
 class ServerActor:
     """A server on the actor's node, on the node's own address."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], start_deadline_s: float) -> None:
-        """See `LocalServer`; "{host}" in the command is the node's address."""
+    def __init__(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str], start_deadline_s: float) -> None:
+        """`cwd`: the flow's working directory. See `LocalServer`; "{host}" in the command is the node's address."""
+        enter(cwd)
         sweep()
         self._server = LocalServer(
             name, command, host=node_address(), environment=with_root(environment), start_deadline_s=start_deadline_s
@@ -86,7 +94,9 @@ class ServerActor:
 class TrainerActor:
     """One node's processes of the trainer; on the first node also the flow's line to the main process."""
 
-    def __init__(self) -> None:
+    def __init__(self, cwd: Path) -> None:
+        """`cwd`: the flow's working directory."""
+        enter(cwd)
         sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         self._listener: socket.socket | None = None

@@ -108,7 +108,10 @@ class Placement:
             )
 
     def actor(self, kind: type, bundle: int, *arguments: Any) -> Any:
-        """An actor of this class in one of the bundles. It is not there yet, and waits for a place if its node was lost."""
+        """An actor of this class in one of the bundles, made with this process's working directory and the arguments.
+
+        It is not there yet, and waits for a place if its node was lost.
+        """
         wanted = self._bundles[bundle]
         made = ray.remote(kind).options(
             num_cpus=wanted.get("CPU", 0),
@@ -117,7 +120,7 @@ class Placement:
             max_concurrency=CALLS_AT_ONCE,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         )
-        return made.remote(*arguments)
+        return made.remote(Path.cwd(), *arguments)
 
     def remove(self) -> None:
         """Gives the places back; what still runs there is ended."""

@@ -25,6 +25,8 @@ NODE = {
 }
 NOTICED_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 20}
 """A lost node is noticed by its broken connection; a busy machine is not to be taken for a lost node."""
+AS_USUAL = {"worker_niceness": 0}
+"""Ray runs what it starts at nice 15: beside other processes that is next to nothing."""
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
     os.environ.update(LOOPBACK)
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "_system_config": NOTICED_SOON})
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "_system_config": NOTICED_SOON | AS_USUAL})
     try:
         for _ in range(nodes):
             add_node(cluster, cpus)

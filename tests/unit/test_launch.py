@@ -58,6 +58,13 @@ def test_on_a_ray_cluster_the_nodes_of_the_trainer_meet_where_ray_says(monkeypat
     assert place == ["--nnodes", "2", "--nproc_per_node", "8", "--node_rank", "1", "--master_addr", "10.0.0.7", "--master_port", "21000"]
 
 
+def test_a_folder_of_runs_that_means_another_one_on_each_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
+    monkeypatch.setenv("AGENTGYM_RUNS", "runs")
+    with pytest.raises(SettingsError, match="runs is runs; beside ray_address it must be the absolute path"):
+        infra_settings()
+
+
 @pytest.mark.parametrize(("name", "value"), [("ENVIRONMENT_BACKEND", "container"), ("ENGINE_GPUS", "1")])
 def test_what_would_place_processes_beside_ray_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
