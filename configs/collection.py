@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from configs.conversation_start import ConversationStart
 from configs.environment import WorldByName
-from configs.experiment import Rollout
+from configs.experiment import Policy, Rollout
 from configs.part import Part
 from configs.task_selection import TaskSelection
 
@@ -44,6 +44,11 @@ class Source(Part):
         if self.kind == "openai" and len(self.urls) > 1:
             raise ValueError(f"urls holds {len(self.urls)} addresses: kind 'openai' takes one endpoint")
         return self
+
+
+def trained_form(policy: Policy) -> dict[str, Any]:
+    """The fields of a source that a recipe's policy must be used with: it was trained on such turns, after such a prompt."""
+    return {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
 
 
 class Collection(Part):

@@ -55,6 +55,10 @@ class Environment(World):
     n_train_tasks: PositiveInt | None = None
     """Use only the first so many of them; all when empty."""
 
+    def served(self) -> World:
+        """The world alone."""
+        return World(**{name: getattr(self, name) for name in World.model_fields})
+
 
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value

@@ -52,6 +52,15 @@ class StarterPolicy(Part):
         return self
 
 
+class Lora(Part):
+    """Training of a correction of low rank to each linear layer, in place of the layers' own weights (arXiv 2106.09685)."""
+
+    rank: PositiveInt = 32
+    """Rank of each correction."""
+    alpha: PositiveInt = 64
+    """The correction's scale is alpha / rank."""
+
+
 class Policy(Part):
     """The language model that acts, and how it speaks."""
 
@@ -70,6 +79,9 @@ class Policy(Part):
     attn_implementation: str | None = None
     """What computes the attention of the trainer's models, by transformers' name: sdpa, eager, flash_attention_2 (wants flash-attn), ...;
     its own choice when empty."""
+    lora: Lora | None = None
+    """Train low-rank corrections (LoRA) in place of all weights: gradients and optimiser state of a few per cent of them, and a KL term
+    without a second model. Checkpoints are whole models all the same, with the corrections alone in adapter/. All weights when empty."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 

@@ -34,6 +34,10 @@ class InfraSettings(BaseSettings):
     """Folder of everything that runs leave behind."""
     mlflow_tracking_uri: str | None = None
     """Address of an MLflow server. Empty: the one that `make up` started, else a sqlite file under `runs`."""
+    mlflow_page_url: str | None = None
+    """Where people's browsers find MLflow, for links to it. Empty: at `mlflow_tracking_uri`, which is another for containers."""
+    viewer_page_url: str | None = None
+    """Where people's browsers find the viewer. Empty: where `make up` started it."""
     environment_urls: Annotated[list[str], NoDecode] = []
     """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it. Where there are
     servers of several worlds, each with its world: textcraft=http://a:8000,babyai=http://b:8000; other worlds' servers are started."""

@@ -49,7 +49,8 @@ def main() -> None:
         raise SystemExit(f"--host {chosen.host} lets others in: name what they may call this machine with --allowed-hosts NAME,...")
     services = addresses(runs)
     # Who starts it beside `make up` is not asked again: only who can read the runs' folder reads its login.
-    links = Links(settings.mlflow_tracking_uri, login(runs) if services or chosen.login else None, lambda: addresses(runs))
+    opens = login(runs) if services or chosen.login else None
+    links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)
     app = application(runs, links, hosts, login(runs) if chosen.login else None)
     sys.stdout.write(f"The viewer of {runs}: http://{chosen.host}:{chosen.port}\n")
     sys.stdout.flush()

@@ -26,11 +26,13 @@ class Links:
         mlflow: MLflow's address as the settings name it, http(s) or a store such as sqlite:///...; None where they do not.
         login: What opens the services of `make up`, as "user:password".
         services: Where the services of `make up` answer; None while they are not up.
+        mlflow_page: Where browsers find MLflow, if not at its address.
     """
 
     mlflow: str | None
     login: str | None
     services: Callable[[], Addresses | None]
+    mlflow_page: str | None = None
 
     def prefect_run(self, run: RunFolder) -> str | None:
         """The page of the flow run in Prefect that carried the run out last; None while Prefect has no page, or was not noted."""
@@ -49,7 +51,7 @@ class Links:
         if uri is None or not uri.startswith("http"):
             return None
         known = _mlflow_run(uri, self.login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / REMEMBERED_SECONDS))
-        return run_link(uri, *known) if known else None
+        return run_link(self.mlflow_page or uri, *known) if known else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 if __name__ == "__main__":
     import os
-    import sys
 
-    from flows.command import LocalRecords, recipe_arguments
+    from flows.command import LocalRecords, parse_recipe, positive, recipe_parser
 
-    N_SEEDS = 1
-    if "--n-seeds" in sys.argv[1:]:
-        at = sys.argv.index("--n-seeds")
-        if not (len(sys.argv) > at + 1 and sys.argv[at + 1].isdigit() and int(sys.argv[at + 1]) > 0):
-            raise SystemExit("python -m flows.before_after: --n-seeds wants a number of seeds, e.g. --n-seeds 8")
-        N_SEEDS = int(sys.argv[at + 1])
-        del sys.argv[at : at + 2]
-    RECIPE, OVERRIDES = recipe_arguments(
+    PARSER = recipe_parser(
         "python -m flows.before_after", "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
     )
+    PARSER.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="train and measure under so many (default: the recipe's)")
+    GIVEN, OVERRIDES = parse_recipe(PARSER)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
     RECORDS = LocalRecords()
 
@@ -33,7 +27,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from pydantic import PositiveInt
 
-from configs.collection import Source
+from configs.collection import Source, trained_form
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
@@ -115,18 +109,10 @@ def training_seconds(run: RunFolder) -> float:
 
 def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
     """What a policy reaches on the final tasks, at each temperature, in the form of turns that it was trained in."""
-    evaluation, form = experiment.evaluation, experiment.policy
-    source = Source(
-        kind="model",
-        model=policy,
-        action_format=form.action_format,
-        instruction=form.instruction,
-        conversation_start=form.conversation_start,
-        dtype=form.dtype,
-    )
+    evaluation = experiment.evaluation
     grid = EvaluationGrid(
-        environment={name: getattr(experiment.environment, name) for name in ("name", "rules", "dialect", "instruction", "success_score")},
-        source=source,
+        environment=experiment.environment.served(),
+        source=Source(kind="model", model=policy, **trained_form(experiment.policy)),
         tasks=final_tasks(experiment),
         n_tasks=evaluation.n_tasks,
         samples=evaluation.samples,
@@ -156,4 +142,4 @@ def final_tasks(experiment: Experiment) -> tuple[TaskSelection, ...]:
 if __name__ == "__main__":
     from flows.command import run_to_the_end
 
-    run_to_the_end(RECORDS, lambda: before_after(RECIPE, OVERRIDES, N_SEEDS))
+    run_to_the_end(RECORDS, lambda: before_after(GIVEN.recipe, OVERRIDES, GIVEN.n_seeds))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from configs.collection import Collection
+from configs.collection import Collection, trained_form
 from configs.experiment import Experiment
 from configs.infrastructure import SettingsError, infra_settings
 from configs.model_folder import ModelError, format_of, recipe_of
@@ -34,14 +34,7 @@ AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut o
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
     """Reads and checks the command line; ends the process on --help and on mistakes."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.collect",
-        description="Collect trajectories of any policy to parquet.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_policy_arguments(parser)
+    parser = policy_parser("python -m flows.collect", "Collect trajectories of any policy to parquet.", EXAMPLES)
     parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
     parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
     parser.add_argument(
@@ -61,8 +54,11 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     return collection, parsed.out
 
 
-def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say who plays which world, and how often."""
+def policy_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser of who plays which world and how often, to which a flow adds its own options."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
@@ -90,6 +86,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N tasks of a list")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default: %(default)s)")
+    return parser
 
 
 @contextmanager
@@ -142,8 +139,7 @@ def checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:
     """The fields of a collection that a checkpoint's recipe gives: its format and budgets."""
     if trained_by is None:
         return {}
-    source = {name: getattr(trained_by.policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
-    return {"source": source, "rollout": trained_by.rollout.model_dump()}
+    return {"source": trained_form(trained_by.policy), "rollout": trained_by.rollout.model_dump()}
 
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

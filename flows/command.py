@@ -52,6 +52,17 @@ def recipe_parser(prog: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def positive(word: str) -> int:
+    """A number of at least 1 on the command line.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    if not (word.isdigit() and int(word) > 0):
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of at least 1")
+    return int(word)
+
+
 def parse_recipe(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options, and the overrides, after the recipe has been checked with them; ends the process on --help and on mistakes."""
     parsed, rest = parser.parse_known_args()

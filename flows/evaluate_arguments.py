@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import infra_settings
 from flows.checks import check_task_lists
-from flows.collect_arguments import (
-    add_policy_arguments,
-    checkpoint_defaults,
-    merged,
-    policy_of,
-    say_checkpoint_defaults,
-    usage_errors,
-)
+from flows.collect_arguments import checkpoint_defaults, merged, policy_of, policy_parser, say_checkpoint_defaults, usage_errors
 
 EXAMPLES = """examples:
   python -m flows.evaluate textcraft --oracle --tasks wood-test
@@ -34,14 +26,8 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
     Returns:
         What is evaluated, the folder to write to and the folder of another evaluation to compare with, where they are given.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.evaluate",
-        description="Evaluate any policy in any world, under several horizons and temperatures, and compare it with another.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_policy_arguments(parser)
+    says = "Evaluate any policy in any world, under several horizons and temperatures, and compare it with another."
+    parser = policy_parser("python -m flows.evaluate", says, EXAMPLES)
     parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
     parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="turn limits (default: the checkpoint's, else 30)")
     parser.add_argument("--temperature", nargs="+", type=float, metavar="T", help="0 is greedy (default: the checkpoint's, else 1.0)")

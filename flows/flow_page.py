@@ -15,6 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 from prefect.utilities.urls import url_for
 
+from configs.infrastructure import infra_settings
 from configs.task_selection import selection_name
 from flows.killed_flow_runs import OWN_SERVER, prefect_server
 from tasks.provision.services import addresses
@@ -53,7 +54,7 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
             f"MLflow: its records are in {uri}; `make up` shows them" if mlflow_id else f"MLflow at {uri} does not answer; it is told later"
         )
         return
-    link = run_link(uri, tracker.experiment_id, mlflow_id)
+    link = run_link(infra_settings().mlflow_page_url or uri, tracker.experiment_id, mlflow_id)
     log(f"MLflow: {link}")
     create_link_artifact(link=link, link_text="The run in MLflow", key="mlflow", description=f"Metrics, traces and checkpoints: {link}")
 
@@ -94,7 +95,8 @@ def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> No
 def viewer_link(folder: Path, runs: Path) -> str | None:
     """Address of a run's page in the viewer; None while the viewer is not up."""
     services = addresses(runs)
-    return f"{services.viewer_url}/runs/{folder.name}" if services else None
+    viewer = infra_settings().viewer_page_url or (services.viewer_url if services else None)
+    return f"{viewer.rstrip('/')}/runs/{folder.name}" if viewer else None
 
 
 def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 import subprocess
@@ -18,19 +17,14 @@ DOES_NOT_FIT = 3
 SECONDS = 600
 
 
-def asked_machine(infrastructure: InfraSettings) -> Machine | None:
-    """The GPUs of `--gpus` and `--gpu-memory`, which are taken off the command line, or this machine's; None where there are none."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpus", type=int)
-    parser.add_argument("--gpu-memory", type=float)
-    found, sys.argv[1:] = parser.parse_known_args()
-    if found.gpus is None and found.gpu_memory is None:
+def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None) -> Machine | None:
+    """GPUs that somebody asks about, by their number and the gigabytes of each, or this machine's; None where there are none."""
+    if gpus is None and gpu_memory is None:
         return this_machine(infrastructure)
-    launch = trainer_launch(infrastructure)
     return Machine(
-        gpus=found.gpus or 1,
-        gpu_memory=found.gpu_memory or 80,
-        sharding=launch.sharding if infrastructure.launch else "fsdp2" if (found.gpus or 1) > 1 else "none",
+        gpus=gpus or 1,
+        gpu_memory=gpu_memory or 80,
+        sharding=trainer_launch(infrastructure).sharding if infrastructure.launch else "fsdp2" if (gpus or 1) > 1 else "none",
         engine_fraction=_engine_fraction(infrastructure),
     )
 

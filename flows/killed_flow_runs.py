@@ -1,6 +1,7 @@
 """Flow runs whose process was killed: Prefect shows them as running for ever, so the next command ends them.
 
 A flow that starts notes its process in `prefect/flow-runs` of the runs' folder (`note_flow_run`, a hook of the flows that people start).
+The process of a deployment's run is also spoken for at the server, which may be on another machine: see tasks/provision/heartbeats.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from configs.infrastructure import infra_settings
+from tasks.provision.heartbeats import start_heartbeats
 from tasks.provision.services import addresses
 from tasks.tracking.owner import is_gone, this_process
 
@@ -31,12 +33,14 @@ def serves_these_runs(api_url: str) -> None:
 
 
 def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
-    """Notes which process carries out a flow run; a hook for `on_running`."""
+    """Notes which process carries out a flow run, and has a deployment's spoken for; a hook for `on_running`."""
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server()}), encoding="utf-8")
     unfinished.replace(path)
+    if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
+        start_heartbeats(str(flow_run.id))
 
 
 def end_killed_flow_runs() -> list[str]:

@@ -28,7 +28,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from pydantic import WithJsonSchema
 
-from configs.collection import Collection
+from configs.collection import Collection, trained_form
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import ModelError, recipe_of
@@ -217,14 +217,12 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     trained_by = recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
         raise ModelError(f"{checkpoint} holds no checkpoint any more; let MLflow's alias {CHAMPION} name another version")
-    evaluation, policy = experiment.evaluation, trained_by.policy
+    evaluation = experiment.evaluation
     budgets = {"turn_tokens": trained_by.rollout.turn_tokens, "trajectory_tokens": trained_by.rollout.trajectory_tokens}
-    form = {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
-    world = experiment.environment.model_dump(exclude={"train_tasks", "n_train_tasks"})
     collection = Collection.model_validate(
         {
-            "environment": world,
-            "source": {"kind": "model", "model": str(checkpoint), **form},
+            "environment": experiment.environment.served(),
+            "source": {"kind": "model", "model": str(checkpoint), **trained_form(trained_by.policy)},
             "tasks": evaluation.tasks,
             "n_tasks": evaluation.n_tasks,
             "samples": evaluation.samples,

@@ -6,15 +6,12 @@ python -m flows.plan RECIPE [--gpus 8 --gpu-memory 80] [--field.path value ...]
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from configs.infrastructure import SettingsError, infra_settings
-    from flows.command import recipe_arguments
-    from flows.gpu_memory import asked_machine
+    from flows.command import parse_recipe, positive, recipe_parser
 
-    try:
-        MACHINE = asked_machine(infra_settings())
-    except SettingsError as problem:
-        raise SystemExit(f"python -m flows.plan: {problem}") from None
-    RECIPE, OVERRIDES = recipe_arguments("python -m flows.plan", "Say what a recipe comes to, without running it.")
+    PARSER = recipe_parser("python -m flows.plan", "Say what a recipe comes to, without running it.")
+    PARSER.add_argument("--gpus", type=positive, metavar="N", help="plan the memory of so many GPUs (default: this machine's)")
+    PARSER.add_argument("--gpu-memory", type=float, metavar="GB", help="of each of them (default: 80, or this machine's)")
+    GIVEN, OVERRIDES = parse_recipe(PARSER)
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +23,7 @@ from configs.recipe import RecipeError, load_recipe
 from configs.task_selection import TaskSelection, indices
 from environments.environment import WorldError
 from environments.registry import load_world
-from flows.gpu_memory import memory_section
+from flows.gpu_memory import asked_machine, memory_section
 from tasks.curriculum.horizon import phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
@@ -120,6 +117,7 @@ def _range(pair: tuple[int, int]) -> str:
 
 if __name__ == "__main__":
     try:
-        print(plan(load_recipe(RECIPE, OVERRIDES), infra_settings(), MACHINE))
+        MACHINE = asked_machine(infra_settings(), GIVEN.gpus, GIVEN.gpu_memory)
+        print(plan(load_recipe(GIVEN.recipe, OVERRIDES), infra_settings(), MACHINE))
     except RecipeError as problem:
         raise SystemExit(f"python -m flows.plan: {problem}") from None

@@ -94,8 +94,8 @@ class StudyRuns:
         if evaluation.n_tasks is not None and not beyond.tasks:
             words += ["--n-tasks", str(evaluation.n_tasks)]
         words += [f"--rollout.{name}={json.dumps(value)}" for name, value in experiment.rollout.model_dump(mode="json").items()]
-        names = ("rules", "dialect", "instruction", "success_score")
-        return [*words, *(f"--environment.{name}={json.dumps(getattr(world, name))}" for name in names)]
+        served = world.served().model_dump(mode="json", exclude={"name"})
+        return [*words, *(f"--environment.{name}={json.dumps(value)}" for name, value in served.items())]
 
     def _as_file(self, value: str | Sequence[object]) -> str:
         """A name as it is; what is no name goes into a file, as the command line takes it."""

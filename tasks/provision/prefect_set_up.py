@@ -20,8 +20,6 @@ from tasks.provision.prefect_api import PrefectApi
 POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
 """The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
 AUTOMATIONS = Path(__file__).resolve().parents[2] / "automations.yaml"
-HEARTBEAT_S = 30
-"""A flow run says so often that it goes on; the automation for zombies waits four times as long."""
 CONFLICT = 409
 
 

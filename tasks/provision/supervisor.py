@@ -23,7 +23,7 @@ from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.errors import PortTakenError, ProvisionError
 from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
-from tasks.provision.prefect_set_up import HEARTBEAT_S, set_up
+from tasks.provision.prefect_set_up import set_up
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.relocation import follow_moved_folder
@@ -102,7 +102,6 @@ class _Pieces:
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             # Its job runner is eight processes that nothing here uses, and most of the server's start.

@@ -24,11 +24,12 @@ from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
+from tasks.training.lora import ADAPTER, adapters, give_adapters, load_adapter, save_adapter, without_lora
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
-from tasks.training.model_loading import check_weights, load_model, shard_loaded
+from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
-from tasks.training.sharding import as_plain, give_weights, whole_state
+from tasks.training.sharding import as_plain, give_weights
 
 OPTIMISER, SCHEDULE = "optimiser", "scheduler.pt"
 
@@ -51,6 +52,7 @@ class BaseTrainer(Trainer):
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
         batch_metrics: What is to be said of the last batch.
+        policy_learns: Whether updates move the policy; not while a critic is pretrained.
         loss_record: What the loss read of it, token by token; empty with methods by imitation, which have no advantages.
     """
 
@@ -71,6 +73,7 @@ class BaseTrainer(Trainer):
             raise ValueError("policy.dtype float16 cannot be trained with sharding: fsdp2; set it to bfloat16")
         self.experiment, self.policy, self.sharded = experiment, policy, sharded
         self.batch_metrics: dict[str, float] = {}
+        self.policy_learns = True
         self.loss_record = LossRecord()
         self._folder = folder
         self._checkpoints = folder / "checkpoints"
@@ -90,19 +93,14 @@ class BaseTrainer(Trainer):
         return dtype
 
     def load_policy(self) -> Any:
-        """The policy that training starts from, float32."""
-        return self._loaded(torch.float32)
+        """The policy that training starts from; what is trained of it is float32."""
+        model = load_policy(self.experiment.policy, self.policy, self.sharded, self.compute_dtype, self.experiment.seeds.training)
+        self.first_adapters = adapters(model)
+        return model
 
     def load_reference(self) -> Any:
-        """The same once more, never trained, in the number type that it is computed in."""
-        return self._loaded(self.compute_dtype).requires_grad_(False).eval()
-
-    def _loaded(self, dtype: torch.dtype) -> Any:
-        model = load_model(self.policy, sharded=self.sharded, dtype=dtype, attention=self.experiment.policy.attn_implementation)
-        if self.sharded:
-            shard_loaded(model, self.compute_dtype)
-            check_weights(model, self.policy)
-        return model
+        """The policy that training starts from once more, never trained, in the number type that it is computed in."""
+        return load_reference(self.experiment.policy, self.policy, self.sharded, self.compute_dtype)
 
     def prepare(self, resume: Path | None = None) -> None:
         """Makes optimiser and schedule; with a checkpoint all is as when it was written."""
@@ -110,18 +108,20 @@ class BaseTrainer(Trainer):
             self.model.gradient_checkpointing_enable()
         algorithm = self.experiment.algorithm
         updates = algorithm.steps * algorithm.updates_per_step
+        weights = resume if self.experiment.policy.lora is None else None  # LoRA's are sums that cannot be taken apart
+        if resume is not None and weights is None:
+            give_adapters(self.model, load_adapter(resume / ADAPTER))
         if not self.sharded:
-            if resume is not None:
-                self._load_from_checkpoint(str(resume))
+            if weights is not None:
+                self._load_from_checkpoint(str(weights))
             self.wrapped_model, _ = self._prepare_for_training(updates, None, None)
         else:
-            if resume is not None:
-                whole = load_model(str(resume), sharded=True, dtype=torch.float32).state_dict()
-                give_weights(self.model, whole)
+            if weights is not None:
+                give_weights(self.model, load_model(str(weights), sharded=True, dtype=torch.float32).state_dict())
             self.optimizer = self.accelerator.prepare_optimizer(self.create_optimizer())
             self.create_scheduler(updates)
             self.wrapped_model = self.model_wrapped = self.model
-        check_weights(self.accelerator.unwrap_model(self.model), str(resume or self.policy))
+        check_weights(self.accelerator.unwrap_model(self.model), str(weights or self.policy))
         if resume is not None:
             self.load_training_state(resume)
             self._load_rng_state(str(resume))
@@ -170,12 +170,14 @@ class BaseTrainer(Trainer):
         self._loss = self._loss.to(loss.device) + loss
 
     def optimiser_step(self) -> None:
-        """One update by the gradients that have added up."""
+        """One update by the gradients that have added up; they are given up where the policy does not learn yet."""
         norm = as_plain(self._clip_grad_norm(self.wrapped_model))
-        self.optimizer.step()
-        rate = self._get_learning_rate()
-        if not self.accelerator.optimizer_step_was_skipped:
-            self.lr_scheduler.step()
+        rate = 0.0
+        if self.policy_learns:
+            self.optimizer.step()
+            rate = self._get_learning_rate()
+            if not self.accelerator.optimizer_step_was_skipped:
+                self.lr_scheduler.step()
         self.wrapped_model.zero_grad()
         self.state.global_step += 1
         loss = self.accelerator.reduce(self._loss, reduction="mean")
@@ -229,9 +231,12 @@ class BaseTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Writes the policy as a Hugging Face folder, however its weights are spread over the processes."""
-        whole = whole_state(self.model) if self.sharded else None
+        lora = self.experiment.policy.lora
+        whole, corrections = whole_policy(self.model) if lora is not None or self.sharded else None, adapters(self.model)
         if self.args.should_save:
             self._save(output_dir, state_dict=whole)
+            if lora is not None:
+                save_adapter(Path(output_dir or self.args.output_dir) / ADAPTER, corrections, lora, self.policy)
 
     def save_training_state(self, written: Path) -> None:
         """Adds to a checkpoint what resuming needs besides the weights; called in every process."""
@@ -245,8 +250,7 @@ class BaseTrainer(Trainer):
         self.lr_scheduler.load_state_dict(torch.load(written / SCHEDULE, weights_only=True))
         self._load_scaler(str(written))
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        pass  # `save_training_state` does
+    def _save_optimizer_and_scheduler(self, _: str) -> None: ...  # `save_training_state` does
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         return inputs  # TRL's would generate
@@ -261,6 +265,13 @@ class BaseTrainer(Trainer):
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
         scores: torch.Tensor = logps.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2).cpu()
         return scores
+
+    def score_reference(self, tensors: Tensors) -> torch.Tensor:
+        """Those under the policy that training started from; see `score`."""
+        if self.experiment.policy.lora is None:
+            return self.score(self.ref_model, tensors)
+        with without_lora(self.model):
+            return self.score(self.model, tensors)
 
     def score_continuations(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of each continuation's tokens after its prompt, under the weights as they are."""

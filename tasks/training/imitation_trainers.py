@@ -16,6 +16,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.algorithms.dpo import DPO
 from tasks.training.algorithms.imitation import Imitation
 from tasks.training.base_trainer import BaseTrainer
+from tasks.training.lora import give_adapters
 from tasks.training.micro_batches import Tensors, pad_trajectories
 from tasks.training.model_loading import load_model
 from tasks.training.process_group import gather_ragged
@@ -69,11 +70,12 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
 
     def restart(self) -> None:
         """Goes back to the policy that training starts from, with a fresh optimiser and schedule."""
-        start = load_model(self.policy, sharded=self.sharded, dtype=torch.float32).state_dict()
-        if self.sharded:
-            give_weights(self.model, start)
+        model = self.accelerator.unwrap_model(self.model)
+        if self.experiment.policy.lora is not None:
+            give_adapters(model, self.first_adapters)
         else:
-            self.accelerator.unwrap_model(self.model).load_state_dict(start)
+            start = load_model(self.policy, sharded=self.sharded, dtype=torch.float32).state_dict()
+            give_weights(model, start) if self.sharded else model.load_state_dict(start)
         self.optimizer.optimizer.state.clear()
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Lora
 from configs.part import Part
 
 GB = 1e9
@@ -16,10 +16,6 @@ OVERHEAD = 2.5 * GB
 """Of CUDA, NCCL and the allocator's fragments: no tensors, so nothing here measures it."""
 ENGINE_OVERHEAD = 1.5 * GB
 """What vLLM takes of its share besides weights and KV cache."""
-FLOPS, MFU = 989e12, 0.35
-"""bfloat16 of an H100 or H200, and the share of it that the update is taken to reach."""
-BANDWIDTH, BANDWIDTH_USE = 3.35e12, 0.6
-"""Bytes a second of an H100's memory, and the share of it that generation is taken to reach."""
 
 
 class Machine(Part):
@@ -109,8 +105,9 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
             tokens=length,
             compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
             gradient_checkpointing=experiment.policy.gradient_checkpointing,
-            reference=pairs or getattr(algorithm, "kl_coefficient", 0.0) > 0,
+            reference=pairs or (getattr(algorithm, "kl_coefficient", 0.0) > 0 and experiment.policy.lora is None),
             critic=critic is not None,
+            lora=experiment.policy.lora,
         ),
     )
     wide = 4 if experiment.policy.dtype == "float32" else 2
@@ -147,13 +144,19 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
     return found
 
 
-def remedies(request: PlanRequest) -> tuple[list[str], MemoryPlan | None]:
-    """Changes, one after the other, until it fits; and what it then holds. None: no change of these is enough."""
+def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryPlan | None]:
+    """Changes, one after the other, until it fits; and what it then holds. None: no change of these is enough.
+
+    Args:
+        request: What was asked.
+        plan: What it holds without a change.
+    """
     said: list[str] = []
-    plan = plan_memory(request)
     for words, changed in _changes(request):
         said.append(words)
-        request, plan = changed, plan_memory(changed)
+        same_trainer = (changed.experiment, changed.machine.sharding) == (request.experiment, request.machine.sharding)
+        plan = plan.on(changed.machine) if same_trainer else plan_memory(changed)
+        request = changed
         if not faults(request, plan):
             return said, plan
     return said, None
@@ -185,6 +188,9 @@ def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
         if machine.engine_fraction > fraction:
             machine = machine.model_copy(update={"engine_fraction": fraction})
             change(f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}", machine=machine)
+    if experiment.policy.lora is None:
+        policy = experiment.policy.model_copy(update={"lora": Lora()})
+        change(f"--policy.lora.rank {Lora().rank}", experiment=experiment.model_copy(update={"policy": policy}))
     return made
 
 
@@ -207,7 +213,7 @@ def said(request: PlanRequest) -> tuple[str, bool]:
         full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
         lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens: {full} trajectories of full length at once.")
     if wrong:
-        changes, after = remedies(request)
+        changes, after = remedies(request, plan)
         lines.append("It does not fit: " + "; ".join(wrong) + ".")
         lines.append(
             f"It fits with {' and '.join(changes)}: {after.total / GB:.1f} GB."

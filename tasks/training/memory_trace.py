@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from configs.experiment import Lora
+
 
 @dataclass(frozen=True, slots=True)
 class TracedUpdate:
@@ -24,6 +26,7 @@ class TracedUpdate:
         compute: Number type of the layers' computation.
         gradient_checkpointing: Whether activations are computed again.
         reference: Whether there is a reference model.
+        lora: Corrections of low rank that are trained in place of the policy's weights.
         critic: Whether there is a critic.
     """
 
@@ -35,6 +38,7 @@ class TracedUpdate:
     gradient_checkpointing: bool
     reference: bool
     critic: bool
+    lora: Lora | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,13 @@ def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
 
 
 def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed._tools.mem_tracker import MemTracker
     from transformers import AutoModel, AutoModelForCausalLM
     from trl.trainer.utils import add_fused_lm_head
 
     from tasks.training.critic import ValueModel
+    from tasks.training.lora import begin_lora, is_adapter, place_lora
     from tasks.training.model_loading import empty_model
     from tasks.training.sharding import shard
 
@@ -100,18 +106,25 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
             model.gradient_checkpointing_enable()
         return model
 
-    models = {"policy": made(AutoModelForCausalLM, torch.float32)}
+    models = {"policy": made(AutoModelForCausalLM, torch.float32 if update.lora is None else update.compute)}
+    if update.lora is not None:
+        with unset_fake_temporarily():  # peft moves what it places, which fake tensors refuse
+            place_lora(models["policy"], update.lora)
+        begin_lora(models["policy"], seed=0)
+        if update.gradient_checkpointing:
+            models["policy"].enable_input_require_grads()
     add_fused_lm_head(models["policy"], outputs=("log_probs", "entropy"))
     if update.reference:
         models["reference"] = made(AutoModelForCausalLM, update.compute).requires_grad_(False).eval()
         add_fused_lm_head(models["reference"])
     if update.critic:
         models["critic"] = ValueModel(made(AutoModel, torch.float32))
-    count = sum(p.numel() for p in models["policy"].parameters())
+    count = sum(p.numel() for name, p in models["policy"].named_parameters() if not is_adapter(name))
     if update.sharded:
         for model in models.values():
             shard(model, update.compute, mesh)
-    optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-6) for name, model in models.items() if name != "reference"}
+    trained = {name: [p for p in model.parameters() if p.requires_grad] for name, model in models.items() if name != "reference"}
+    optimisers = {name: torch.optim.AdamW(parameters, lr=1e-6) for name, parameters in trained.items()}
     held = {name: _bytes(model.parameters()) for name, model in models.items()}
 
     ids = torch.zeros(update.rows, update.tokens, dtype=torch.long)
@@ -135,17 +148,17 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
             for name in optimisers:
                 scored(name).sum().backward()
             for name, optimiser in optimisers.items():
-                torch.nn.utils.clip_grad_norm_(models[name].parameters(), 1.0)
+                torch.nn.utils.clip_grad_norm_(trained[name], 1.0)
                 optimiser.step()
                 optimiser.zero_grad()
     peak = sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
-    buckets = held["policy"] if update.processes > 1 and not update.sharded else 0  # of DDP, which the fake group does without
-    own = held["policy"]
-    known = 4 * own + held.get("reference", 0) + 4 * held.get("critic", 0)
+    own, gradients = held["policy"], _bytes(trained["policy"])
+    buckets = gradients if update.processes > 1 and not update.sharded else 0  # of DDP, which the fake group does without
+    known = own + 3 * gradients + held.get("reference", 0) + 4 * held.get("critic", 0)
     return TrainerMemory(
         weights=own,
-        gradients=own,
-        optimiser=2 * own,
+        gradients=gradients,
+        optimiser=2 * gradients,
         reference=held.get("reference", 0),
         critic=4 * held.get("critic", 0),
         parameters=count,

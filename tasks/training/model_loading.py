@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
+from configs.experiment import Policy
+from tasks.training.lora import add_lora, computed_weights, plain_name
 from tasks.training.sharding import give_weights, shard
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -24,6 +27,48 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 class WeightsError(RuntimeError):
     """A process holds other weights than the file that they were loaded from."""
+
+
+def load_policy(policy: Policy, source: str, sharded: bool, compute: torch.dtype, seed: int) -> Any:
+    """The policy that training starts from: what is trained of it float32, and what LoRA leaves as it is in `compute`.
+
+    Args:
+        policy: Says how it is computed, and what of it is trained.
+        source: Hugging Face name or folder.
+        sharded: Whether it is divided among the processes.
+        compute: Number type of the layers' computation.
+        seed: Of LoRA's corrections.
+    """
+    dtype = torch.float32 if policy.lora is None else compute
+    model = load_model(source, sharded=sharded, dtype=dtype, attention=policy.attn_implementation)
+    if policy.lora is not None:
+        add_lora(model, policy.lora, seed)
+        if policy.gradient_checkpointing:
+            model.enable_input_require_grads()  # else no gradient would pass what is computed again after a frozen embedding
+    if sharded:
+        shard_loaded(model, compute)
+    return model
+
+
+def load_reference(policy: Policy, source: str, sharded: bool, compute: torch.dtype) -> Any:
+    """A policy that is never trained, in the number type that it is computed in; see `load_policy`."""
+    model = load_model(source, sharded=sharded, dtype=compute, attention=policy.attn_implementation)
+    if sharded:
+        shard_loaded(model, compute)
+    check_weights(model, source)
+    return model.requires_grad_(False).eval()
+
+
+def whole_policy(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All weights that a policy computes with, on the CPU of the main process; elsewhere it is empty. Every process must call it."""
+    keep, found = PartialState().is_main_process, {}
+    for name, value in computed_weights(model):
+        if keep:
+            found[name] = value.cpu()
+    if keep:
+        buffers = dict(model.named_buffers())
+        found |= {name: buffers[name].cpu() for name in model.state_dict() if name in buffers}
+    return found
 
 
 def load_model(source: str, *, sharded: bool, dtype: torch.dtype, attention: str | None = None, head: bool = True) -> Any:
@@ -74,7 +119,8 @@ def check_weights(model: nn.Module, source: str) -> int:
     """
     files, compared = _files_of(source), 0
     for name, parameter in model.named_parameters():
-        found = next((each for each in (name, f"{getattr(model, 'base_model_prefix', 'model')}.{name}") if each in files), None)
+        plain = plain_name(name)
+        found = next((each for each in (plain, f"{getattr(model, 'base_model_prefix', 'model')}.{plain}") if each in files), None)
         if found is None:
             continue
         with safe_open(files[found], framework="pt") as stream:
@@ -91,6 +137,8 @@ def check_weights(model: nn.Module, source: str) -> int:
                 "is the folder the same for every process, and on every node?"
             )
         compared += 1
+    if not compared and PartialState().is_main_process:
+        logging.getLogger(__name__).warning("no file in safetensors' format shows whether the weights of %s arrived whole", source)
     return compared
 
 

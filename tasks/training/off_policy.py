@@ -57,23 +57,18 @@ class OffPolicyMeter:
                 that between trainer and engine, and of older weights, without this batch's own updates.
         """
         mask = seen.mask.bool()
-        logps, sampled, advantages = (x.expand_as(mask)[mask].double().cpu() for x in (seen.logps, seen.sampled, seen.advantages))
-        ratio = (logps - seen.old[mask].double().cpu()).exp()
-        self._sums[:5] += torch.stack(
-            [
-                torch.tensor(float(len(logps)), dtype=torch.float64),
-                seen.entropies[mask].double().cpu().sum(),
-                ((ratio < 1 - self._low) & (advantages < 0)).double().sum(),
-                ((ratio > 1 + self._high) & (advantages > 0)).double().sum(),
-                (1 - seen.kept.expand_as(mask)[mask].double().cpu()).sum(),
-            ]
+        logps, sampled, old, advantages, entropies, kept = (
+            values.expand_as(mask)[mask].double()
+            for values in (seen.logps, seen.sampled, seen.old, seen.advantages, seen.entropies, seen.kept)
         )
+        ratio = (logps - old).exp()
+        clipped_low, clipped_high = (ratio < 1 - self._low) & (advantages < 0), (ratio > 1 + self._high) & (advantages > 0)
+        self._sums[:5] += _sums_of(torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept)
         if first_update and len(logps):
             gap = logps - sampled
             weights = gap.exp()
-            of_batch = [torch.ones_like(gap), gap.abs(), weights, weights**2, (weights > self._cap).double()]
-            self._sums[5:] += torch.stack([x.sum() for x in of_batch])
-            self._largest = torch.maximum(self._largest, gap.abs().max())
+            self._sums[5:] += _sums_of(torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap)
+            self._largest = torch.maximum(self._largest, gap.abs().max().cpu())
 
     def take(self, all_reduce_sum: Reduce, all_reduce_max: Reduce) -> dict[str, float]:
         """The figures of the step over all processes' tokens, and begins anew.
@@ -98,3 +93,8 @@ class OffPolicyMeter:
             "update/clip_fraction_high": high / max(1.0, tokens),
             "update/off_policy_masked": masked / max(1.0, tokens),
         }
+
+
+def _sums_of(*values: torch.Tensor) -> torch.Tensor:
+    """The sum of each, on the CPU: added up where the values are, since many micro-batches' values would be many to copy."""
+    return torch.stack([each.double().sum() for each in values]).cpu()

@@ -75,7 +75,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
-        if algorithm.kl_coefficient:
+        if algorithm.kl_coefficient and experiment.policy.lora is None:
             # TRL's own would be whole on every process.
             self.ref_model = self.load_reference().to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=self.temperature)
@@ -91,6 +91,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             NothingToLearnError: No process has a trajectory to learn from.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
+        self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
             reasons = sorted({t.reason for t in trajectories if t.reason})
@@ -143,7 +144,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def _with_penalties(self, experience: Experience, trajectories: list[Trajectory]) -> Experience:
         """Takes kl_coefficient * (log pi_sampled - log pi_reference) off the reward of each token (arXiv 2203.02155, equation 2)."""
-        references = self._rows(lambda tensors: self.score(self.ref_model, tensors), trajectories)
+        references = self._rows(self.score_reference, trajectories)
         gaps = [torch.tensor(t.log_probabilities) - row for t, row in zip(trajectories, references, strict=True)]
         gap = padded(gaps, 0.0, torch.float64)
         sums = self.all_reduce_sum(torch.stack([(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]))
@@ -196,7 +197,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             tensors["old_per_token_logps"] = old
             tensors["advantages"] = tensors["advantages"] * weights
         if self.beta != 0:
-            tensors["ref_per_token_logps"] = self.score(self.ref_model, tensors)
+            tensors["ref_per_token_logps"] = self.score_reference(tensors)
         return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
@@ -260,7 +261,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def optimiser_step(self) -> None:
         """The critic's update, then the policy's."""
         if self.critic is not None:
-            lr_scale = self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
+            pretrained = self.critic.settings.pretraining_steps > 0
+            lr_scale = 1.0 if pretrained else self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
             self.measure({"critic/loss": self.critic.update(lr_scale)})
         super().optimiser_step()
         self._updates_of_batch += 1

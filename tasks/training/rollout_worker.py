@@ -19,8 +19,8 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.episode_counts import EpisodeCounts
+from tasks.training.lora import computed_weights
 from tasks.training.messages import TrainerJob
-from tasks.training.sharding import full_weights
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,7 @@ class RolloutWorker:
         prompts = [self._chat_format.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, self._chat_format.stop_tokens, seed=step)
         with self._collector.paused():
-            self._load(full_weights(trainer.accelerator.unwrap_model(trainer.model), trainer.engine_dtype))
+            self._load(computed_weights(trainer.accelerator.unwrap_model(trainer.model), trainer.engine_dtype))
             gap = check_weight_sync(self.engine, prompts, trainer.score_continuations, sampling, self._experiment.policy.dtype)
             self._loaded_step = self.engine.policy_version = step
         seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began

@@ -6,14 +6,12 @@ themselves, and does not shard on a CPU, where the tests run it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 from accelerate import PartialState
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -69,27 +67,6 @@ def give_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
         else:
             torch.distributed.broadcast(value, 0)
             target.copy_(value)
-
-
-def whole_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The whole state of a model, on the CPU of the main process; elsewhere it is empty. Every process must call it."""
-    whole: dict[str, Any] = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return whole
-
-
-def full_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields (name, whole tensor) for each parameter of an unwrapped model, one at a time.
-
-    Sharded parameters are gathered, so every process must iterate to the end.
-
-    Args:
-        model: Sharded or not.
-        dtype: Number type to gather them in; their own by default.
-    """
-    for name, parameter in model.named_parameters():
-        value = parameter.detach()
-        value = value if dtype is None else value.to(dtype)
-        yield name, value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:

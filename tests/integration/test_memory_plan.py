@@ -30,9 +30,39 @@ def answer(request: PlanRequest) -> subprocess.CompletedProcess[str]:
     return subprocess.run(run, input=request.model_dump_json(), capture_output=True, text=True, cwd=ROOT, timeout=500)
 
 
-def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(tmp_path: Path) -> None:
-    policy = build_tiny_policy(tmp_path / "policy", size=StarterPolicy(hidden_size=256, layers=4, heads=4))
-    experiment = small_experiment(name="grpo", steps=2, mini_batches=1, micro_batches=1, kl_coefficient=0.1, kl_in="loss")
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A policy whose weights are as much as its activations."""
+    return build_tiny_policy(tmp_path_factory.mktemp("larger") / "policy", size=StarterPolicy(hidden_size=256, layers=4, heads=4))
+
+
+@pytest.fixture(scope="module")
+def traced(larger: str) -> dict[str, int]:
+    """The peak that is traced of an update of all weights and of one of LoRA, in bytes."""
+    trace = (
+        "import json, torch\n"
+        "from transformers import AutoConfig\n"
+        "from configs.experiment import Lora\n"
+        "from tasks.training.memory_trace import TracedUpdate, trace\n"
+        "common = dict(processes=1, sharded=False, compute=torch.float32, gradient_checkpointing=False, critic=False)\n"
+        f"common |= dict(rows={ROWS}, tokens={LENGTH})\n"
+        f"config = AutoConfig.from_pretrained({larger!r})\n"
+        "whole, lora = dict(reference=True), dict(reference=False, lora=Lora(rank=8, alpha=8))\n"
+        "held = {name: trace(config, TracedUpdate(**common, **of)).peak for name, of in (('whole', whole), ('lora', lora))}\n"
+        "print(json.dumps(held))"
+    )
+    told = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
+    assert told.returncode == 0, told.stderr[-3000:]
+    found: dict[str, int] = json.loads(told.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("trained", "lora"), [("whole", None), ("lora", {"rank": 8, "alpha": 8})])
+def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(
+    trained: str, lora: dict[str, int] | None, larger: str, traced: dict[str, int], tmp_path: Path
+) -> None:
+    policy = larger
+    experiment = small_experiment(lora, name="grpo", steps=2, mini_batches=1, micro_batches=1, kl_coefficient=0.1, kl_in="loss")
     batch = [t for t in recorded_trajectories(policy, 0) if t.group == 0]
     for t in batch:
         t.prompt = [1] * (LENGTH - len(t.completion))
@@ -41,18 +71,7 @@ def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(t
         train(trainer, RecordedBatches(policy, batch=batch), 1)
         with torch.profiler.record_function("second step"):
             train(trainer, RecordedBatches(policy, batch=batch), 2, 1)
-    trace = (
-        "import json, sys, torch\n"
-        "from transformers import AutoConfig\n"
-        "from tasks.training.memory_trace import TracedUpdate, trace\n"
-        f"held = trace(AutoConfig.from_pretrained({policy!r}), TracedUpdate(processes=1, sharded=False, rows={ROWS}, tokens={LENGTH},\n"
-        "    compute=torch.float32, gradient_checkpointing=False, reference=True, critic=False))\n"
-        "print(json.dumps({'peak': held.peak, 'weights': held.weights}))"
-    )
-    traced = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
-    assert traced.returncode == 0, traced.stderr[-3000:]
-    peak = json.loads(traced.stdout.splitlines()[-1])["peak"]
-    assert peak == pytest.approx(fullest(measured, "second step"), rel=0.1)
+    assert traced[trained] == pytest.approx(fullest(measured, "second step"), rel=0.1)
 
 
 def fullest(measured: Any, name: str) -> int:

@@ -99,7 +99,7 @@ def test_a_sharded_checkpoint_is_a_hugging_face_folder_with_the_whole_weights(al
 def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
     algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
-    experiment = small_experiment(name=algorithm, steps=STEPS + 1, max_gradient_norm=0.5, **SETTINGS[algorithm])
+    experiment = small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
 
     def gone_on(folder: Path) -> Any:
         trainer = trainer_of(experiment, policy, tmp_path, folder / algorithm / "checkpoints" / f"step-{STEPS:06d}")

@@ -44,6 +44,23 @@ def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> Non
     assert all(row["critic/loss"] > 0 for row in metrics)
 
 
+def test_while_the_critic_is_pretrained_the_policy_stays_and_then_moves_with_a_warm_up_of_its_own(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="ppo", steps=4, warmup_steps=2, critic__pretraining_steps=2, critic__learning_rate=1e-3)
+    trainer, batches = trainer_of(experiment, policy, tmp_path), RecordedBatches(policy)
+    start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    metrics = train(trainer, batches, 2)
+    assert all(torch.equal(p, start[name]) for name, p in trainer.model.named_parameters())
+    assert [row["update/learning_rate"] for row in metrics] == [0, 0]
+    assert all(row["critic/loss"] > 0 for row in metrics)
+    assert trainer.critic.model.head.weight.abs().sum() > 0
+    again = train(trainer_of(experiment, policy, tmp_path, tmp_path / "checkpoints" / "step-000002"), batches, 4, 2)
+    undisturbed = train(trainer, batches, 4, 2)
+    assert [row["update/learning_rate"] for row in undisturbed] == [row["update/learning_rate"] for row in again]
+    assert undisturbed[-1]["update/learning_rate"] == experiment.algorithm.learning_rate / 2
+    assert undisturbed[-1]["update/loss"] == again[-1]["update/loss"]
+    assert any(not torch.equal(p, start[name]) for name, p in trainer.model.named_parameters())
+
+
 def test_the_critic_learns_what_trajectories_earn(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="ppo", micro_batches=2, critic__learning_rate=1e-3)
     trainer = trainer_of(experiment, policy, tmp_path)

@@ -19,13 +19,13 @@ from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 GROUPS, MEMBERS = 4, 4
 
 
-def small_experiment(**algorithm: Any) -> Experiment:
+def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
     fields = {"steps": 4, "mini_batches": 1, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
     if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
         fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
-    return load_recipe("quickstart", {**overrides, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
+    return load_recipe("quickstart", {**overrides, "policy.lora": lora, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
 
 
 def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0) -> list[Trajectory]:

@@ -6,21 +6,42 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tasks.provision.prefect_api import PrefectApi
-from tasks.provision.services import ROOT, Addresses, addresses, login
+from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
+from tests.support.empty_databases import give_empty_databases
 
 
-def command(runs: Path, action: str) -> subprocess.CompletedProcess[str]:
+def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tasks.provision.services", action],
-        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs)}, capture_output=True, text=True, timeout=1500, check=False,
+        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs), **settings}, capture_output=True, text=True, timeout=1500, check=False,
     )  # fmt: skip
+
+
+@contextmanager
+def services_up(folder: Path, **settings: str) -> Iterator[str]:
+    """The services of `make up` for a new runs folder, and their logins in the environment; gives what `make up` printed.
+
+    `settings` are further variables of the services.
+    """
+    give_empty_databases(folder)
+    up = command(folder, "up", **settings)
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in mlflow_login(folder).items():
+                environment.setenv(name, value)
+            yield up.stdout
+    finally:
+        command(folder, "down")
 
 
 def processes(runs: Path) -> list[psutil.Process]:

@@ -14,9 +14,9 @@ import psutil
 import torch
 from accelerate import PartialState
 
+from tasks.training.lora import computed_weights
 from tasks.training.model_loading import load_model, shard_loaded
 from tasks.training.process_group import join
-from tasks.training.sharding import full_weights
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,20 +32,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sft": {"mini_batches": 1, "micro_batches": 3},
     "dpo": {"mini_batches": 1, "micro_batches": 3, "cloning_weight": 0.5},
     "agentevol": {"mini_batches": 1, "micro_batches": 2},
+    "lora": {"name": "grpo", "lora": {"rank": 4, "alpha": 8}, "learning_rate": 1e-2, "micro_batches": 2, "kl_coefficient": 0.1},
 }
 STEPS = 3
 
 
 def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
     """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
-    experiment = small_experiment(name=algorithm, steps=STEPS + 1, max_gradient_norm=0.5, **SETTINGS[algorithm])
+    experiment = small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
     processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
     trainer = trainer_of(experiment, policy, out.with_suffix(""), sharded=sharded)
     made = train(trainer, RecordedBatches(policy, share), STEPS)
-    weights = {f"policy.{name}": p.clone() for name, p in full_weights(trainer.accelerator.unwrap_model(trainer.model))}
+    weights = {f"policy.{name}": p.clone() for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))}
     if getattr(trainer, "critic", None) is not None:
-        weights |= {f"critic.{name}": p.clone() for name, p in full_weights(trainer.critic.model)}
+        weights |= {f"critic.{name}": p.clone() for name, p in computed_weights(trainer.critic.model)}
     if processes.is_main_process:
         torch.save({"weights": weights, "norms": [row["update/gradient_norm"] for row in made], "metrics": trainer.batch_metrics}, out)
 

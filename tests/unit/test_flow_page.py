@@ -34,6 +34,20 @@ def test_a_server_of_one_process_is_linked_nowhere(url: str, tmp_path: Path, mon
     assert flow_page.viewer_link(tmp_path / "quickstart-1", tmp_path) is None
 
 
+def test_in_containers_links_lead_to_where_browsers_find_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_MLFLOW_PAGE_URL", "http://127.0.0.1:5001")
+    monkeypatch.setenv("AGENTGYM_VIEWER_PAGE_URL", "http://127.0.0.1:5051")
+    made: list[str] = []
+    monkeypatch.setattr(flow_page, "create_link_artifact", lambda link, **_: made.append(link))
+    tracker = SimpleNamespace(tracking_uri="http://mlflow:5000", mlflow_id=lambda _: "abc", experiment_id="1")
+    flow_page.link_to_mlflow(tracker, "run", tmp_path, lambda _: None)  # type: ignore[arg-type]
+    flow_page.link_to_viewer(tmp_path / "quickstart-1", tmp_path, lambda _: None)
+    assert made == [
+        "http://127.0.0.1:5001/#/experiments/1/runs/abc?workflowType=machine_learning",
+        "http://127.0.0.1:5051/runs/quickstart-1",
+    ]
+
+
 @pytest.mark.usefixtures("in_a_flow_run")
 def test_the_services_are_linked_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_page, "addresses", lambda _: SERVICES)

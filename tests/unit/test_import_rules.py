@@ -35,6 +35,7 @@ ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 """The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""
 STARTED_BY_US = {
     "tasks.provision.container_watch",
+    "tasks.provision.heartbeats",
     "tasks.provision.prefect_set_up",
     "tasks.provision.subreaper",
     "tasks.provision.supervisor",

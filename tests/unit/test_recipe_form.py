@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from environments.registry import WORLDS
 from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
 
+ROOT = Path(__file__).parents[2]
 QUICKSTART = load_recipe("quickstart").curriculum.model_dump()
 
 
@@ -121,3 +127,24 @@ def test_prefects_form_refuses_it_before_a_run_is_made(parameters: dict[str, Any
 def test_prefects_form_takes_what_is_right() -> None:
     validate({"recipe": "quickstart", "changes": {"steps": 3, "horizons": [2, 3]}, "overrides": {}}, form_schema(), raise_on_error=True)
     validate({"recipe": "quickstart", "changes": {}, "overrides": None}, form_schema(), raise_on_error=True)
+
+
+REFUSE = """
+import json, sys, time
+from flows.scaling_inter import scaling_inter
+before, began = set(sys.modules), time.process_time()
+try:
+    scaling_inter.fn(changes={"evaluation_tasks": "wood-tset"})
+except Exception as refused:
+    print(json.dumps([str(refused), time.process_time() - began, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
+"""
+
+
+def test_a_wrong_value_is_refused_in_less_than_a_second_of_work_and_nothing_large_is_loaded_for_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path)}
+    shown = subprocess.run([sys.executable, "-c", REFUSE], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    said, worked_s, loaded = json.loads(shown.splitlines()[-1])
+    assert said.startswith("evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?")
+    assert worked_s < 1.0
+    assert set(loaded) <= {"environments", "tasks"}
+    assert list(tmp_path.iterdir()) == []

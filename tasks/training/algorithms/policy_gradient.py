@@ -20,7 +20,9 @@ class Critic(Part):
     """The value function of a method: a copy of the policy's layers with a head of one number, trained beside the policy."""
 
     learning_rate: PositiveFloat = 1e-5
-    """Peak learning rate of its AdamW; it warms up like the policy's."""
+    """Peak learning rate of its AdamW; it warms up like the policy's, unless it is pretrained."""
+    pretraining_steps: NonNegativeInt = 0
+    """Training steps at the start in which it alone learns, from what the unchanged policy does (arXiv 2503.01491, section 4.1)."""
     value_clip: PositiveFloat = 0.5
     """A value may leave the one before the update by so much; what exceeds it gets no gradient (arXiv 2005.12729, section 3)."""
     max_gradient_norm: PositiveFloat = 1.0

@@ -1,0 +1,155 @@
+"""LoRA (arXiv 2106.09685): the policy's own weights stay, and each of its linear layers learns a correction of low rank.
+
+peft puts the corrections into the layers of the model that transformers loaded, which otherwise stays what it is. Whoever is given the
+policy (engine, checkpoint) gets whole weights, W + (alpha / rank) B A; with the corrections switched off the policy is its own reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora.layer import LoraLayer
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from configs.experiment import Lora
+
+ADAPTER, WEIGHTS = "adapter", "adapter_model.safetensors"
+"""Folder of a checkpoint with the corrections alone, as peft reads them, and its file."""
+NAME = "default"
+OWN, HERE, IN_FILE = ".base_layer", f".{NAME}.weight", ".weight"
+
+
+def add_lora(model: nn.Module, settings: Lora, seed: int) -> None:
+    """Adds corrections that do nothing yet to all linear layers but the head, and freezes all else.
+
+    Args:
+        model: A model of transformers, on the CPU and not sharded yet.
+        settings: Rank and scale.
+        seed: Of A, which begins at random; B begins at zero.
+    """
+    place_lora(model, settings)
+    begin_lora(model, seed)
+
+
+def place_lora(model: nn.Module, settings: Lora) -> None:
+    """Puts the corrections into the layers, without memory: peft would give them the layers' number type, and they learn in float32."""
+    inject_adapter_in_model(_config(settings), model, adapter_name=NAME, low_cpu_mem_usage=True)
+
+
+def begin_lora(model: nn.Module, seed: int) -> None:
+    """Gives the corrections their first values."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in model.modules():
+            if isinstance(layer, LoraLayer):
+                a, b = layer.lora_A.get_submodule(NAME), layer.lora_B.get_submodule(NAME)
+                a.weight = nn.Parameter(torch.empty(a.get_parameter("weight").shape))
+                nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5))  # as nn.Linear begins
+                b.weight = nn.Parameter(torch.zeros(b.get_parameter("weight").shape))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter's name is one of LoRA's."""
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def plain_name(name: str) -> str:
+    """What a parameter is called in the same model without LoRA."""
+    return name.replace(OWN, "")
+
+
+def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (name, whole tensor) for each parameter of the model that is computed with, one at a time, corrections included.
+
+    Sharded parameters are gathered, so every process must iterate to the end.
+
+    Args:
+        model: Not wrapped; sharded or not, with LoRA or without.
+        dtype: Number type that is asked for; their own by default, and float32 where a correction was added.
+    """
+    layers = {f"{name}{OWN}.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            continue
+        value = parameter.detach()
+        if (layer := layers.get(name)) is not None:
+            a, b = (whole(each.get_parameter(f"{NAME}.weight").detach()) for each in (layer.lora_A, layer.lora_B))
+            value = whole(value).float() + layer.scaling[NAME] * (b @ a)
+        yield plain_name(name), whole(value if dtype is None else value.to(dtype))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of which each process may hold a part, gathered."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def without_lora(model: nn.Module) -> Iterator[None]:
+    """Meanwhile the model computes as it did before `add_lora`."""
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    for layer in layers:
+        layer.set_scale(NAME, 0.0)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.set_scale(NAME, 1.0)
+
+
+def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The corrections, whole, on the CPU, by their names; every process must call it."""
+    return {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters() if is_adapter(name)}
+
+
+@torch.no_grad()
+def give_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+    """Replaces the corrections by others, which every process has whole.
+
+    Raises:
+        ValueError: They are of another model or rank; the message names the first that does not fit.
+    """
+    for name, parameter in model.named_parameters():
+        if not is_adapter(name):
+            continue
+        value = values.get(name)
+        if value is None or value.shape != parameter.shape:
+            found = "missing" if value is None else f"of shape {tuple(value.shape)}"
+            raise ValueError(f"{name} is {found}, but the policy's is of shape {tuple(parameter.shape)}; is policy.lora.rank another?")
+        if isinstance(parameter, DTensor):
+            there = value.to(parameter.device, parameter.dtype)
+            parameter.to_local().copy_(distribute_tensor(there, parameter.device_mesh, parameter.placements).to_local())
+        else:
+            parameter.copy_(value)
+
+
+def save_adapter(folder: Path, values: Mapping[str, torch.Tensor], settings: Lora, base: str) -> None:
+    """Writes the corrections alone as peft reads them, for whoever keeps one base model and many of them.
+
+    Args:
+        folder: Made here.
+        values: See `adapters`.
+        settings: Rank and scale.
+        base: Hugging Face name or folder of the model that they correct.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = _config(settings)
+    config.base_model_name_or_path = base
+    config.save_pretrained(str(folder))
+    save_file({f"base_model.model.{name.replace(HERE, IN_FILE)}": value.contiguous() for name, value in values.items()}, folder / WEIGHTS)
+
+
+def load_adapter(folder: Path) -> dict[str, torch.Tensor]:
+    """What `save_adapter` wrote."""
+    stored = load_file(folder / WEIGHTS)
+    return {name.removeprefix("base_model.model.").replace(IN_FILE, HERE): value for name, value in stored.items()}
+
+
+def _config(settings: Lora) -> LoraConfig:
+    return LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules="all-linear", lora_dropout=0.0, bias="none")

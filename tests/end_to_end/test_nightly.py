@@ -1,0 +1,82 @@
+"""Nights as a person starts them by hand: killed, two at once, one missed, one from the champion."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.evaluation.nights import read_nights
+from tasks.tracking.step_metrics_file import read_steps
+from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
+from tests.support.small_runs import ROOT, end, family, finish, wait_for
+
+STEPS, PATIENCE_S = 40, 900
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[bytes]:
+    """A night, with a checkpoint after every second one."""
+    fields = {**PLANTED, "algorithm.steps": STEPS, "checkpoint_every": 2, "rollout.engine": "transformers", "policy.model": policy}
+    arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PREFECT_HOME", "MLFLOW_TRACKING_URI")}
+    with (runs / "terminal.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.nightly", "quickstart", "--night", night, *more, *arguments],
+            cwd=ROOT,
+            env=environment | {"AGENTGYM_RUNS": str(runs), "AGENTGYM_TRAINER_PROCESSES": "1"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def test_a_night_goes_on_after_a_kill_beside_no_other_and_the_next_starts_from_its_champion(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    right, wrong = (build_saying(tmp_path / word, word) for word in (RIGHT, WRONG))
+
+    def trained() -> list[int]:
+        return [step for path in runs.glob("planted-*/metrics.jsonl") for step in sorted(read_steps(path))]
+
+    first = start(runs, "2026-01-01", right)
+    try:
+        wait_for(lambda: max(trained(), default=0) >= 3, first, PATIENCE_S)
+        os.kill(first.pid, signal.SIGKILL)
+    finally:
+        end(first)
+    assert [night.verdict for night in read_nights(runs / "nights" / "planted")[0]] == ["begun"]
+
+    again = start(runs, "2026-01-01", right)
+    try:
+        wait_for(lambda: len(family(again.pid)) > 3, again, PATIENCE_S)  # it has begun to start servers
+        other = start(runs, "2026-01-02", right)
+        try:
+            assert other.wait(PATIENCE_S) == 1
+        finally:
+            end(other)
+        shown = finish(again, runs, PATIENCE_S)
+    finally:
+        end(again)
+    assert "already carrying out a night" in shown
+    assert "two never go on at once: wait for it" in shown
+    (step,) = re.findall(r"Continuing after step (\d+), from its checkpoint", shown)
+    assert 2 <= int(step) < STEPS
+    assert trained() == list(range(1, STEPS + 1))
+
+    third = start(runs, "2026-01-03", wrong, "--start-from", "champion")  # the recipe's own policy never finds the word
+    assert re.search(r"\| 2026-01-02 .*missed", finish(third, runs, PATIENCE_S))
+    nights, damaged = read_nights(runs / "nights" / "planted")
+    assert damaged == []
+    assert [night.verdict for night in nights] == ["first", "not better"]
+    assert nights[1].champion == nights[0].challenger
+    assert nights[1].challenger_success.value == 1.0
+    (run,) = (folder for folder in runs.glob("planted-*") if "20260103" in (folder / "recipe.yaml").read_text())
+    assert json.loads((run / "evaluations" / "start.json").read_text())["success"]["value"] == 1.0  # before any training

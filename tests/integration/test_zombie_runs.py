@@ -1,0 +1,112 @@
+"""The automation "zombie runs": who is marked as crashed, and who is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.provision.local import LocalServer
+from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.prefect_set_up import AUTOMATIONS
+from tests.support.counting_servers import ROOT
+from tests.support.running_services import wait_until
+
+BUSY = """
+import ctypes
+import os
+from pathlib import Path
+from prefect import flow
+from flows.killed_flow_runs import note_flow_run
+from tasks.provision import heartbeats
+
+heartbeats.HEARTBEAT_S = 0.5
+
+
+@flow
+def called(folder: str):
+    os.mkfifo(Path(folder, "end"))
+    Path(folder, "begun").touch()
+    ctypes.PyDLL(None).open(bytes(Path(folder, "end")), os.O_RDONLY)  # holds Python's global lock until somebody writes
+
+
+@flow(on_running=[note_flow_run])
+def busy(folder: str):
+    called(folder)
+"""
+"""A flow run in which no other thread of the process comes to its turn, as when native code loads or compiles an engine."""
+SILENT_S = 10
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    home = tmp_path_factory.mktemp("prefect")
+    command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
+    environment = {"PREFECT_HOME": str(home), "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db"}
+    server = LocalServer(
+        "prefect",
+        [*command, "--port", "{port}"],
+        health_path="/api/health",
+        environment=environment,
+        cwd=ROOT,
+        state_dir=home / "services",
+        start_deadline_s=600,
+    )
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_was_killed_with_all_that_watched_it_is_marked_and_one_that_is_busy_is_not(server: LocalServer, tmp_path: Path) -> None:
+    api = PrefectApi(f"{server.url}/api", "")
+    zombies = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"] == "zombie runs")
+    zombies["trigger"]["within"] = SILENT_S
+    api.ask("automations/", zombies)
+    (tmp_path / "busy.py").write_text(BUSY)
+    flow = api.ask("flows/", {"name": "busy"})["id"]
+    deployment = api.ask("deployments/", {"name": "busy", "flow_id": flow, "path": str(tmp_path), "entrypoint": "busy.py:busy"})["id"]
+
+    def start(name: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """A run of the deployment, as the worker starts it."""
+        folder = tmp_path / name
+        folder.mkdir()
+        run = api.ask(f"deployments/{deployment}/create_flow_run", {"parameters": {"folder": str(folder)}, "state": {"type": "PENDING"}})
+        environment = {
+            "PREFECT__FLOW_RUN_ID": run["id"],
+            "PREFECT_API_URL": f"{server.url}/api",
+            "AGENTGYM_RUNS": str(tmp_path / "runs"),
+            "PYTHONPATH": str(ROOT),
+        }
+        engine = subprocess.Popen([sys.executable, "-m", "prefect.engine"], cwd=tmp_path, env=os.environ | environment)
+        return run["id"], engine
+
+    def states(run: str) -> list[str]:
+        """Of the run and of the one that it has called."""
+        both = ({"id": {"any_": [run]}}, {"parent_flow_run_id": {"any_": [run]}})
+        found: list[Any] = [api.ask("flow_runs/filter", {"flow_runs": which})[0]["state"] for which in both]
+        return [f"{state['type']}: {state['message']}" if state["type"] == "CRASHED" else state["type"] for state in found]
+
+    healthy, living = start("healthy")
+    killed, dying = start("killed")
+    try:
+        wait_until(lambda: all((tmp_path / name / "begun").exists() for name in ("healthy", "killed")))
+        dying.kill()  # after the healthy run has fallen silent
+        said = f"CRASHED: {zombies['actions'][0]['message']}"
+        wait_until(lambda: states(killed) == [said, said])
+        assert states(healthy) == ["RUNNING", "RUNNING"]
+        (tmp_path / "healthy" / "end").write_text("")
+        assert living.wait(300) == 0
+        assert states(healthy) == ["COMPLETED", "COMPLETED"]
+    finally:
+        for process in (living, dying):
+            with suppress(ProcessLookupError):
+                process.kill()
