@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from configs.infrastructure import InfraSettings
 from configs.launch import Needs
@@ -73,10 +73,8 @@ class RayServer:
             return self._actor is not None and bool(ray.get(self._actor.alive.remote(), timeout=ASK_S))
         except (TimeoutError, ActorUnavailableError):
             return True
-        except RayActorError:
+        except RayError:  # the actor died, its node did, or Ray killed it for want of memory
             return False
-        except RayError as fault:
-            raise ProvisionError(f"{self.name}: the Ray cluster does not answer: {fault}") from fault
 
     def end(self, grace_s: float = 1.0) -> None:
         """Ends it for good; a start in another thread fails."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from configs.infrastructure import InfraSettings
 from tasks.provision.errors import ProvisionError
@@ -171,5 +171,5 @@ def _state(actor: Any) -> Literal["runs", "ended", "lost"]:
         return "runs" if ray.get(actor.running.remote(), timeout=ASK_SECONDS) else "ended"
     except (TimeoutError, ActorUnavailableError):
         return "runs"
-    except RayActorError:
+    except RayError:  # also one that Ray killed for want of memory
         return "lost"

@@ -25,8 +25,8 @@ NODE = {
 }
 NOTICED_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 20}
 """A lost node is noticed by its broken connection; a busy machine is not to be taken for a lost node."""
-AS_USUAL = {"worker_niceness": 0}
-"""Ray runs what it starts at nice 15: beside other processes that is next to nothing."""
+AS_USUAL = {"worker_niceness": 0, "memory_monitor_refresh_ms": 0}
+"""Ray runs what it starts at nice 15, and kills it when the machine's memory is nearly full, whoever filled it."""
 
 
 @contextmanager
