@@ -61,8 +61,8 @@ def running(runs: Path, word: str) -> list[psutil.Process]:
     return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -85,7 +85,7 @@ def deployment_id(runs: Path, name: str) -> str:
     return str(deployment["id"])
 
 
-def ended_run(runs: Path, run: str) -> Any:
+def ended_run(runs: Path, run: str, seconds: float = 600) -> Any:
     only_this = {"flow_runs": {"id": {"any_": [run]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
+    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"), seconds)
     return ask(runs, "flow_runs/filter", only_this)[0]
