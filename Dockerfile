@@ -34,7 +34,8 @@ ENV HOME=/tmp SEARCHQA_DATA=/searchqa/facts
 VOLUME /searchqa
 USER 65534:65534
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
+# Patient, since on a busy machine the question alone takes seconds; the first good answer ends the start.
+HEALTHCHECK --interval=20s --timeout=20s --start-period=5m --retries=6 \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/health', timeout=3)"]
 # Wants AGENTGYM_ENVIRONMENT_TOKEN, or --no-token behind the world: docker run IMAGE textcraft --no-token
 ENTRYPOINT ["python", "-m", "environments", "serve", "--host", "0.0.0.0", "--port", "8000"]

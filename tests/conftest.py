@@ -18,12 +18,17 @@ import pytest
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
 for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFECT_", "MLFLOW_"))]:
     del os.environ[name]
+os.environ.setdefault("SUITE_FOLDER", str(_home))  # which the processes of pytest-xdist have from the one that starts them
 os.environ.update(
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
+    JDK_JAVA_OPTIONS="-Dsimulator.practice=4",  # else each of SciWorld's simulators compiles for 8 s while a test waits
+    # As many processes compute at once as there are processors; a thread that spins while it waits takes from another test's.
+    KMP_BLOCKTIME="0",
     MLFLOW_DISABLE_TELEMETRY="true",
     MLFLOW_TRACKING_URI=f"sqlite:///{_home}/mlflow.db",
+    OMP_WAIT_POLICY="PASSIVE",
     PREFECT_HOME=str(_home / "prefect"),
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",

@@ -53,8 +53,8 @@ public final class Simulator {
     private static final String UNKNOWN =
         "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. ";
 
-    /** Episodes begun while nobody asks; a reset then takes a sixth of the first one's time. */
-    private static final int PRACTICE = 400;
+    /** Episodes begun while nobody asks; a reset then takes a sixth of the first one's time. Costs 8 s of a processor, which tests spare. */
+    private static final int PRACTICE = Integer.getInteger("simulator.practice", 400);
 
     /** Without a request for so long, nobody asks. */
     private static final int IDLE_MS = 500;
@@ -102,12 +102,12 @@ public final class Simulator {
         UniqueIdentifier$.MODULE$.reset();
         int draws = 0;
         long state = random.get();
+        TaskMaker1 one = new TaskMaker1(); // for all groups: to make one takes as long as to register every task
+        setRandom(state);
+        UniqueIdentifier$.MODULE$.reset();
         for (Consumer<TaskMaker1> register : groupsInOrder()) {
             Group group = new Group(register, draws, UniqueIdentifier$.MODULE$.count());
-            TaskMaker1 one = new TaskMaker1();
             one.tasks().clear();
-            setRandom(state);
-            UniqueIdentifier$.MODULE$.count_$eq(group.numbers);
             register.accept(one);
             for (String name : one.getTaskList()) {
                 groups.put(name, group);

@@ -3,8 +3,8 @@
     python -m tasks.provision.heartbeats FLOW_RUN_ID OWNER_PID SECONDS
 
 Prefect 3.7.7 can do so from a thread of the flow run itself (PREFECT_FLOWS_HEARTBEAT_FREQUENCY). That thread, and the two that send what
-it says, need Python's global lock: a flow that loads an engine, or compiles one, falls silent while native code holds the lock, and a
-healthy run was ended for it. This process shares nothing with the flow but its life.
+it says, need Python's global lock: a flow falls silent while native code holds it, and is then ended though it is healthy (as one was, on
+a machine under load, while its engine started). This process shares nothing with the flow but its life.
 """
 
 from __future__ import annotations

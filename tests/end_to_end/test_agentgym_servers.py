@@ -33,6 +33,7 @@ def test_a_policy_is_trained_on_a_server_that_speaks_agentgyms_dialect_alone(
     policy: str, agentgym_only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", agentgym_only)
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     ids = tmp_path / "train.json"
     ids.write_text("[" + ", ".join(f'{{"item_id": "textcraft_{index}"}}' for index in TASKS) + "]")
     fields = {

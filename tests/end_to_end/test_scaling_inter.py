@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.tracking.step_metrics_file import read_steps
 from tests.support.small_runs import (
     ROOT,
     assert_one_value_a_step,
@@ -41,6 +42,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("undisturbed")
+    (runs / "prefect").mkdir()
+    (runs / "prefect" / "prefect.db").touch()  # empty, as a first run's is: Prefect makes its tables itself
     shown = finish(start(runs, policy), runs)
     assert "Orchestration" in shown
     return runs
@@ -88,7 +91,10 @@ def test_a_finished_run_is_read_and_nothing_of_it_changes(undisturbed: Path, pol
     assert everything() == before
 
 
-def test_a_lost_evaluation_is_made_again_with_its_own_weights_in_moved_runs(undisturbed: Path, policy: str, tmp_path: Path) -> None:
+def test_a_lost_evaluation_is_made_again_with_its_own_weights_in_moved_runs(
+    undisturbed: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")  # the run had two: what is played does not depend on it
     runs = tmp_path / "moved"
     shutil.copytree(undisturbed, runs)
     evaluations = folder(runs) / "evaluations"
@@ -136,12 +142,22 @@ def test_a_checkpoint_plays_in_collect_as_it_played_in_its_run(undisturbed: Path
     assert sum(len(t.turns) for t in played) > 6
 
 
+# The random policy never succeeds and never comes to an end: each horizon is found too short after two steps under it.
+GATED = {"curriculum": "{kind: success-gated, horizons: [2, 3, 4], window: 1}", "checkpoint_every": 3}
+STEPWISE = ("curriculum.horizons", "curriculum.every")
+
+
 @pytest.mark.parametrize("seed", [1])
-def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, undisturbed: Path, tmp_path: Path, seed: int) -> None:
-    """The flow and the trainer are killed in turn; the environment server is killed before that and must not even end the run."""
+def test_a_run_killed_at_random_moments_decides_on_its_phases_and_ends_with_the_weights_of_the_undisturbed(
+    policy: str, undisturbed: Path, tmp_path: Path, seed: int
+) -> None:
+    """Its phases are not known beforehand: it decides on those of the undisturbed run by its own steps, whatever is killed.
+
+    The flow and the trainer are killed in turn; the environment server is killed before that and must not even end the run.
+    """
     chance = random.Random(seed)
     for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", 3)):
-        run = start(tmp_path, policy)
+        run = start(tmp_path, policy, STEPWISE, **GATED)
         try:
             wait_for(lambda reached=reached: max(metrics(tmp_path), default=0) >= reached, run)
             if victim == "flow":
@@ -161,7 +177,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, 
                 assert "Traceback" not in shown
         finally:
             end(run)
-    finish(start(tmp_path, policy), tmp_path)
+    assert "phase 3, horizon 4" in finish(start(tmp_path, policy, STEPWISE, **GATED), tmp_path)
+    steps = read_steps(folder(tmp_path) / "metrics.jsonl")
+    assert [steps[step]["rollout/horizon"] for step in sorted(steps)] == [2, 2, 3, 3, 4, 4]
+    assert [run.info.run_name for run in mlflow_runs(tmp_path)][1:] == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
     assert final_weights(tmp_path) == final_weights(undisturbed) != (Path(policy) / "model.safetensors").read_bytes()
     evaluations = [json.loads((folder(r) / "evaluations" / "phase-3.json").read_text())["tallies"] for r in (tmp_path, undisturbed)]
     assert evaluations[0] == evaluations[1]
@@ -170,7 +189,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(policy: str, 
     assert unended_flow_runs(tmp_path) == []
 
 
-def test_ctrl_c_ends_every_process_and_says_how_to_continue(policy: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_every_process_and_says_how_to_continue(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     run = start(tmp_path, policy, seeds__training=9)
     try:
         wait_for(lambda: metrics(tmp_path), run)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import json
-import os
 import random
 import re
-import time
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-import psutil
 import pytest
 import requests
 from PIL import Image
@@ -35,9 +29,6 @@ PUBLISHED = Path(__file__).with_name("babyai_published.json")
 """Episodes recorded from AgentGym's own wrapper on minigrid 3.2.0 with random actions: a digest of every observation, taken without
 "toggle" in the list of actions, which ours offers in more places. Views in which its numbers of things do not agree with its own
 description are left out."""
-
-SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "5000"))
-"""The full run: SOAK_EPISODES=20000 python -m pytest tests/integration/test_babyai_over_http.py -m slow -k memory"""
 
 
 @pytest.fixture(scope="module")
@@ -195,51 +186,3 @@ def test_any_bytes_as_action_get_an_observation(url: str) -> None:
         if not any("\ud800" <= letter <= "\udfff" for letter in text):
             assert "\nAvailable actions: [" in client.step(text)["observation"]
     client.close()
-
-
-@pytest.mark.slow
-def test_memory_stays_flat_and_clients_that_vanish_leave_nothing(start: Start) -> None:
-    server = start()
-    port = urlsplit(server.url).port
-    [process] = [
-        some
-        for some in psutil.Process().children(recursive=True)
-        if any(place.status == psutil.CONN_LISTEN and place.laddr.port == port for place in some.net_connections())
-    ]
-    rng, indices, resident = random.Random(0), itertools.count(), []
-    with requests.Session() as connection:
-
-        def post(operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            answer = connection.post(f"{server.url}/v1/{operation}", json={"items": items}, timeout=240)
-            assert answer.status_code == 200
-            return answer.json()["items"]
-
-        def begin(count: int, lease_s: float) -> list[dict[str, Any]]:
-            return post("create", [{"index": next(indices), "lease_s": lease_s} for _ in range(count)])
-
-        def vanish() -> None:
-            """A thousand clients begin and are never heard of again."""
-            begin(1000, 10)
-            deadline = time.monotonic() + 120
-            while requests.get(f"{server.url}/health", timeout=60).json()["sessions"] and time.monotonic() < deadline:
-                time.sleep(0.5)
-            assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
-
-        vanish()
-        for _ in range(10):
-            for _ in range(SOAK_EPISODES // 1000):
-                begun = begin(100, 600)
-                going = {reply["session"]: reply["observation"] for reply in begun}
-                for turn in range(3):
-                    items = [
-                        {"session": session, "turn": turn, "action": rng.choice(re.findall('"([^"]+)"', said))}
-                        for session, said in going.items()
-                    ]
-                    answers = zip(items, post("step", items), strict=True)
-                    going = {item["session"]: reply["observation"] for item, reply in answers if not reply["done"]}
-                post("close", [{"session": reply["session"]} for reply in begun])
-            resident.append(process.memory_info().rss)
-        assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
-        vanish()
-    resident.append(process.memory_info().rss)
-    assert max(resident[1:]) <= 1.05 * resident[0], resident

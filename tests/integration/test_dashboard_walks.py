@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from configs.recipe import load_recipe
-from environments.webarena.browser import find_chromium
 from tasks.tracking.run_folder import RunFolder
 from tests.support import viewer_walks
 from tests.support.chromium import needs_chromium
@@ -33,14 +32,6 @@ def viewer(run: Path) -> Iterator[str]:
     server = viewer_walks.started(run.parent)
     yield server.url
     server.end()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from environments.webarena.browser import find_chromium
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
@@ -50,14 +49,6 @@ def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     server.start()
     yield server.url
     server.end()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

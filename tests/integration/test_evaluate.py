@@ -10,6 +10,7 @@ import pytest
 
 from flows.evaluate import read_results
 from tests.integration.test_flow_commands import command
+from tests.support.empty_databases import give_empty_databases
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +18,7 @@ WORDS = ["flows.evaluate", "textcraft", "--tasks", "wood-test", "--n-tasks", "6"
 
 
 def test_the_expert_is_evaluated_under_two_horizons_and_the_random_policy_compared_with_it(tmp_path: Path) -> None:
+    give_empty_databases(tmp_path / "runs")
     runs, expert, chance = tmp_path / "runs", tmp_path / "expert", tmp_path / "random"
     first = command(runs, *WORDS, "--oracle", "--horizon", "1", "12", "--out", str(expert))
     assert first.returncode == 0, first.stderr

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.empty_databases import give_empty_databases
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
@@ -58,6 +59,7 @@ def test_what_is_wrong_is_said_before_anything_is_started(words: list[str], said
 def test_sigterm_ends_a_collection_with_what_is_finished_on_disk_and_the_same_command_continues(tmp_path: Path) -> None:
     words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
+    give_empty_databases(tmp_path / "runs")
     with (tmp_path / "terminal.log").open("wb") as log:
         run = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.counting_servers import ROOT
+from tests.support.empty_databases import give_empty_databases
 
 RUN = """
 import json, os, urllib.error, urllib.request
@@ -87,6 +88,7 @@ def run_apart(program: str, folder: Path) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_server_that_a_run_starts_for_itself_serves_nobody_else(tmp_path: Path) -> None:
+    give_empty_databases(tmp_path / "runs")
     first, second = run_apart(RUN, tmp_path), run_apart(RUN, tmp_path)
     assert first["statuses"] == {"/health": 200, "/flow_runs/": 401, "/csrf-token?client=a": 401, "/admin/settings": 401}
     assert first["recorded"] == ["Completed"]

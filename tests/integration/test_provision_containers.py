@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import docker
 import pytest
 
 from environments.client import EnvironmentClient
+from environments.token import VARIABLE
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import ProvisionError
@@ -40,6 +42,16 @@ def _engine_missing() -> str | None:
 
 _MISSING = _engine_missing()
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def token_of_this_file() -> Iterator[None]:
+    """To start a container draws a token for this process, which the servers of other files would ask their clients for."""
+    before = os.environ.get(VARIABLE)
+    yield
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before
 
 
 def eventually(condition: Callable[[], bool]) -> None:

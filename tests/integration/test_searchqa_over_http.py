@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-import psutil
 import pytest
 import requests
 
@@ -23,9 +18,6 @@ from tests.support.their_client import TheirSearchClient
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 Trace = list[tuple[str, float, bool]]
-
-SOAK_EPISODES = int(os.environ.get("SOAK_EPISODES", "20000"))
-"""Fewer for a shorter run: SOAK_EPISODES=2000 python -m pytest tests/integration/test_searchqa_over_http.py -m slow -k memory"""
 
 
 @pytest.fixture(scope="module")
@@ -166,41 +158,3 @@ def test_dense_search_answers_many_sessions_at_once_as_each_alone(start: Start, 
         assert len({trace[0][0] for _, trace in alone}) > 5
 
     asyncio.run(run())
-
-
-@pytest.mark.slow
-def test_memory_stays_flat(world: SearchQA, start: Start) -> None:
-    server = start()
-    port = urlsplit(server.url).port
-    [process] = [
-        some
-        for some in psutil.Process().children(recursive=True)
-        if any(place.status == psutil.CONN_LISTEN and place.laddr.port == port for place in some.net_connections())
-    ]
-    tasks = itertools.cycle(world.tasks("train"))
-    anonymous = []
-    with requests.Session() as connection:
-
-        def post(operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            answer = connection.post(f"{server.url}/v1/{operation}", json={"items": items}, timeout=120)
-            assert answer.status_code == 200
-            return answer.json()["items"]
-
-        for _ in range(10):
-            for _ in range(SOAK_EPISODES // 10 // 100):
-                begun = post("create", [{"index": index} for index in itertools.islice(tasks, 100)])
-                asked = [f"<search>{reply['observation'].removeprefix('Question: ')}</search>" for reply in begun]
-                for turn, actions in enumerate((asked, ["<answer>nobody knows</answer>"] * 100)):
-                    post(
-                        "step",
-                        [
-                            {"session": reply["session"], "turn": turn, "action": action}
-                            for reply, action in zip(begun, actions, strict=True)
-                        ],
-                    )
-                post("close", [{"session": reply["session"]} for reply in begun])
-            # Memory of its own; pages of the mapped files come and go as the system likes.
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            anonymous.append(int(re.search(r"RssAnon:\s+(\d+)", status)[1]))  # type: ignore[index]
-    assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
-    assert max(anonymous[1:]) <= 1.05 * anonymous[0], anonymous

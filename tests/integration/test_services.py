@@ -25,10 +25,10 @@ from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import set_up
-from tasks.provision.services import ROOT, addresses, login, mlflow_login, read
+from tasks.provision.services import ROOT, addresses, login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
-from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, wait_until
+from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, services_up, wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
@@ -36,20 +36,12 @@ pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times tha
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("services") / "runs"
-    up = command(folder, "up")
-    try:
-        assert up.returncode == 0, up.stdout + up.stderr
-        found = addresses(folder)
-        assert found is not None
-        assert found.prefect_ui_url in up.stdout
-        assert found.mlflow_tracking_uri in up.stdout
-        assert login(folder) in up.stdout
-        with pytest.MonkeyPatch.context() as environment:
-            for name, value in mlflow_login(folder).items():
-                environment.setenv(name, value)
-            yield folder
-    finally:
-        command(folder, "down")
+    with services_up(folder, PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="2") as printed:  # else a schedule waits for a minute
+        found = addresses_of(folder)
+        assert found.prefect_ui_url in printed
+        assert found.mlflow_tracking_uri in printed
+        assert login(folder) in printed
+        yield folder
 
 
 @pytest.mark.slow
@@ -90,19 +82,6 @@ def test_automations_and_the_accelerators_limit_are_registered_once(runs: Path) 
 
 
 @pytest.mark.slow
-def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
-    polls = set()
-
-    def polled_often() -> bool:
-        polls.update(queue["last_polled"] for queue in ask(runs, f"work_pools/{supervisor.POOL}/queues/filter", {}))
-        return len(polls) > 10
-
-    wait_until(polled_often)
-    (log,) = (runs / "services").glob("prefect-server-*.log")
-    assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"command": "id"}, {"env": {"PYTHONPATH": "/x"}}, {"env.LD_PRELOAD": "/x"}, {"working_dir": "/x"}])
 def test_a_run_that_would_change_what_the_worker_executes_is_refused(runs: Path, variables: dict[str, Any]) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -123,6 +102,41 @@ def test_job_variables_that_come_by_other_ways_change_nothing(runs: Path, tmp_pa
     ask(runs, f"deployments/{train}", {"job_variables": {}}, "PATCH")
     assert "no-such-recipe" in ended["state"]["message"]
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parameters", [{"recipe": "no-such-recipe"}, {"changes": {"steps": 0}}, {"changes": {"world": "no-world"}}, {"changes": {"step": 3}}]
+)
+def test_what_the_form_does_not_allow_makes_no_run(runs: Path, parameters: dict[str, Any]) -> None:
+    train = deployment_id(runs, "train")
+    its_runs = {"deployments": {"id": {"any_": [train]}}}  # the schedules of others make theirs
+    before = ask(runs, "flow_runs/count", its_runs)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(runs, f"deployments/{train}/create_flow_run", {"parameters": parameters})
+    assert refused.value.code == 409
+    assert ask(runs, "flow_runs/count", its_runs) == before
+
+
+@pytest.mark.slow
+def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(runs: Path) -> None:
+    """What the form cannot know to be wrong is the state's message of a run that has started nothing. Whole runs and nights, begun by
+    schedules: `tests/soaks/runs_from_prefect.py`."""
+    train = deployment_id(runs, "train")
+    begun = {"flow_runs": {"deployment_id": {"any_": [train]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}}
+    before = {run["id"] for run in ask(runs, "flow_runs/filter", begun)}
+    wrong = {"changes": {"evaluation_tasks": "wood-tset"}}
+    often = {"schedule": {"interval": 30, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True, "parameters": wrong}
+    (made,) = ask(runs, f"deployments/{train}/schedules", [often])  # type: ignore[arg-type]
+    wait_until(lambda: {run["id"] for run in ask(runs, "flow_runs/filter", begun)} > before)
+    ask(runs, f"deployments/{train}/schedules/{made['id']}", {}, "DELETE")
+    fired = next(run for run in ask(runs, "flow_runs/filter", begun) if run["id"] not in before)
+    ended = ended_run(runs, fired["id"])
+    assert fired["auto_scheduled"]
+    assert fired["created_by"]["type"] == "SCHEDULE"
+    assert ended["state_type"] == "FAILED"
+    assert "evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?" in ended["state"]["message"]
+    assert list(runs.glob("quickstart-*")) == []
 
 
 @needs_chromium
@@ -153,6 +167,20 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
         assert refused.value.code == 401
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
     assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(process.cmdline())]
+
+
+@pytest.mark.slow
+def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
+    """The worker has polled them all the while, and carried out runs."""
+    polls = set()
+
+    def polled_often() -> bool:
+        polls.update(queue["last_polled"] for queue in ask(runs, f"work_pools/{supervisor.POOL}/queues/filter", {}))
+        return len(polls) > 3
+
+    wait_until(polled_often)
+    (log,) = (runs / "services").glob("prefect-server-*.log")
+    assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)]
 
 
 @pytest.mark.slow

@@ -16,27 +16,31 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tasks.provision.local import free_port
-from tasks.training.trainer_client import ON_LOOPBACK
+from tasks.training.local_trainer import ON_LOOPBACK
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 from tests.support.update_process import SETTINGS, STEPS
 
 pytestmark = pytest.mark.slow
 
-Launch = Callable[..., Path]
-HOW = {"two": (2,), "two sharded": (2, "sharded"), "four sharded on two nodes": (4, "sharded", "two nodes")}
+Launch = Callable[[int, str], Path]
+WAYS = {1: ["whole"], 2: ["whole", "sharded"], 4: ["sharded"]}
+HOW = {"two": (2, "whole"), "two sharded": (2, "sharded"), "four sharded on two nodes": (4, "sharded")}
 
 
 @pytest.fixture(scope="module")
 def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches."""
+    """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches.
+
+    Four are on two nodes. Two make all updates whole and then all sharded: most of the time is their start.
+    """
 
     @cache
-    def launch(processes: int, *words: str) -> Path:
+    def launch(processes: int) -> Path:
         folder = tmp_path_factory.mktemp(f"processes-{processes}")
-        module = ["-m", "tests.support.update_process", policy, str(folder), *words]
+        module = ["-m", "tests.support.update_process", policy, str(folder), *WAYS[processes]]
         environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-        if "two nodes" in words:
+        if processes == 4:
             node = ["--nnodes", "2", "--nproc_per_node", str(processes // 2)]
             node += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
             places = [[*node, "--node_rank", "0"], [*node, "--node_rank", "1"]]
@@ -55,15 +59,13 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
                 process.terminate()
         return folder
 
-    return launch
+    return lambda processes, how: launch(processes) / how
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
-@pytest.mark.parametrize(
-    "how", [(2,), (2, "sharded"), (4, "sharded", "two nodes")], ids=["two", "two sharded", "four sharded on two nodes"]
-)
-def test_several_processes_make_the_updates_of_one(how: tuple[Any, ...], algorithm: str, policy: str, launched: Launch) -> None:
-    one, several = (torch.load(folder / f"{algorithm}.pt", weights_only=True) for folder in (launched(1), launched(*how)))
+@pytest.mark.parametrize("how", HOW)
+def test_several_processes_make_the_updates_of_one(how: str, algorithm: str, policy: str, launched: Launch) -> None:
+    one, several = (torch.load(folder / f"{algorithm}.pt", weights_only=True) for folder in (launched(1, "whole"), launched(*HOW[how])))
     assert several["norms"] == pytest.approx(one["norms"], rel=1e-4)
     assert several["metrics"] == pytest.approx(one["metrics"], rel=1e-3, abs=1e-6)
     start = {f"policy.{name}": p for name, p in _model(policy).named_parameters()}
@@ -106,8 +108,8 @@ def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
         train(trainer, RecordedBatches(policy), STEPS + 1, STEPS)
         return trainer
 
-    undisturbed, resumed = gone_on(launched(1)), gone_on(launched(*HOW[how]))
-    before = dict(_model(launched(1) / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    undisturbed, resumed = gone_on(launched(1, "whole")), gone_on(launched(*HOW[how]))
+    before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
     moved = torch.cat([(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()])
     apart = torch.cat([(p - q).flatten() for p, q in zip(undisturbed.model.parameters(), resumed.model.parameters(), strict=True)])
     assert apart.norm().item() <= 0.03 * moved.norm().item()

@@ -30,6 +30,8 @@ from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
 from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, wait_until
 
 FIRST = date(2026, 1, 1)
+PATIENCE_S = 7200
+"""For one night, on a machine with other work."""
 PROMOTES_AT = 5
 """Before this night the policy says the wrong word, from it on the right one: the champion changes once."""
 
@@ -59,7 +61,7 @@ def one_night(runs: Path, number: int, policy: str) -> dict[str, float]:
     run = ask(
         runs, f"deployments/{deployment_id(runs, 'nightly')}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}}
     )
-    ended = ended_run(runs, run["id"])
+    ended = ended_run(runs, run["id"], PATIENCE_S)
     assert ended["state_type"] == "COMPLETED", ended["state"]
     wait_until(lambda: not any(of_a_flow_run(process) for process in processes(runs)))
     started, over = (datetime.fromisoformat(ended[name]) for name in ("start_time", "end_time"))

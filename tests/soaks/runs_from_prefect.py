@@ -5,14 +5,13 @@
 Takes a quarter of an hour, most of it until schedules are due.
 """
 
-# ruff: noqa: F811 - the imported fixture has the name of the parameters that ask for it.
-
 from __future__ import annotations
 
 import base64
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +24,19 @@ import pytest
 from tasks.evaluation.nights import read_nights
 from tasks.provision.services import login
 from tasks.tracking.step_metrics_file import read_steps
-from tests.integration.test_runs_from_prefect import runs  # noqa: F401
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
-from tests.support.running_services import addresses_of, ask, deployment_id, ended_run, processes, wait_until
+from tests.support.running_services import addresses_of, ask, deployment_id, ended_run, processes, services_up, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("operated") / "runs"
+    with services_up(folder):
+        yield folder
 
 
 @pytest.mark.slow

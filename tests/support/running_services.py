@@ -6,21 +6,42 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tasks.provision.prefect_api import PrefectApi
-from tasks.provision.services import ROOT, Addresses, addresses, login
+from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
+from tests.support.empty_databases import give_empty_databases
 
 
-def command(runs: Path, action: str) -> subprocess.CompletedProcess[str]:
+def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tasks.provision.services", action],
-        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs)}, capture_output=True, text=True, timeout=1500, check=False,
+        cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(runs), **settings}, capture_output=True, text=True, timeout=1500, check=False,
     )  # fmt: skip
+
+
+@contextmanager
+def services_up(folder: Path, **settings: str) -> Iterator[str]:
+    """The services of `make up` for a new runs folder, and their logins in the environment; gives what `make up` printed.
+
+    `settings` are further variables of the services.
+    """
+    give_empty_databases(folder)
+    up = command(folder, "up", **settings)
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in mlflow_login(folder).items():
+                environment.setenv(name, value)
+            yield up.stdout
+    finally:
+        command(folder, "down")
 
 
 def processes(runs: Path) -> list[psutil.Process]:
@@ -40,8 +61,8 @@ def running(runs: Path, word: str) -> list[psutil.Process]:
     return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -64,7 +85,7 @@ def deployment_id(runs: Path, name: str) -> str:
     return str(deployment["id"])
 
 
-def ended_run(runs: Path, run: str) -> Any:
+def ended_run(runs: Path, run: str, seconds: float = 600) -> Any:
     only_this = {"flow_runs": {"id": {"any_": [run]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"))
+    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"), seconds)
     return ask(runs, "flow_runs/filter", only_this)[0]

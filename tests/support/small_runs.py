@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tasks.tracking.step_metrics_file import read_steps
+from tests.support.empty_databases import give_empty_databases
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +53,7 @@ def command(policy: str, without: Collection[str] = (), **overrides: object) -> 
 def start(runs: Path, policy: str, without: Collection[str] = (), **overrides: object) -> subprocess.Popen[bytes]:
     """Starts a small run whose folders are below `runs`, in a process group of its own."""
     runs.mkdir(parents=True, exist_ok=True)
+    give_empty_databases(runs)
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)

@@ -1,6 +1,6 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER [sharded]
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ...
 """
 
 from __future__ import annotations
@@ -80,12 +80,19 @@ def seen_from_outside() -> list[str]:
     return [ip for ip in listening if ip not in ("127.0.0.1", "::1")]
 
 
-if __name__ == "__main__":
+def updates(policy: str, folder: Path, sharded: bool) -> None:
+    """Every method's updates, and what was found beside them, into `folder`."""
+    folder.mkdir(exist_ok=True)
     for name in SETTINGS:
-        update(name, sys.argv[1], Path(sys.argv[2]) / f"{name}.pt", "sharded" in sys.argv)
+        update(name, policy, folder / f"{name}.pt", sharded)
     group: Any = torch.distributed.group.WORLD
     found = {"outside": seen_from_outside(), "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds()}
-    if "sharded" in sys.argv:
-        found["gradient_error"] = gradient_error(sys.argv[1])
+    if sharded:
+        found["gradient_error"] = gradient_error(policy)
     if PartialState().is_main_process:
-        Path(sys.argv[2], "found.json").write_text(json.dumps(found))
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    for how in sys.argv[3:]:
+        updates(sys.argv[1], Path(sys.argv[2]) / how, how == "sharded")

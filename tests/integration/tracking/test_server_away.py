@@ -30,6 +30,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.folder, self.address = folder, f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
@@ -47,22 +48,80 @@ class Server:
                 time.sleep(0.2)
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for the tests of this file, each of which has an experiment of its own: to start it takes 10 s of a processor."""
+    made = Server(tmp_path_factory.mktemp("server"))
+    yield made
+    made.kill()
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    server.start()
-    yield server
+def away(server: Server) -> Server:
+    """The server, not up."""
     server.kill()
+    return server
+
+
+@pytest.fixture
+def served(server: Server) -> Server:
+    """The server, up."""
+    if server.process is None:
+        server.start()
+    return server
+
+
+@pytest.mark.slow
+def test_a_run_begins_while_the_server_is_away(away: Server, tmp_path: Path) -> None:
+    with Tracker(away.address, "begins", tmp_path / "run") as tracker:
+        run = tracker.start_run("run", {"a": 1})
+        assert tracker.mlflow_id(run) is None
+        tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
+        away.start()
+        assert tracker.flush(patience=120)
+    assert history(MlflowClient(away.address), stored(tracker, run), "rollout/success") == [(1, 0.1)]
+
+
+@pytest.mark.slow
+def test_a_server_takes_all_that_a_file_takes(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "learning_curve.png"
+    picture.write_bytes(b"picture")
+    entry = checkpoint(tmp_path / "step-10", 10)
+    for _ in range(2):
+        with Tracker(served.address, "takes", tmp_path / "run") as tracker:
+            tracker.start_run("run", {"a": {"b": 1}})
+            tracker.start_phase("phase-1", "phase 1")
+            for step in (1, 2, 3):
+                tracker.log_metrics("phase-1", {"rollout/success": step / 10}, step)
+            tracker.log_trajectories("phase-1", [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "1"}, 3)
+            tracker.register_checkpoint("phase-1", entry)
+            tracker.log_picture("run", picture)
+            tracker.end_run("phase-1")
+            tracker.end_run("run")
+    client, run, phase = MlflowClient(served.address), stored(tracker, "run"), stored(tracker, "phase-1")
+    assert len(client.search_runs([tracker.experiment_id])) == 2
+    assert history(client, run, "rollout/success") == history(client, phase, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    traces = client.search_traces(locations=[tracker.experiment_id], run_id=phase)
+    assert sorted((trace.info.tags["task"], trace.info.tags["outcome"], len(trace.data.spans)) for trace in traces) == [
+        ("3", "success", 6),
+        ("4", "truncated", 6),
+    ]
+    assert [each.tags["folder"] for each in client.search_model_versions("name = 'quickstart'")] == [str(tmp_path / "step-10")]
+    assert [each.path for each in client.list_artifacts(run)] == ["learning_curve.png"]
+    assert client.get_run(phase).info.status == "FINISHED"
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
 def test_what_a_server_misses_is_sent_when_it_is_back_and_never_doubled(served: Server, tmp_path: Path) -> None:
     """It is killed twice: it comes back while the run goes on, and after the run has ended."""
-    with Tracker(served.address, "study", tmp_path / "run") as tracker:
+    with Tracker(served.address, "misses", tmp_path / "run") as tracker:
         run = tracker.start_run("run", {})
         tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
         assert tracker.flush()
@@ -87,45 +146,3 @@ def test_what_a_server_misses_is_sent_when_it_is_back_and_never_doubled(served: 
     assert history(client, stored_run.info.run_id, "rollout/success") == [(step, step / 10) for step in range(1, 6)]
     assert (stored_run.info.status, stored_run.info.end_time) == ("FINISHED", ended)
     assert [each.path for each in client.list_artifacts(stored_run.info.run_id)] == ["evaluation.md"]
-
-
-@pytest.mark.slow
-def test_a_run_begins_while_the_server_is_away(served: Server, tmp_path: Path) -> None:
-    served.kill()
-    with Tracker(served.address, "study", tmp_path / "run") as tracker:
-        run = tracker.start_run("run", {"a": 1})
-        assert tracker.mlflow_id(run) is None
-        tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
-        served.start()
-        assert tracker.flush(patience=120)
-    assert history(MlflowClient(served.address), stored(tracker, run), "rollout/success") == [(1, 0.1)]
-
-
-@pytest.mark.slow
-def test_a_server_takes_all_that_a_file_takes(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "learning_curve.png"
-    picture.write_bytes(b"picture")
-    entry = checkpoint(tmp_path / "step-10", 10)
-    for _ in range(2):
-        with Tracker(served.address, "study", tmp_path / "run") as tracker:
-            tracker.start_run("run", {"a": {"b": 1}})
-            tracker.start_phase("phase-1", "phase 1")
-            for step in (1, 2, 3):
-                tracker.log_metrics("phase-1", {"rollout/success": step / 10}, step)
-            tracker.log_trajectories("phase-1", [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "1"}, 3)
-            tracker.register_checkpoint("phase-1", entry)
-            tracker.log_picture("run", picture)
-            tracker.end_run("phase-1")
-            tracker.end_run("run")
-    client, run, phase = MlflowClient(served.address), stored(tracker, "run"), stored(tracker, "phase-1")
-    assert len(client.search_runs([tracker.experiment_id])) == 2
-    assert history(client, run, "rollout/success") == history(client, phase, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3)]
-    traces = client.search_traces(locations=[tracker.experiment_id], run_id=phase)
-    assert sorted((trace.info.tags["task"], trace.info.tags["outcome"], len(trace.data.spans)) for trace in traces) == [
-        ("3", "success", 6),
-        ("4", "truncated", 6),
-    ]
-    assert [each.tags["folder"] for each in client.search_model_versions("name = 'quickstart'")] == [str(tmp_path / "step-10")]
-    assert [each.path for each in client.list_artifacts(run)] == ["learning_curve.png"]
-    assert client.get_run(phase).info.status == "FINISHED"
-    assert capfd.readouterr() == ("", "")

@@ -1,4 +1,9 @@
-"""Nights as a person starts them by hand: killed, two at once, one missed, one from the champion."""
+"""Nights as a person starts them by hand: killed, two at once, one missed, one from the champion.
+
+    python -m pytest tests/soaks/nights_by_hand.py
+
+Four starts of a trainer: minutes, and many of them on a machine under load.
+"""
 
 from __future__ import annotations
 
