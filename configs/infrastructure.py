@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from configs.launch import load_launch
+from configs.launch import RAY, Launch, load_launch
 from configs.recipe import explain
 from configs.renamed_fields import RENAMED_SETTINGS
 
@@ -51,6 +52,9 @@ class InfraSettings(BaseSettings):
     launch: str | None = None
     """How the trainer's processes are spread over GPUs and machines, and whether its weights are sharded (FSDP2): a file of
     configs/launch/ by name, or the path of another. Empty: one machine, nothing sharded."""
+    ray_address: str | None = None
+    """Address of a Ray cluster ("auto": the one of this machine), whose nodes then run the trainer, the vLLM servers and the environment
+    servers; docs/several-nodes.md. Empty: all of them run on this machine."""
     trainer_processes: PositiveInt | None = None
     """Processes of the trainer on each machine, one per GPU. Empty: what `launch` says; else two on a CPU with two cores or more, one on a
     GPU."""
@@ -79,12 +83,42 @@ class InfraSettings(BaseSettings):
     def _split(cls, value: object) -> object:
         return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
+    @field_validator("ray_address")
+    @classmethod
+    def _none_if_empty(cls, value: str | None) -> str | None:
+        return value or None
+
     @field_validator("launch")
     @classmethod
     def _readable(cls, value: str | None) -> str | None:
         if value:
             load_launch(value)
         return value or None
+
+    @model_validator(mode="after")
+    def _somebody_says_the_first_node(self) -> Self:
+        if self.launch and not self.ray_address and load_launch(self.launch).first_node == RAY:
+            raise ValueError(f"launch is {self.launch}, whose first_node Ray says, but ray_address is empty; set it, or launch to another")
+        return self
+
+    @model_validator(mode="after")
+    def _ray_is_installed(self) -> Self:
+        if self.ray_address and find_spec("ray") is None:
+            raise ValueError("ray_address is set, but Ray is not installed: pip install 'agentgym-pipeline[ray]', on every node")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_find_the_runs(self) -> Self:
+        if self.ray_address and not self.runs.is_absolute():
+            raise ValueError(f"runs is {self.runs}; beside ray_address it must be the absolute path of a folder that every node sees")
+        return self
+
+    @model_validator(mode="after")
+    def _ray_places_alone(self) -> Self:
+        taken = {"engine_gpus": self.engine_gpus, "environment_backend": self.environment_backend == "container"}
+        if self.ray_address and (named := [name for name, is_set in taken.items() if is_set]):
+            raise ValueError(f"{' and '.join(named)} cannot be set beside ray_address: Ray places the processes; unset one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_gpu_for_each_server(self) -> Self:
@@ -101,6 +135,11 @@ def urls_of(settings: InfraSettings, world: str) -> tuple[str, ...]:
         for pair, url in zip(pairs, settings.environment_urls, strict=True)
         if pair is None or pair.group(1) == world
     )
+
+
+def launch_of(settings: InfraSettings) -> Launch:
+    """The launch file of the settings, or what holds without one."""
+    return load_launch(settings.launch) if settings.launch else Launch()
 
 
 _NAMED = re.compile(r"([A-Za-z0-9._:-]+)=(https?://.*)")

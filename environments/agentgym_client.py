@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from environments.address import present_url
 from environments.agentgym_wires import WIRES
 from environments.environment import Step
 from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, WrongWorldError, error_of_status
@@ -31,11 +32,13 @@ class Server:
     """One of several servers of the same world.
 
     Attributes:
-        url: Its base URL.
+        address: Its URL, or the file that holds it; see `present_url`.
+        url: Its base URL, as it was last known.
         sessions: Ours on it.
         avoided_until: When it may get new sessions again (time.monotonic()).
     """
 
+    address: str
     url: str
     sessions: int = 0
     avoided_until: float = 0.0
@@ -59,7 +62,8 @@ class AgentGymClient:
     def __init__(self, urls: Sequence[str], world: str, *, deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            urls: Base URLs of servers of one world; a new session goes to the one that has the fewest of ours.
+            urls: Base URLs of servers of one world, or files that hold them (see `present_url`); a new session goes to the one
+                that has the fewest of ours.
             world: Which of their worlds they host, a key of WIRES.
             deadline_s: Seconds that a call may take, unless it says otherwise.
             connections: Requests in flight at once.
@@ -68,7 +72,7 @@ class AgentGymClient:
             raise ValueError(f"the world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}")
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
-        self._servers = [Server(url.rstrip("/")) for url in urls]
+        self._servers = [Server(url, present_url(url)) for url in urls]
         self._world = world
         self._wire = WIRES[world]
         self._deadline_s = deadline_s
@@ -165,6 +169,7 @@ class AgentGymClient:
             server.sessions -= 1
             if isinstance(fault, UnreachableError):
                 server.avoided_until = time.monotonic() + AVOID_S
+                server.url = present_url(server.address, server.url)
             raise
         self._sessions.add(session)
         try:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from environments.address import present_url
 from environments.errors import (
     BusyError,
     DeadlineExceededError,
@@ -33,18 +34,25 @@ class Replica:
     """One server of several that are alike.
 
     Attributes:
-        url: Its base URL.
+        address: Its URL, or the file that holds it; see `present_url`.
+        url: Its base URL, as it was last known.
         sessions: Ours on it.
         room: About how many sessions of ours it could hold beside those of others; infinite before it has said so.
         avoided_until: When it may get new sessions again (time.monotonic()).
         batcher: Where calls share requests, once it has said that it answers promptly.
     """
 
+    address: str
     url: str
     sessions: int = 0
     room: float = math.inf
     avoided_until: float = 0.0
     batcher: RequestBatcher | None = None
+
+    def avoid(self) -> None:
+        """Gives it no new session for a while, and looks whether it has moved."""
+        self.avoided_until = time.monotonic() + AVOID_S
+        self.url = present_url(self.address, self.url)
 
 
 class Calls:
@@ -53,11 +61,11 @@ class Calls:
     def __init__(self, urls: Sequence[str], deadline_s: float, connections: int) -> None:
         """
         Args:
-            urls: Of the replicas.
+            urls: Addresses of the replicas.
             deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
             connections: Requests in flight at once.
         """
-        self.replicas = [Replica(url.rstrip("/")) for url in urls]
+        self.replicas = [Replica(url, present_url(url)) for url in urls]
         self._deadline_s = deadline_s
         self._connections = connections
         self._http: HttpClient | None = None
@@ -96,10 +104,10 @@ class Calls:
                     raise _error(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
                 return reply
             except (UnreachableError, BusyError) as fault:
-                replica.avoided_until = time.monotonic() + AVOID_S
+                replica.avoid()
                 pause_s = await pause(pause_s, deadline, fault)
             except DeadlineExceededError:
-                replica.avoided_until = time.monotonic() + AVOID_S
+                replica.avoid()
                 raise
 
     async def ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
@@ -133,6 +141,7 @@ class Calls:
             try:
                 return await self.read_once(replica, path, kind, deadline)
             except (UnreachableError, BusyError) as fault:
+                replica.avoid()
                 pause_s = await pause(pause_s, deadline, fault)
 
     async def read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:

@@ -78,7 +78,8 @@ class EnvironmentClient:
     def __init__(self, urls: Sequence[str], *, expected: str = "", deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            urls: Base URLs of servers of one world; a new session goes to the one with the most room left.
+            urls: Base URLs of servers of one world, or files that hold them (see `present_url`); a new session goes to the one
+                with the most room left.
             expected: `WorldInfo.identity` of the world: no session is opened of another one or of another version. Empty: of any.
             deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
             connections: Requests in flight at once; further calls wait for their turn.

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from configs.infrastructure import InfraSettings
 from tasks.provision.accelerators import LIMIT, accelerators
 from tasks.provision.services import addresses
-from tasks.training.trainer_client import default_processes
+from tasks.training.local_trainer import default_processes
 
 
 @contextmanager
 def accelerators_held(infrastructure: InfraSettings, say: Callable[[str], object]) -> Iterator[None]:
-    """Holds as many of the limit's places as the run uses GPUs; without `make up` there is nobody to wait for.
+    """Holds as many of the limit's places as the run uses GPUs; without `make up` there is nobody to wait for, and Ray waits by itself.
 
     A place whose owner was killed is free again after five minutes, when its lease runs out. Training goes on when Prefect cannot be told
     that the places are still in use.
@@ -22,7 +22,7 @@ def accelerators_held(infrastructure: InfraSettings, say: Callable[[str], object
         infrastructure: How many processes and engines the run starts.
         say: Told that the run waits.
     """
-    if addresses(infrastructure.runs.absolute()) is None:
+    if infrastructure.ray_address is not None or addresses(infrastructure.runs.absolute()) is None:
         yield
         return
     from prefect.concurrency.sync import concurrency

@@ -48,6 +48,7 @@ class CollectionSession:
                     rules=environment.rules,
                     backend="container" if infrastructure.environment_backend == "container" else "local",
                     image=infrastructure.environment_image,
+                    infrastructure=infrastructure,
                 )
             )
         self._urls = self._servers.urls if self._servers else elsewhere

@@ -10,8 +10,8 @@ import sys
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
+from tasks.training.local_trainer import default_processes, trainer_launch
 from tasks.training.memory_plan import Machine, PlanRequest
-from tasks.training.trainer_client import default_processes, trainer_launch
 
 DOES_NOT_FIT = 3
 SECONDS = 600
@@ -66,7 +66,7 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     Raises:
         RecipeError: It does not; the message is the table, and what to change.
     """
-    machine = this_machine(infrastructure)
+    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None  # the trainer's nodes are others
     if machine is None:
         return
     try:

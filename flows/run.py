@@ -19,15 +19,19 @@ from flows.records import FINISHED, open_tracker, phase_name
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
-from tasks.inference import launch_command
+from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
-from tasks.provision.replica_set import ReplicaSet, local_replicas
+from tasks.provision.replica_set import ReplicaSet
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
+from tasks.training.local_trainer import trainer_launch
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
-from tasks.training.trainer_client import TrainerProcess, trainer_launch
+from tasks.training.trainer_client import TrainerLostError, TrainerProcess
+
+RESTARTS = 10
+"""How often a run goes on after a node of its trainer was lost, before it fails."""
 
 
 @dataclass(slots=True)
@@ -146,6 +150,18 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             tracker.flush()
 
 
+def over_lost_nodes(run: Run, work: Callable[[], None]) -> None:
+    """Does the work; where a node of the trainer is lost it is begun again, and goes on from the last checkpoint on other nodes."""
+    for left in reversed(range(RESTARTS + 1)):
+        try:
+            work()
+            return
+        except TrainerLostError as lost:
+            if not left:
+                raise
+            run.bar.say(f"{lost}\nIt goes on from the last checkpoint; {left} of {RESTARTS} restarts are left.")
+
+
 @contextmanager
 def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
     """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
@@ -159,6 +175,7 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
         rules=run.experiment.environment.rules,
         backend="container" if infrastructure.environment_backend == "container" else "local",
         image=infrastructure.environment_image,
+        infrastructure=infrastructure,
     )
     with run.clock.part("environment servers"):
         servers.__enter__()
@@ -204,24 +221,11 @@ def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
 @contextmanager
 def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[[], None]]]:
     """The vLLM servers that generate for the run, and what raises when one is gone for good; none where the trainer holds the engine."""
-    infrastructure, rollout = run.infrastructure, run.experiment.rollout
+    infrastructure = run.infrastructure
     if infrastructure.engine_urls or not infrastructure.engine_servers:
         yield list(infrastructure.engine_urls), lambda: None
         return
-    commands = [
-        launch_command.command(
-            policy,
-            context_length=rollout.trajectory_tokens,
-            max_num_seqs=rollout.max_num_seqs or rollout.max_concurrent_episodes,
-            dtype=run.experiment.policy.dtype,
-            gpu_memory_fraction=infrastructure.engine_memory_fraction,
-            cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
-            gpu=gpu,
-            weights=infrastructure.engine_weights,
-        )
-        for gpu in infrastructure.engine_gpus or [""] * infrastructure.engine_servers
-    ]
-    servers = local_replicas("vllm", commands, start_deadline_s=infrastructure.trainer_start_seconds)
+    servers = engine_replicas(run.experiment, infrastructure, policy)
     with run.clock.part("vLLM servers"):
         servers.__enter__()
     try:
@@ -253,6 +257,7 @@ def trainer_process(
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,
             engine_weights=infrastructure.engine_weights,
+            engine_weights_folder=run.folder.path.absolute() if infrastructure.ray_address is not None else None,
             socket="",
         )
 

@@ -45,7 +45,7 @@ from flows.records import (
     phase_measurement,
     phase_name,
 )
-from flows.run import Run, environment_servers, opened_run, task_lists, trainer_process
+from flows.run import Run, environment_servers, opened_run, over_lost_nodes, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
 from flows.starter_policy import starter_policy
@@ -107,7 +107,7 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
     with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:
-            learn(run)
+            over_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import yaml
-from pydantic import PositiveInt, ValidationError, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from configs.part import Part
 from configs.recipe import explain
@@ -17,6 +17,22 @@ FOLDER = Path(__file__).parent
 
 class LaunchError(ValueError):
     """A launch file that cannot be used: the message names each wrong field, its value and what would be right."""
+
+
+class Needs(Part):
+    """What Ray sets aside for a process on the node where it puts it."""
+
+    gpus: NonNegativeInt | None = None
+    """GPUs; the model of a vLLM server is divided over its own (tensor parallel). Empty: one where the cluster has any; none for an
+    environment server."""
+    cpus: NonNegativeFloat = 1
+    """Cores."""
+    memory_gb: NonNegativeFloat = 0
+    """Memory, in GiB. 0: it is not counted."""
+
+
+RAY = "ray"
+"""The first node's address where Ray says it."""
 
 
 class Launch(Part):
@@ -31,13 +47,19 @@ class Launch(Part):
     """"none": every process holds all weights, gradients and optimiser state. "fsdp2": they are divided among all processes, those of the
     reference and the critic too."""
     first_node: str = "127.0.0.1"
-    """Address of the first machine as the others see it."""
+    """Address of the first machine as the others see it; "ray": Ray says it, and the port (AGENTGYM_RAY_ADDRESS)."""
     port: PositiveInt | None = None
     """Port of the first machine on which the processes find each other; needed with several nodes."""
+    trainer: Needs = Needs()
+    """What Ray sets aside for each process of the trainer."""
+    engine: Needs = Needs()
+    """What Ray sets aside for each vLLM server."""
+    environment: Needs = Needs(gpus=0)
+    """What Ray sets aside for each environment server."""
 
     @model_validator(mode="after")
     def _can_meet(self) -> Self:
-        if self.nodes > 1 and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
+        if self.nodes > 1 and self.first_node != RAY and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
             raise ValueError(
                 f"{self.nodes} nodes need first_node, an address that all of them reach (now {self.first_node}), and port (now {self.port})"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from configs.experiment import Experiment, Rollout
@@ -18,6 +19,7 @@ def start_engine(
     cpu_cache_gb: int,
     urls: Sequence[str] = (),
     weights: Literal["folder", "nccl"] = "folder",
+    weights_folder: Path | None = None,
 ) -> Engine:
     """The engine of `experiment.rollout`, with the weights of `policy`.
 
@@ -29,6 +31,7 @@ def start_engine(
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
         urls: vLLM servers that generate in place of an engine in this process.
         weights: How they get new weights.
+        weights_folder: Where these are put for them to read; by default this machine's memory.
 
     Raises:
         EngineError: It could not start.
@@ -46,7 +49,7 @@ def start_engine(
             from tasks.inference.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)
-        return VllmPoolEngine(urls, request_seconds=experiment.rollout.request_seconds, transfer=transfer)
+        return VllmPoolEngine(urls, request_seconds=experiment.rollout.request_seconds, weights_folder=weights_folder, transfer=transfer)
     return local_engine(
         experiment.rollout,
         experiment.policy.dtype,

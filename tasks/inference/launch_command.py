@@ -18,9 +18,10 @@ def command(
     gpu_memory_fraction: float,
     cpu_cache_gb: int,
     gpu: str = "",
+    gpus: int | None = None,
     weights: str = "folder",
 ) -> list[str]:
-    """The command of one server; "{port}" stands for its port. Needs the project on PYTHONPATH.
+    """The command of one server; "{host}" and "{port}" stand for where it listens. Needs the project on PYTHONPATH.
 
     Args:
         model: Hugging Face name or folder.
@@ -30,6 +31,8 @@ def command(
         gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
         cpu_cache_gb: KV cache on a CPU, in GiB.
         gpu: The GPU that it uses, as CUDA_VISIBLE_DEVICES names it; the first when empty.
+        gpus: How many it is given elsewhere, over which the model is divided (tensor parallel); 0 for a CPU. None: one, if this machine has
+            any.
         weights: How it gets new weights: "folder", or a backend of vLLM's weight transfer.
     """
     variables = {
@@ -39,7 +42,7 @@ def command(
     }
     arguments = [
         *("--model", model, "--served-model-name", "policy", "--dtype", dtype),
-        *("--host", "127.0.0.1", "--port", "{port}"),
+        *("--host", "{host}", "--port", "{port}"),
         *("--max-model-len", str(context_length), "--max-num-seqs", str(max_num_seqs)),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
         *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
@@ -48,7 +51,9 @@ def command(
         variables["CUDA_VISIBLE_DEVICES"] = gpu
     if weights != "folder":
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
-    if not Path("/dev/nvidiactl").exists():  # a CPU
+    if gpus is not None and gpus > 1:
+        arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
+    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # a CPU
         variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
         variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples
         arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.PlainWeights", "--block-size", "32"]

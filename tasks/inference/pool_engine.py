@@ -58,7 +58,7 @@ class VllmPoolEngine:
         """Asks every server for its model.
 
         Args:
-            urls: Base URLs, without /v1.
+            urls: Base URLs, without /v1, or files that hold them (environments/address.py).
             request_seconds: A server that has not answered a request by then is taken for stuck; the request goes to another.
             weights_folder: Where new weights are put for the servers to read: on one machine any folder, best in memory (/dev/shm,
                 the default where there is one); on many a shared one.

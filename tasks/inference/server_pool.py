@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from environments.address import present_url
 from tasks.inference.engine import EngineError
 from tasks.inference.vllm_client import Model, ServerUnavailableError, VllmClient
 
@@ -32,6 +33,7 @@ class Replica:
 
     Attributes:
         server: Its client.
+        address: Its URL, or the file that holds it; see `present_url`.
         sessions: Episodes that are routed to it.
         requests: Requests that wait for its answer.
         down: Why it gets no requests now; empty when it does.
@@ -41,6 +43,7 @@ class Replica:
     """
 
     server: VllmClient
+    address: str
     sessions: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     requests: int = 0
     down: str = ""
@@ -72,7 +75,7 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str], request_seconds: float) -> None:
         """See `VllmPoolEngine`."""
-        self.replicas = [Replica(VllmClient(url, request_seconds)) for url in urls]
+        self.replicas = [Replica(VllmClient(present_url(url), request_seconds), url) for url in urls]
         self.loaded: Loaded | None = None
         self._routes: weakref.WeakKeyDictionary[Any, Replica] = weakref.WeakKeyDictionary()
         self._checks: set[asyncio.Task[None]] = set()
@@ -175,6 +178,7 @@ class ServerPool:
         """Takes a server back once it is healthy and has the present weights."""
         server, loaded = replica.server, self.loaded
         try:
+            server.url = present_url(replica.address, server.url)
             await server.healthy()
             if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
                 await server.read_weights(loaded.folder, loaded.version)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from configs.infrastructure import InfraSettings, launch_of
 from configs.rules import Rules
 from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
@@ -31,6 +32,7 @@ def environment_replicas(
     workers: int = 1,
     backend: Backend = "auto",
     image: str | None = None,
+    infrastructure: InfraSettings | None = None,
     state_dir: Path | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
@@ -44,6 +46,7 @@ def environment_replicas(
         backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
         image: The container image of an environment server, listening on port 8000; by default the Dockerfile's for this world. Its
             variables go in, and the files and folders that they name can be read there.
+        infrastructure: Where this names a Ray cluster, the servers run on its nodes.
         state_dir: For state files and logs; see ChildProcess.
         start_deadline_s: Seconds in which a replica must be healthy.
     """
@@ -67,7 +70,18 @@ def environment_replicas(
             for number in range(replicas)
         ]
         return ReplicaSet(containers, state_dir=state_dir)
-    command = [sys.executable, "-m", "environments", "serve", *serve, "--port", "{port}"]
+    command = [sys.executable, "-m", "environments", "serve", *serve, "--host", "{host}", "--port", "{port}"]
+    if infrastructure is not None and infrastructure.ray_address is not None:
+        from tasks.provision.ray_servers import ray_replicas
+
+        return ray_replicas(
+            infrastructure,
+            world,
+            [command] * replicas,
+            launch_of(infrastructure).environment,
+            environment={VARIABLE: shared_token(), **world_variables(world)},  # they listen beyond loopback
+            start_deadline_s=start_deadline_s,
+        )
     return local_replicas(world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)
 
 

@@ -1,4 +1,4 @@
-"""A server as a local process: a free port, a health check, the same port again after a restart."""
+"""A server as a process of this machine: a free port, a health check, the same port again after a restart."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class LocalServer:
         command: Sequence[str],
         *,
         health_path: str = "/health",
+        host: str = HOST,
         port: int | None = None,
         state_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
@@ -40,8 +41,9 @@ class LocalServer:
         """
         Args:
             name: For people and for the log's name.
-            command: Program and arguments; "{port}" in an argument is replaced by the port.
+            command: Program and arguments; "{host}" and "{port}" in an argument are replaced by those below.
             health_path: What answers below 400 once the server is ready.
+            host: This machine's address on which it listens.
             port: A fixed port; by default a free one is chosen.
             state_dir, environment, cwd: See ChildProcess.
             start_deadline_s: Seconds in which it must be ready.
@@ -49,7 +51,7 @@ class LocalServer:
         self.name = name
         self._command = list(command)
         self._health_path = health_path
-        self._port = port
+        self._host, self._port = host, port
         self._state_dir = state_dir
         self._environment = environment
         self._cwd = cwd
@@ -63,7 +65,7 @@ class LocalServer:
         """The base URL, once started; it stays the same over restarts."""
         if self._port is None:
             raise ProvisionError(f"{self.name} has not been started")
-        return f"http://{HOST}:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -79,12 +81,12 @@ class LocalServer:
             ProvisionError: It ended, or was not healthy in time; the message holds the end of its log.
         """
         for attempt in range(ATTEMPTS):
-            port = self._port or free_port()
+            port = self._port or free_port(self._host)
             try:
                 self._start_on(port)
             except ProvisionError:
                 # Another process may have taken the port between our look and the server's.
-                if self._port is None and not self._ended and not is_free(port) and attempt < ATTEMPTS - 1:
+                if self._port is None and not self._ended and not is_free(port, self._host) and attempt < ATTEMPTS - 1:
                     continue
                 raise
             self._port = port
@@ -111,12 +113,12 @@ class LocalServer:
                 raise ProvisionError(f"{self.name} has been ended")
             if self._process is not None:
                 self._process.end()
-            command = [argument.replace("{port}", str(port)) for argument in self._command]
+            command = [argument.replace("{host}", self._host).replace("{port}", str(port)) for argument in self._command]
             self._process = process = ChildProcess(
                 self.name, command, state_dir=self._state_dir, environment=self._environment, cwd=self._cwd
             )
             process.start()
-        url = f"http://{HOST}:{port}{self._health_path}"
+        url = f"http://{self._host}:{port}{self._health_path}"
         process.wait_until(lambda: answers(url) and _listens(process.pid, port), self._start_deadline_s)
 
 
@@ -129,25 +131,25 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port on which nothing listens now, from the range that is free of outgoing connections.
+def free_port(host: str = HOST) -> int:
+    """A port of the address on which nothing listens now, from the range that is free of outgoing connections.
 
     Raises:
         ProvisionError: None of a hundred tried was free.
     """
     for _ in range(100):
         port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
-        if is_free(port):
+        if is_free(port, host):
             return port
     raise ProvisionError(f"no free port found from {FIRST_PORT} to {LAST_PORT}")
 
 
-def is_free(port: int) -> bool:
-    """Whether nothing listens on the port."""
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether nothing listens on the port of the address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

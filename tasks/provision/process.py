@@ -156,13 +156,18 @@ class ChildProcess:
 
     def log_tail(self, lines: int = 30) -> str:
         """The last lines that it wrote."""
-        try:
-            with self.log_path.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
-                text = log.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return last_lines(self.log_path, lines)
+
+
+def last_lines(file: Path, lines: int = 30) -> str:
+    """The last lines of a log; empty if there is none."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
+            text = log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
 
 
 def sweep(state_dir: Path | None = None) -> list[str]:

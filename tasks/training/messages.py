@@ -45,6 +45,8 @@ class TrainerJob(Part):
     """vLLM servers that generate; an engine in the trainer's process when empty."""
     engine_weights: Literal["folder", "nccl"] = "folder"
     """How these get new weights."""
+    engine_weights_folder: Path | None = None
+    """Where they are put for the servers to read; None: in this machine's memory."""
     socket: str
     """Unix socket on which the flow listens."""
 

@@ -58,6 +58,7 @@ class RolloutWorker:
             cpu_cache_gb=job.engine_cpu_cache_gb,
             urls=job.engine_urls,
             weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
+            weights_folder=job.engine_weights_folder,
         )
         self._experiment, self._progress = experiment, progress
         self._counts = EpisodeCounts(job.folder / "progress", self.processes.process_index, self.processes.num_processes)

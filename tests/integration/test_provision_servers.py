@@ -95,7 +95,7 @@ def test_a_port_taken_in_the_last_moment_is_replaced_by_another(tmp_path: Path, 
     with socket.create_server(("127.0.0.1", free_port())) as squatter:
         taken = squatter.getsockname()[1]
         ports = iter([taken, taken])
-        monkeypatch.setattr(local, "free_port", lambda: next(ports, None) or free_port())
+        monkeypatch.setattr(local, "free_port", lambda host: next(ports, None) or free_port(host))
         server = LocalServer("counting", counting_command("counting"), state_dir=tmp_path, environment={"PYTHONPATH": str(ROOT)})
         server.start()
         try:

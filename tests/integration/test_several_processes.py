@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tasks.provision.local import free_port
-from tasks.training.trainer_client import ON_LOOPBACK
+from tasks.training.local_trainer import ON_LOOPBACK
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 from tests.support.update_process import SETTINGS, STEPS

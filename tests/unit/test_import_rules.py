@@ -29,7 +29,7 @@ BELOW = {
         "configs",
     },
 }
-HEAVY = {"torch", "transformers", "trl", "vllm"}
+HEAVY = {"torch", "transformers", "trl", "vllm", "ray"}
 BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}
 ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 """The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""

@@ -9,12 +9,13 @@ import pytest
 
 from configs.infrastructure import SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
-from tasks.training.trainer_client import launch_command
+from tasks.training.local_trainer import launch_command
 
 
 @pytest.mark.parametrize("name", launch_names())
 def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
+    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
     launch = load_launch(name)
     command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == str(launch.processes)
@@ -45,6 +46,43 @@ def test_a_launch_file_that_is_not_there_is_refused_with_the_nearest_name(monkey
     monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp")
     with pytest.raises(SettingsError, match=r"(?s)AGENTGYM_LAUNCH.*Did you mean 'one-node-fsdp2'"):
         infra_settings()
+
+
+def test_on_a_ray_cluster_the_nodes_of_the_trainer_meet_where_ray_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_LAUNCH", "ray-two-nodes-fsdp2")
+    with pytest.raises(SettingsError, match="whose first_node Ray says, but ray_address is empty"):
+        infra_settings()
+    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
+    command = launch_command(infra_settings(), Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    place = command[command.index("--nnodes") : command.index("-m", command.index("--nnodes"))]
+    assert place == ["--nnodes", "2", "--nproc_per_node", "8", "--node_rank", "1", "--master_addr", "10.0.0.7", "--master_port", "21000"]
+
+
+def test_a_folder_of_runs_that_means_another_one_on_each_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
+    monkeypatch.setenv("AGENTGYM_RUNS", "runs")
+    with pytest.raises(SettingsError, match="runs is runs; beside ray_address it must be the absolute path"):
+        infra_settings()
+
+
+@pytest.mark.parametrize(("name", "value"), [("ENVIRONMENT_BACKEND", "container"), ("ENGINE_GPUS", "1")])
+def test_what_would_place_processes_beside_ray_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
+    monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
+    monkeypatch.setenv(f"AGENTGYM_{name}", value)
+    with pytest.raises(SettingsError, match=f"{name.lower()} cannot be set beside ray_address"):
+        infra_settings()
+
+
+def test_a_server_with_two_gpus_divides_its_model_over_them() -> None:
+    from tasks.inference.launch_command import command
+
+    sizes = {"context_length": 64, "max_num_seqs": 2, "gpu_memory_fraction": 0.5, "cpu_cache_gb": 1}
+    assert "--tensor-parallel-size" not in command("m", dtype="float32", gpus=1, **sizes)
+    words = command("m", dtype="float32", gpus=2, **sizes)
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    assert "--gpu-memory-utilization" in words  # whether or not the machine that asks has a GPU
+    assert "--enforce-eager" in command("m", dtype="float32", gpus=0, **sizes)
 
 
 def test_processes_wait_for_each_other_as_long_as_batches_may_take() -> None:

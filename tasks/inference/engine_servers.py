@@ -1,0 +1,43 @@
+"""The vLLM servers of a run: on this machine, or on nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings, launch_of
+from tasks.inference.launch_command import command
+from tasks.provision.replica_set import ReplicaSet, local_replicas
+
+
+def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> ReplicaSet:
+    """Servers that generate for a run, to be used in a `with` block.
+
+    Args:
+        experiment: The recipe.
+        infrastructure: How many, and on which GPUs or on which cluster.
+        policy: Hugging Face name or folder; on a cluster every node must have it.
+    """
+    rollout, seconds = experiment.rollout, infrastructure.trainer_start_seconds
+
+    def launched(gpu: str, gpus: int | None) -> list[str]:
+        return command(
+            policy,
+            context_length=rollout.trajectory_tokens,
+            max_num_seqs=rollout.max_num_seqs or rollout.max_concurrent_episodes,
+            dtype=experiment.policy.dtype,
+            gpu_memory_fraction=infrastructure.engine_memory_fraction,
+            cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
+            gpu=gpu,
+            gpus=gpus,
+            weights=infrastructure.engine_weights,
+        )
+
+    if infrastructure.ray_address is None:
+        gpus = infrastructure.engine_gpus or [""] * infrastructure.engine_servers
+        return local_replicas("vllm", [launched(gpu, None) for gpu in gpus], start_deadline_s=seconds)
+    from tasks.provision.ray_cluster import connected
+    from tasks.provision.ray_servers import ray_replicas
+
+    needs = launch_of(infrastructure).engine
+    gpus_each = int(connected(infrastructure).resources(needs).get("GPU", 0))
+    commands = [launched("", gpus_each)] * infrastructure.engine_servers
+    return ray_replicas(infrastructure, "vllm", commands, needs, start_deadline_s=seconds)

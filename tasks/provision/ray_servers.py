@@ -1,0 +1,151 @@
+"""Servers on the nodes of a Ray cluster: replicas like those of this machine, each at an address that outlives its node."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from configs.infrastructure import InfraSettings
+from configs.launch import Needs
+from environments.address import write_address
+from tasks.provision.errors import ProvisionError
+from tasks.provision.ray_actors import ServerActor
+from tasks.provision.ray_cluster import Placement, RayCluster, answer, connected, handed_on
+from tasks.provision.replica_set import ReplicaSet
+
+ASK_S = 30.0
+"""For what an actor knows without waiting."""
+
+
+class RayServer:
+    """An HTTP server on a node that Ray chooses; a `Server` of a ReplicaSet."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], place: ServerPlaces, bundle: int, environment: Mapping[str, str], deadline_s: float
+    ) -> None:
+        """
+        Args:
+            name: For people and for the log's name.
+            command: Program and arguments; "{host}" and "{port}" stand for where it listens.
+            place: Where Ray has set aside what it needs.
+            bundle: Which of the places it takes.
+            environment: Variables set for the process beside those of its node.
+            deadline_s: Seconds in which it must be healthy, once it has a node.
+        """
+        self.name = name
+        self._command, self._environment, self._deadline_s = list(command), dict(environment), deadline_s
+        self._place, self._bundle = place, bundle
+        self._actor: Any = None
+        self._address = ""
+        self._last_log = ""
+        self._lock = threading.Lock()
+        self._ended = False
+
+    @property
+    def url(self) -> str:
+        """Its address, once started: a file that holds its present URL (environments/address.py); the same wherever it is started again."""
+        if not self._address:
+            raise ProvisionError(f"{self.name} has not been started")
+        return self._address
+
+    def start(self) -> None:
+        """Starts it, on another node if its own was lost, and returns when it is healthy.
+
+        Raises:
+            ProvisionError: There is no room, it ended, or was not healthy in time; the message holds the end of its log.
+        """
+        with self._lock:
+            if self._ended:
+                raise ProvisionError(f"{self.name} has been ended")
+            self._drop()
+            self._actor = actor = self._place.actor(self._bundle, self.name, self._command, self._environment, self._deadline_s)
+        url = answer(actor.start.remote(), f"{self.name} on the Ray cluster", self._place.seconds + self._deadline_s)
+        self._address = write_address(self._place.folder / self.name.replace(":", "."), url)
+
+    def alive(self) -> bool:
+        """Whether it runs, as far as Ray can tell: a node that is out of reach is taken for lost when Ray does so."""
+        try:
+            return self._actor is not None and bool(ray.get(self._actor.alive.remote(), timeout=ASK_S))
+        except (TimeoutError, ActorUnavailableError):
+            return True
+        except RayError:  # the actor died, its node did, or Ray killed it for want of memory
+            return False
+
+    def end(self, grace_s: float = 1.0) -> None:
+        """Ends it for good; a start in another thread fails."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._actor is not None:
+                with contextlib.suppress(RayError, TimeoutError):
+                    ray.get(self._actor.end.remote(grace_s), timeout=grace_s + ASK_S)
+            self._drop()
+        self._place.leave()
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines that it wrote, as far as they were read before its node was lost."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError, TimeoutError):
+                self._last_log = ray.get(self._actor.log_tail.remote(lines), timeout=ASK_S)
+        return self._last_log
+
+    def _drop(self) -> None:
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+
+class ServerPlaces:
+    """The placement group of replicas, given back when the last of them has ended; and the folder of their addresses.
+
+    It is made when the first is started, as waiting for room belongs to that.
+    """
+
+    def __init__(self, cluster: RayCluster, what: str, needs: Needs, replicas: int, seconds: float) -> None:
+        """`seconds`: how long room is waited for, also for one whose node was lost."""
+        self.folder, self.seconds = cluster.folder, seconds
+        self._what, self._bundles = what, [cluster.resources(needs)] * replicas
+        self._left = replicas
+        self._placement: Placement | None = None
+        self._lock = threading.Lock()
+
+    def actor(self, bundle: int, *arguments: Any) -> Any:
+        """An actor for a server in one of the places."""
+        with self._lock:
+            if self._placement is None:
+                self._placement = Placement(self._what, self._bundles, "SPREAD", self.seconds)
+            return self._placement.actor(ServerActor, bundle, *arguments)
+
+    def leave(self) -> None:
+        """One of the replicas has ended."""
+        with self._lock:
+            self._left -= 1
+            if self._left == 0 and self._placement is not None:
+                self._placement.remove()
+
+
+def ray_replicas(
+    infrastructure: InfraSettings,
+    name: str,
+    commands: Sequence[Sequence[str]],
+    needs: Needs,
+    *,
+    environment: Mapping[str, str] | None = None,
+    start_deadline_s: float = 60.0,
+) -> ReplicaSet:
+    """Replicas on the nodes of the settings' Ray cluster, on different ones where it can; see `local_replicas`.
+
+    Raises:
+        ProvisionError: There is no such cluster, or its nodes do not share the folder of the runs.
+    """
+    cluster = connected(infrastructure)
+    place = ServerPlaces(cluster, f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds)
+    variables = handed_on() | dict(environment or {})
+    servers = [RayServer(f"{name}-{n}", command, place, n, variables, start_deadline_s) for n, command in enumerate(commands)]
+    return ReplicaSet(servers)

@@ -1,0 +1,175 @@
+"""The trainer's processes on nodes of a Ray cluster: an actor on each node runs torchrun there; the first one's node is where they meet."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from configs.infrastructure import InfraSettings
+from tasks.provision.errors import ProvisionError
+from tasks.provision.ipc import ConnectionClosedError
+from tasks.provision.process import last_lines
+from tasks.provision.ray_actors import TrainerActor
+from tasks.provision.ray_cluster import Placement, RayCluster, answer, handed_on
+from tasks.training.local_trainer import (
+    ON_LOOPBACK,
+    VERDICT_SECONDS,
+    default_processes,
+    launch_command,
+    read_verdict,
+    trainer_launch,
+    trainer_variables,
+    write_job,
+)
+from tasks.training.messages import TrainerJob
+
+ASK_SECONDS = 60.0
+"""For what an actor knows without waiting."""
+
+
+class RayTrainer:
+    """As many nodes' processes as the launch file says, on nodes that Ray chooses."""
+
+    def __init__(self, job: TrainerJob, infrastructure: InfraSettings, cluster: RayCluster) -> None:
+        self._job, self._infrastructure, self._cluster = job, infrastructure, cluster
+        self._launch = trainer_launch(infrastructure)
+        self.log_path = job.folder / "trainer.log"
+        self._verdicts = [job.folder / f"trainer-{node}.verdict" for node in range(self._launch.nodes)]
+        self._placement: Placement | None = None
+        self._actors: list[Any] = []
+        self._nodes: list[str] = []
+
+    def start(self) -> None:
+        """Waits for room and starts them; `connect` waits for the main process.
+
+        Raises:
+            ProvisionError: There is no room, or a node is lost meanwhile.
+        """
+        job, nodes, seconds = self._job, self._launch.nodes, self._infrastructure.trainer_start_seconds
+        processes = self._launch.processes or default_processes(self._infrastructure)
+        bundle = self._cluster.resources(self._launch.trainer, processes)
+        what = f"the trainer's {nodes} x {processes} processes"
+        self._placement = Placement(what, [bundle] * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK", seconds)
+        self._actors = [self._placement.actor(TrainerActor, node) for node in range(nodes)]
+        points = [answer(actor.meeting_point.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
+        self._nodes = [address for address, _ in points]
+        job_file = write_job(job, answer(self._actors[0].listen.remote(), self._name(0), ASK_SECONDS))
+        environment = {**handed_on(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
+        for node, actor in enumerate(self._actors):
+            self._verdicts[node].unlink(missing_ok=True)
+            command = launch_command(self._infrastructure, job_file, self._verdicts[node].absolute(), node, points[0])
+            log = self.log_path if node == 0 else self.log_path.with_name(f"trainer-{node}.log")
+            answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
+
+    def connect(self, seconds: float) -> RayLine:
+        """Waits for the main process to call.
+
+        Raises:
+            ConnectionClosedError: It did not, or its node is lost.
+        """
+        _closed(lambda: answer(self._actors[0].connect.remote(seconds), self._name(0), seconds + ASK_SECONDS))
+        return RayLine(self._actors[0], self._name(0), self._first_that_ended)
+
+    def wait(self, seconds: float) -> int | None:
+        """Waits for the end of the main process's launcher and returns its exit status; None if it still runs after so many seconds."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(ProvisionError):
+            while time.monotonic() < until:
+                status = answer(self._actors[0].exit_status.remote(), self._name(0), ASK_SECONDS)
+                if status is not None:
+                    return int(status)
+                time.sleep(0.2)
+        return None
+
+    def killed(self) -> str | None:
+        """Which node was lost, or which process a signal ended; None if there is no such thing."""
+        until = time.monotonic() + VERDICT_SECONDS
+        while time.monotonic() < until:
+            if lost := self.lost():
+                return lost
+            said = [text for text in map(read_verdict, self._verdicts) if text]
+            if killed := next((text for text in said if "was killed" in text), None):
+                return killed
+            if len(said) == len(self._actors):
+                return None
+            time.sleep(0.2)
+        return None
+
+    def lost(self) -> str | None:
+        """Which node was lost, as far as Ray has noticed."""
+        gone = [self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"]
+        return f"{' and '.join(gone)} was lost" if gone else None
+
+    def end(self) -> None:
+        """Ends what still runs, on all nodes."""
+        if endings := [actor.end.remote() for actor in self._actors]:
+            with contextlib.suppress(RayError):
+                ray.wait(endings, num_returns=len(endings), timeout=ASK_SECONDS)
+        if self._placement is not None:
+            self._placement.remove()
+            self._placement = None
+        self._actors = []
+
+    def log_tail(self) -> str:
+        """The last lines that the main process's node wrote."""
+        return last_lines(self.log_path)
+
+    def _name(self, node: int) -> str:
+        return f"node {node} of the trainer ({self._nodes[node] if self._nodes else 'being started'})"
+
+    def _first_that_ended(self) -> str | None:
+        """A node that is lost or whose processes have ended, in words."""
+        states = {self._name(node): _state(actor) for node, actor in enumerate(self._actors)}
+        return next((f"{name} {state}" for name, state in states.items() if state != "runs"), None)
+
+
+class RayLine:
+    """What leads to the trainer's main process, through the actor on its node."""
+
+    def __init__(self, actor: Any, name: str, ended: Callable[[], str | None]) -> None:
+        """`ended`: says which of the nodes has ended, while nothing is heard of the main process."""
+        self._actor, self._name, self._ended = actor, name, ended
+
+    def send(self, command: object) -> None:
+        """Sends a command.
+
+        Raises:
+            ConnectionClosedError: The process is gone.
+        """
+        _closed(lambda: answer(self._actor.send.remote(command), self._name, ASK_SECONDS))
+
+    def receive(self, timeout: float) -> object | None:
+        """The next event, or None when `timeout` seconds have passed without one.
+
+        Raises:
+            ConnectionClosedError: The process is gone, or one on another node.
+        """
+        event: object = _closed(lambda: answer(self._actor.receive.remote(timeout), self._name, timeout + ASK_SECONDS))
+        if event is None and (ended := self._ended()) is not None:
+            raise ConnectionClosedError(ended)
+        return event
+
+    def close(self) -> None:
+        """Hangs up; the actor's end does so."""
+
+
+def _closed(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except ProvisionError as gone:
+        raise ConnectionClosedError(str(gone)) from gone
+
+
+def _state(actor: Any) -> Literal["runs", "ended", "lost"]:
+    """What became of a node's processes. One that is out of reach may come back: it is lost when Ray gives it up."""
+    try:
+        return "runs" if ray.get(actor.running.remote(), timeout=ASK_SECONDS) else "ended"
+    except (TimeoutError, ActorUnavailableError):
+        return "runs"
+    except RayError:  # also one that Ray killed for want of memory
+        return "lost"

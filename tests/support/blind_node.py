@@ -1,0 +1,17 @@
+"""A node of a Ray cluster that sees another folder than the others, as one does on which nothing is mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tasks.provision.ray_actors import look, node_id
+
+
+def blind_on(blind: str) -> Callable[[Path, str, str], str]:
+    """`look`, which on one of the nodes looks into a folder that is not the shared one."""
+
+    def seen(folder: Path, token: str, python: str) -> str:
+        return look(folder / "not-mounted" if node_id() == blind else folder, token, python)
+
+    return seen
