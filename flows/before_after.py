@@ -90,7 +90,9 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     starters, world, seed = infrastructure.runs.absolute() / "starter", experiment.environment.name, experiment.seeds.starter
 
     def cloned(tokens: int) -> str:
-        config = experiment.policy.starter.model_copy(update={"tokens": tokens})
+        starter = experiment.policy.starter
+        demonstrations = -(-starter.demonstrations * tokens // starter.tokens)  # more cloning is not made to repeat what it has seen
+        config = starter.model_copy(update={"tokens": tokens, "demonstrations": demonstrations})
         return starter_policy(config, world, seed, starters, lambda _: None)
 
     tokens = experiment.policy.starter.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from configs.rules import Rules
 from environments.environment import InvalidActionError
@@ -37,7 +37,7 @@ class Inventory:
     """Look at what is held."""
 
 
-def parse_action(action: str, rules: Rules = "ours") -> Get | Craft | Inventory:
+def parse_action(action: str, rules: Rules = "ours", book: RecipeBook | None = None) -> Get | Craft | Inventory:
     """What `action` means. Case, surrounding space, `minecraft:` and underscores make no difference.
 
     Under AgentGym's rules the count of what is crafted may be any number or left out, and each ingredient must be of one kind of item.
@@ -52,27 +52,26 @@ def parse_action(action: str, rules: Rules = "ours") -> Get | Craft | Inventory:
         raise InvalidActionError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
         raise InvalidActionError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
-    return _parse(text, rules)
+    return _parse(text, rules, book or recipe_book())
 
 
 @lru_cache(maxsize=2048)
-def _parse(text: str, rules: Rules) -> Get | Craft | Inventory:
+def _parse(text: str, rules: Rules, book: RecipeBook) -> Get | Craft | Inventory:
     verb, _, rest = text.lower().replace("_", " ").partition(" ")
     if verb == "get":
-        return _parse_get(rest)
+        return _parse_get(rest, book)
     if verb == "craft":
-        return _parse_craft(rest, rules)
+        return _parse_craft(rest, rules, book)
     if verb == "inventory" and not rest:
         return Inventory()
     raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
 
 
-def _parse_get(text: str) -> Get:
+def _parse_get(text: str, book: RecipeBook) -> Get:
     count, name = _counted(text, "get N item")
     if "," in name:
         raise InvalidActionError("Only one item can be got at a time: 'get N item'.")
-    item = _item(name)
-    book = recipe_book()
+    item = _item(name, book)
     if item in book.raw:
         return Get(item, count)
     if item in book.members:
@@ -80,20 +79,19 @@ def _parse_get(text: str) -> Get:
     raise InvalidActionError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
 
 
-def _parse_craft(text: str, rules: Rules) -> Craft:
+def _parse_craft(text: str, rules: Rules, book: RecipeBook) -> Craft:
     form = "craft N item using N item, N item"
     target, using, listed = text.partition(" using ")
     if not using:
         raise InvalidActionError(f"Say what to use: '{form}'.")
-    count, output = _output(target, form, rules)
+    count, output = _output(target, form, rules, book)
     given: dict[str, int] = {}
     parts = listed.split(",")
     for part in parts:
         n, name = _counted(part, form)
-        item = _item(name)
+        item = _item(name, book)
         given[item] = given.get(item, 0) + n
 
-    book = recipe_book()
     if output in book.members:
         raise InvalidActionError(f"'{output}' means any of {_some_members(book, output)}; name the one to craft.")
     if output not in book.recipes:
@@ -112,13 +110,13 @@ def _parse_craft(text: str, rules: Rules) -> Craft:
     raise InvalidActionError(f"No recipe makes {output} from {' and '.join(given)}.")
 
 
-def _output(text: str, form: str, rules: Rules) -> tuple[int | None, str]:
+def _output(text: str, form: str, rules: Rules, book: RecipeBook) -> tuple[int | None, str]:
     """How many of what is to be crafted; the number is None where it makes no difference."""
     if rules == "ours":
         count, name = _counted(text, form)
-        return count, _item(name)
+        return count, _item(name, book)
     number, _, name = text.strip().partition(" ")
-    return None, _item(name if name and number.isdigit() else text)
+    return None, _item(name if name and number.isdigit() else text, book)
 
 
 def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, int] | None:
@@ -146,19 +144,19 @@ def _counted(text: str, form: str) -> tuple[int, str]:
     return count, name
 
 
-def _item(name: str) -> str:
+def _item(name: str, book: RecipeBook) -> str:
     """The item or kind that `name` writes."""
     # AgentGym's clients drop underscores and colons before they send, so "minecraft:oak_planks" may come as one word.
-    item = _names().get(name.replace(" ", "").removeprefix("minecraft").removeprefix(":"))
+    item = _names(book).get(name.replace(" ", "").removeprefix("minecraft").removeprefix(":"))
     if item is None:
         raise InvalidActionError(f"Could not find {_shown(name.strip())}: there is no such item.")
     return item
 
 
-@cache
-def _names() -> dict[str, str]:
+@lru_cache(maxsize=512)
+def _names(book: RecipeBook) -> dict[str, str]:
     """Every item and kind by its name without spaces."""
-    return {name.replace(" ", ""): name for name in recipe_book().depth}
+    return {name.replace(" ", ""): name for name in book.depth}
 
 
 def _some_members(book: RecipeBook, kind: str) -> str:

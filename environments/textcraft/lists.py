@@ -10,8 +10,9 @@ from environments.task_lists import named
 from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
 from environments.textcraft.renaming import Renaming, renaming
-from environments.textcraft.splits import DEEP_TURNS, plan_to, shuffled, splits
-from environments.textcraft.tasks import VARIANTS, depth, goal, renaming_of, words_exchanged
+from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
+from environments.textcraft.tasks import DRAWN_VARIANTS, NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
+from environments.textcraft.templates import template_of
 
 EVALUATION_SIZE = 100
 EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
@@ -19,6 +20,13 @@ TRAIN_VARIANTS = range(1, 51)
 """Renamings of each training goal to learn from."""
 FRESH_VARIANTS = {"validation": range(VARIANTS // 2, 3 * VARIANTS // 4), "test": range(3 * VARIANTS // 4, VARIANTS)}
 """Renamings of which the fresh lists take, for each training goal, the first that shows nothing which training has shown."""
+
+NONCE_TRAIN = DRAWN_VARIANTS[:300]
+NONCE_HELD_OUT = {"validation": NONCE_VARIANTS[800:804], "test": NONCE_VARIANTS[900:904]}
+NONCE_FRESH = {"validation": DRAWN_VARIANTS[600:602], "test": DRAWN_VARIANTS[700:702]}
+"""Draws of made-up words: of each template so many tasks."""
+FRESH_NAMES = 4
+"""Of fewer items a task has so few draws that training may have shown the same."""
 
 
 @cache
@@ -41,6 +49,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
         for family, members in families.items()
         for name, some in lists.items()
     }
+    lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
     lists |= {f"depth-{level}": [index for index in indices if depth(index) == level] for level in range(1, MAX_DEPTH + 1)}
     by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
@@ -61,18 +70,39 @@ def _renamed(tasks: Collection[int]) -> Iterator[int]:
     held_out = [goal for goal, split in splits().items() if split != "train"]
     given_away = {_words(goal) for goal in held_out} | {_words(plan_to(goal)[-1]) for goal in held_out}
     for variant in TRAIN_VARIANTS:
-        for task in tasks:
-            index, wanted = task + variant * len(goals()), goal(task)
+        for plain in tasks:
+            index, wanted = plain + variant * len(goals()), goal(plain)
             there = renaming_of(index).there
             if given_away.isdisjoint(_exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))):
                 yield index
 
 
+def _nonce() -> dict[str, list[int]]:
+    """Tasks under made-up words, of each template as many, however many goals it has; see `environments.textcraft.TASK_LISTS`."""
+
+    def tasks(split: str, variants: range, fewest_names: int = 0) -> list[int]:
+        by_template: dict[str, list[str]] = {}
+        for wanted, side in nonce_splits().items():
+            first = goals().index(wanted) + variants.start * len(goals())
+            if side == split and len(names_in(task(first).recipes)) >= fewest_names:
+                by_template.setdefault(template_of(wanted).goals[0], []).append(wanted)
+        return [
+            goals().index(some[n % len(some)]) + variant * len(goals())
+            for some in by_template.values()
+            for n, variant in enumerate(variants)
+        ]
+
+    found = {"train": tasks("train", NONCE_TRAIN)}
+    for split, variants in NONCE_HELD_OUT.items():
+        found |= {split: tasks(split, variants), f"fresh-{split}": tasks("train", NONCE_FRESH[split], FRESH_NAMES)}
+    return found
+
+
 def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
     """Of each task the first renaming whose last action is in no training plan, if there is one: a short command has few renamings."""
-    for task in tasks:
-        last = _words(plan_to(goal(task))[-1])
-        for index in (task + variant * len(goals()) for variant in variants):
+    for plain in tasks:
+        last = _words(plan_to(goal(plain))[-1])
+        for index in (plain + variant * len(goals()) for variant in variants):
             if not _is_trained(_exchanged(last, renaming_of(index).there)):
                 yield index
                 break

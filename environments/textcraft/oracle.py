@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from graphlib import TopologicalSorter
 
 from environments.environment import OracleError
-from environments.textcraft.recipes import Recipe, recipe_book
+from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
 
 @dataclass(slots=True)
@@ -45,18 +45,19 @@ class _Draft:
         self.pending.add(name)
 
 
-def plan(goal: str, inventory: Mapping[str, int]) -> list[str]:
-    """Actions that craft `goal` from `inventory`: all the gets, then the crafts, ingredients before what takes them.
+def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None) -> list[str]:
+    """Actions that craft `goal` from `inventory`: all the gets, in the order of their use, then the crafts, ingredients first.
 
     Raises:
         OracleError: Nothing crafts `goal`.
     """
-    if goal not in recipe_book().recipes:
+    book = book or recipe_book()
+    if goal not in book.recipes:
         raise OracleError(f"nothing crafts {goal!r}")
     start = _Draft({}, set())
     start.want(goal, inventory.get(goal, 0) + 1)
     best: _Draft | None = None
-    drafts = [_extend(start, inventory)]
+    drafts = [_extend(start, inventory, book)]
     while drafts:
         draft = next(drafts[-1], None)
         if draft is None:
@@ -64,7 +65,7 @@ def plan(goal: str, inventory: Mapping[str, int]) -> list[str]:
         elif best is not None and draft.cost >= best.cost:
             continue
         elif draft.pending:
-            drafts.append(_extend(draft, inventory))
+            drafts.append(_extend(draft, inventory, book))
         else:
             best = draft
     if best is None:
@@ -72,9 +73,9 @@ def plan(goal: str, inventory: Mapping[str, int]) -> list[str]:
     return list(_actions(best))
 
 
-def _extend(draft: _Draft, inventory: Mapping[str, int]) -> Iterator[_Draft]:
+def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> Iterator[_Draft]:
     """Meets the pending demand that nothing else pending can raise, in every way that there is."""
-    book, rank = recipe_book(), _ranks()
+    rank = _ranks(book)
     name = min(draft.pending, key=rank.__getitem__)
     draft = draft.branch()
     draft.pending.remove(name)
@@ -119,14 +120,19 @@ def _extend(draft: _Draft, inventory: Mapping[str, int]) -> Iterator[_Draft]:
 
 
 def _actions(draft: _Draft) -> Iterator[str]:
-    """The plan in words, in an order in which it can be done."""
-    for item, count in draft.gets.items():
-        yield f"get {count} {item}"
+    """The plan in words, in an order in which it can be done; what is got, in the order in which the crafts take it."""
     pools = {kind: list(pool) for kind, pool in draft.pools.items()}
-    for recipe, runs in reversed(draft.crafts):
-        for _ in range(runs):
-            given = [part for name, count in recipe.ingredients for part in _draw(pools, name, count)]
-            yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
+    crafts = [
+        (recipe, [part for name, count in recipe.ingredients for part in _draw(pools, name, count)])
+        for recipe, runs in reversed(draft.crafts)
+        for _ in range(runs)
+    ]
+    taken = dict.fromkeys(item for _, given in crafts for item, _ in given)
+    for item in taken:
+        if item in draft.gets:
+            yield f"get {draft.gets[item]} {item}"
+    for recipe, given in crafts:
+        yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
 
 
 def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:
@@ -144,10 +150,9 @@ def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Ite
         count -= taken
 
 
-@cache
-def _ranks() -> dict[str, int]:
+@lru_cache(maxsize=512)
+def _ranks(book: RecipeBook) -> dict[str, int]:
     """An order in which every name comes after all that can raise its demand or claim what is held of it."""
-    book = recipe_book()
     after: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(book.depth, ()))
     for output, recipes in book.recipes.items():
         for recipe in recipes:

@@ -7,7 +7,7 @@ Nothing here depends on the hash seed, on the order of files or on a random gene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -55,7 +55,7 @@ class Recipe:
         return f"craft {self.count} {self.output} using " + ", ".join(f"{count} {name}" for name, count in self.ingredients)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecipeBook:
     """Everything that the rules say.
 
@@ -94,12 +94,21 @@ def recipe_book() -> RecipeBook:
     return RecipeBook(recipes, with_kinds, raw, _depths(recipes, with_kinds, raw))
 
 
-def filled_command(recipe: Recipe, held: Mapping[str, int]) -> str | None:
+def book_of(listed: Iterable[Recipe]) -> RecipeBook:
+    """The rules if there were no others than these: what none of them makes can be got, and nothing is a kind."""
+    recipes: dict[str, tuple[Recipe, ...]] = {}
+    for recipe in sorted(listed, key=Recipe.command):
+        recipes[recipe.output] = (*recipes.get(recipe.output, ()), recipe)
+    raw = frozenset(name for some in recipes.values() for recipe in some for name, _ in recipe.ingredients) - recipes.keys()
+    return RecipeBook(recipes, {}, raw, _depths(recipes, {}, raw))
+
+
+def filled_command(recipe: Recipe, held: Mapping[str, int], book: RecipeBook) -> str | None:
     """The command of a recipe with held items in the place of kinds, e.g. "craft 4 stick using 2 oak planks"; None if too little is held.
 
     A kind is taken from the first of its members of which enough is held.
     """
-    book, left, given = recipe_book(), dict(held), []
+    left, given = dict(held), []
     for name, count in recipe.ingredients:
         item = next((item for item in (name, *book.members.get(name, ())) if left.get(item, 0) >= count), None)
         if item is None:
@@ -160,7 +169,7 @@ def _without_unpacking(listed: Mapping[str, list[Recipe]]) -> dict[str, tuple[Re
 def _depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tuple[str, ...]], raw: frozenset[str]) -> dict[str, int]:
     """The crafting depth of everything: 0 for raw, else one more than the deepest ingredient of the shallowest recipe."""
     depth = dict.fromkeys(sorted(raw), 0)
-    for layer in range(1, len(recipes)):
+    for layer in range(1, len(recipes) + 1):
         reached = [
             output
             for output, some in recipes.items()

@@ -11,8 +11,9 @@ from functools import cache
 from hashlib import sha256
 from typing import Literal
 
-from environments.textcraft.goals import goals, wood_goals
+from environments.textcraft.goals import goals, needed_recipes, wood_goals
 from environments.textcraft.oracle import plan
+from environments.textcraft.recipes import recipe_book
 from environments.textcraft.templates import Template, templates
 
 Split = Literal["train", "validation", "test"]
@@ -23,6 +24,11 @@ DEEP_TURNS = range(6, 13)
 SHARES: dict[str, tuple[float, float]] = {"wood": (0.40, 0.15), "short": (0.35, 0.15), "deep": (0.66, 0.12), "long": (0.5, 0.2)}
 """Of the goals whose templates may be held out, the share that goes to test and to validation, by stratum. Of the deep ones most are held
 out, since comparisons want at least 90 of them; renamed, the others give any number of tasks to learn from."""
+
+NONCE_TURNS = 4
+"""Most turns that the oracle takes to a goal under made-up words."""
+NONCE_SHARES = (0.35, 0.2)
+"""Of the templates of such goals that may be held out, the share that goes to test and to validation, by turns."""
 
 
 @cache
@@ -47,6 +53,40 @@ def splits() -> dict[str, Split]:
             split: Split = "validation" if given < n_validation else "test" if given < n_validation + n_test else "train"
             found |= dict.fromkeys(template.goals, split)
             given += len(template.goals)
+    return found
+
+
+@cache
+def nonce_goals() -> tuple[str, ...]:
+    """Goals for which reading is enough: they take up to `NONCE_TURNS` turns, and no kind of items whose members must be known by heart."""
+    book = recipe_book()
+    return tuple(
+        wanted
+        for wanted in goals()
+        if len(plan_to(wanted)) <= NONCE_TURNS
+        and all(name in book.raw or name not in book.members for recipe in needed_recipes(wanted) for name, _ in recipe.ingredients)
+    )
+
+
+@cache
+def nonce_splits() -> dict[str, Split]:
+    """`nonce_goals` to their splits, again by whole templates of which no other one among them needs the held-out ones.
+
+    A split of their own: under made-up words nothing of the other lists' names helps, and held-out goals of every length can be had.
+    """
+    family = set(nonce_goals())
+    some = [template for template in templates() if not family.isdisjoint(template.goals)]
+    first = {template.goals[0] for template in some}
+    found: dict[str, Split] = dict.fromkeys(nonce_goals(), "train")
+    strata: dict[int, list[Template]] = {}
+    for template in some:
+        if template.needed_by.isdisjoint(first):
+            strata.setdefault(len(plan_to(template.goals[0])), []).append(template)
+    for free in strata.values():
+        n_test, n_validation = (round(share * len(free)) for share in NONCE_SHARES)
+        for place, template in enumerate(sorted(free, key=lambda template: order("nonce split", template.goals[0]))):
+            split: Split = "validation" if place < n_validation else "test" if place < n_validation + n_test else "train"
+            found |= {goal: split for goal in template.goals if goal in family}
     return found
 
 

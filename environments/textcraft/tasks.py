@@ -1,24 +1,34 @@
 """The tasks of TextCraft: which goal an index means, and what the agent is told first.
 
 A goal is an item that can be crafted in 1 to 4 layers. Index = number of the goal + number of goals x variant: variant 0 is the task
-as the game has it, the others are renamed (see renaming.py), with distractors and an order of lines of their own. Everything is a
+as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py), with distractors and an order of
+lines of their own. Everything is a
 pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from environments.environment import TaskIndexError
+from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
-from environments.textcraft.recipes import GAME_VERSION, Recipe, recipe_book
+from environments.textcraft.nonce_names import NonceNames
+from environments.textcraft.recipes import GAME_VERSION, Recipe, RecipeBook, book_of, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
-from environments.textcraft.splits import order, splits
+from environments.textcraft.splits import nonce_splits, order, splits
 
-VERSION = f"minecraft-{GAME_VERSION}-3"
+VERSION = f"minecraft-{GAME_VERSION}-4"
 MAX_DISTRACTORS = 10
+NONCE_DISTRACTORS = 3
+"""Fewer under made-up words: a policy that knows nothing by heart has more to read in each of them."""
 VARIANTS = 1000
+"""In the game's words, the game's own task among them."""
+NONCE_VARIANTS = range(VARIANTS, 2000)
+DRAWN_VARIANTS = NONCE_VARIANTS[:800]
+"""Under made-up words; `DRAWN_VARIANTS` of them with counts drawn anew, the rest with the game's."""
 AS_IN_THE_GAME = Renaming({})
 
 
@@ -30,13 +40,15 @@ class Task:
         goal: The item to craft, under its own name.
         observation: What the agent is told first.
         recipes: Those whose commands it lists.
+        book: The rules that hold: the game's, or those that the task lists alone.
         renaming: How names are exchanged in what it sees; None where they are the game's.
     """
 
     goal: str
     observation: str
     recipes: tuple[Recipe, ...]
-    renaming: Renaming | None
+    book: RecipeBook
+    renaming: Renaming | NonceNames | None
 
 
 def goal(index: int) -> str:
@@ -46,9 +58,9 @@ def goal(index: int) -> str:
         TaskIndexError: There is no such task.
     """
     n_goals = len(goals())
-    if not 0 <= index < n_goals * VARIANTS:
+    if not 0 <= index < n_goals * NONCE_VARIANTS.stop:
         raise TaskIndexError(
-            f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {n_goals * VARIANTS - 1}"
+            f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {n_goals * NONCE_VARIANTS.stop - 1}"
         )
     return goals()[index % n_goals]
 
@@ -62,6 +74,11 @@ def depth(index: int) -> int:
     return recipe_book().depth[goal(index)]
 
 
+def names_in(listed: Iterable[Recipe]) -> set[str]:
+    """The items and kinds that commands name."""
+    return {name for recipe in listed for name in (recipe.output, *(name for name, _ in recipe.ingredients))}
+
+
 @lru_cache(maxsize=8192)
 def task(index: int) -> Task:
     """Task `index` as an agent meets it: every recipe that is of use and up to 10 that are not, in an order of its own.
@@ -70,14 +87,19 @@ def task(index: int) -> Task:
         TaskIndexError: There is no such task.
     """
     wanted = goal(index)
-    needed, others = _listed(wanted)
-    distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:MAX_DISTRACTORS]
+    variant = index // len(goals())
+    in_nonce = variant in NONCE_VARIANTS
+    needed, others = _listed(wanted, in_nonce)
+    n_distractors = NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
+    distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:n_distractors]
     listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
+    if variant in DRAWN_VARIANTS:
+        listed = with_drawn_counts(index, wanted, listed)
     observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
-    if index < len(goals()):
-        return Task(wanted, observation, tuple(listed), None)
-    exchanged = renaming_of(index)
-    return Task(wanted, exchanged.apply(observation), tuple(listed), exchanged)
+    if not variant:
+        return Task(wanted, observation, tuple(listed), recipe_book(), None)
+    exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
+    return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else recipe_book(), exchanged)
 
 
 def renaming_of(index: int) -> Renaming:
@@ -93,12 +115,13 @@ def words_exchanged(in_wood: bool) -> tuple[str, ...]:
 
 
 @cache
-def _listed(wanted: str) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
+def _listed(wanted: str, in_nonce: bool) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
     """The recipes that are of use for a goal, and those that are not but have an ingredient in common with them.
 
     Who learns from a goal is not to read how a held-out one is made: its command is never a distractor there.
     """
     needed = needed_recipes(wanted)
+    side = nonce_splits() if in_nonce else splits()
     touched = {name for recipe in needed for name, _ in recipe.ingredients}
     others = [
         recipe
@@ -106,6 +129,6 @@ def _listed(wanted: str) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
         for recipe in some
         if recipe not in needed
         and any(name in touched for name, _ in recipe.ingredients)
-        and not (splits()[wanted] == "train" and splits().get(recipe.output, "train") != "train")
+        and not (side.get(wanted) == "train" and side.get(recipe.output, "train") != "train")
     ]
     return needed, tuple(others)

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from environments.textcraft.goals import goals, needed_recipes
-from environments.textcraft.recipes import recipe_book
+from environments.textcraft.recipes import RecipeBook, recipe_book
 
 Tree = tuple[Any, ...]
 """(How many one craft makes, its ingredients as (how many, tree), sorted); () for a raw material."""
@@ -36,17 +36,21 @@ class Template:
 
 @cache
 def trees(name: str) -> frozenset[Tree]:
-    """Every way to make an item or kind, without names. For a kind, its least deep members stand for all."""
-    book = recipe_book()
+    """Every way to make an item or kind in the game, without names. For a kind, its least deep members stand for all."""
+    return trees_by(recipe_book(), name)
+
+
+def trees_by(book: RecipeBook, name: str) -> frozenset[Tree]:
+    """Every way to make an item or kind by these rules; see `trees`."""
     if name in book.raw:
         return frozenset([()])
     if name in book.members:
         members = (item for item in book.members[name] if book.depth[item] == book.depth[name])
-        return frozenset().union(*map(trees, members))
+        return frozenset().union(*(trees_by(book, item) for item in members))
     return frozenset(
         (recipe.count, tuple(sorted(ingredients)))
         for recipe in book.recipes[name]
-        for ingredients in product(*([(count, tree) for tree in trees(item)] for item, count in recipe.ingredients))
+        for ingredients in product(*([(count, tree) for tree in trees_by(book, item)] for item, count in recipe.ingredients))
     )
 
 
@@ -64,7 +68,7 @@ def templates() -> tuple[Template, ...]:
     needed_by: dict[str, set[str]] = {name: set() for name in first.values()}
     for wanted in goals():
         inner = {first[recipe.output] for recipe in needed_recipes(wanted) if recipe.output in first}
-        inner |= {first[made_by[part]] for tree in trees(wanted) for part in _parts(tree) if part in made_by}
+        inner |= {first[made_by[part]] for tree in trees(wanted) for part in parts(tree) if part in made_by}
         for name in inner - {first[wanted]}:
             needed_by[name].add(first[wanted])
     return tuple(Template(tuple(goal for goal in goals() if first[goal] == name), frozenset(above)) for name, above in needed_by.items())
@@ -76,9 +80,9 @@ def template_of(goal: str) -> Template:
     return next(template for template in templates() if goal in template.goals)
 
 
-def _parts(tree: Tree) -> Iterator[Tree]:
+def parts(tree: Tree) -> Iterator[Tree]:
     """The tree and every tree in it, but for raw materials."""
     if tree:
         yield tree
         for _, ingredient in tree[1]:
-            yield from _parts(ingredient)
+            yield from parts(ingredient)

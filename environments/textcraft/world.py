@@ -9,8 +9,9 @@ from environments.environment import EpisodeOverError, InvalidActionError, Oracl
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
+from environments.textcraft.nonce_names import NonceNames
 from environments.textcraft.oracle import plan
-from environments.textcraft.recipes import Recipe, filled_command, recipe_book
+from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import VERSION, depth, task
 
@@ -23,14 +24,15 @@ class TextCraftEnvironment:
         inventory: How many of each item are held, in the order in which they came.
     """
 
-    __slots__ = ("_listed", "_renaming", "_rules", "goal", "inventory")
+    __slots__ = ("_book", "_listed", "_renaming", "_rules", "goal", "inventory")
 
     def __init__(self, rules: Rules = "ours") -> None:
         self._rules = rules
         self.goal: str | None = None
         self.inventory: dict[str, int] = {}
         self._listed: tuple[Recipe, ...] = ()
-        self._renaming: Renaming | None = None
+        self._book: RecipeBook = recipe_book()
+        self._renaming: Renaming | NonceNames | None = None
 
     def reset(self, index: int) -> str:
         """Begins task `index` with nothing held; see `Environment.reset`."""
@@ -38,6 +40,7 @@ class TextCraftEnvironment:
         self.goal = begun.goal
         self.inventory = {}
         self._listed = begun.recipes
+        self._book = begun.book
         self._renaming = begun.renaming
         return begun.observation
 
@@ -63,9 +66,9 @@ class TextCraftEnvironment:
         """Every command of the first message that can be followed now, and getting what one of them takes; see `EnumerableEnvironment`."""
         if self.goal is None:
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
-        raw = recipe_book().raw
+        raw = self._book.raw
         gets = [f"get {count} {name}" for recipe in self._listed for name, count in recipe.ingredients if name in raw]
-        crafts = [command for recipe in self._listed if (command := filled_command(recipe, self.inventory)) is not None]
+        crafts = [command for recipe in self._listed if (command := filled_command(recipe, self.inventory, self._book)) is not None]
         actions = list(dict.fromkeys([*gets, *crafts])) or ["inventory"]
         return actions if self._renaming is None else [self._renaming.apply(action) for action in actions]
 
@@ -73,7 +76,7 @@ class TextCraftEnvironment:
         """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
         if self.goal is None:
             raise OracleError("no TextCraft episode is in progress")
-        action = plan(self.goal, self.inventory)[0]
+        action = plan(self.goal, self.inventory, self._book)[0]
         return action if self._renaming is None else self._renaming.apply(action)
 
     def close(self) -> None:
@@ -83,7 +86,7 @@ class TextCraftEnvironment:
 
     def _step(self, action: str) -> Step:
         try:
-            command = parse_action(action, self._rules)
+            command = parse_action(action, self._rules, self._book)
         except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         if isinstance(command, Get):

@@ -15,32 +15,38 @@ import psutil
 import pytest
 import yaml
 
+from tests.support.empty_databases import give_empty_databases
 from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
 
 pytestmark = pytest.mark.slow
 
 ARMS = {"short": {"curriculum": {"kind": "fixed", "horizon": 2}}, "long": {"curriculum": {"kind": "fixed", "horizon": 4}}}
+FURTHER = {"Beyond the recipe's evaluation", "The comparisons there"}
 
 
 @pytest.fixture(scope="module")
 def study(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two arms of two steps under one seed, and a further evaluation of their policies."""
+    return write_study(tmp_path_factory.mktemp("study") / "tiny.yaml", policy, beyond={"horizons": [2, 3]})
+
+
+def write_study(path: Path, policy: str, **further: object) -> Path:
     overrides = {name: value for name, value in SMALL.items() if name not in ("name", "curriculum.horizons", "curriculum.every")}
     overrides |= {"policy.model": policy, "algorithm.steps": 2, "checkpoint_every": 1}
     tree = {"name": "tiny", "question": "Does it end?", "recipe": "quickstart", "overrides": overrides, "arms": ARMS, "seeds": 1}
-    tree |= {"comparisons": [["long", "short"], ["long", "start"]], "beyond": {"horizons": [2, 3]}}
-    path = tmp_path_factory.mktemp("study") / "tiny.yaml"
+    tree |= {"comparisons": [["long", "short"], ["long", "start"]], **further}
     path.write_text(yaml.safe_dump(tree))
     return path
 
 
-def begin(study: Path, runs: Path, *words: str) -> subprocess.Popen[bytes]:
+def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
     runs.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_STUDY_RUNS_AT_ONCE": "2"}
+    give_empty_databases(runs)
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once)}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
-        command = [sys.executable, "-m", "flows.study", str(study), *words]
+        command = [sys.executable, "-m", "flows.study", str(study)]
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -89,8 +95,10 @@ def test_the_page_can_be_written_anew_into_the_documents_without_training(study:
     assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png"}
 
 
-def test_a_study_that_is_killed_and_continued_finds_the_same(study: Path, undisturbed: Path, tmp_path: Path) -> None:
-    run = begin(study, tmp_path)
+def test_a_study_that_is_killed_and_continued_finds_the_same(policy: str, undisturbed: Path, tmp_path: Path) -> None:
+    """Without the further evaluations, which come after a run's training."""
+    study = write_study(tmp_path / "tiny.yaml", policy)
+    run = begin(study, tmp_path, at_once=1)
     try:
         wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("tiny-*/metrics.jsonl")), run, 400)
         children = family(run.pid)[1:]
@@ -102,7 +110,9 @@ def test_a_study_that_is_killed_and_continued_finds_the_same(study: Path, undist
         end(run)
     found = finish(study, tmp_path)
     (report,) = undisturbed.glob("studies/tiny-*/report.json")
-    assert found["findings"] == json.loads(report.read_text())["findings"]
+    before = json.loads(report.read_text())["findings"]
+    assert set(before) >= FURTHER
+    assert found["findings"] == {title: data for title, data in before.items() if title not in FURTHER}
     assert len(list(tmp_path.glob("tiny-*/done/run"))) == 2
 
 

@@ -40,8 +40,8 @@ def test_what_textcraft_lists_is_on_the_first_message_and_grows_with_what_is_hel
 
 def test_a_kind_is_filled_with_a_member_of_which_enough_is_held() -> None:
     stick = next(recipe for recipe in recipe_book().recipes["stick"] if recipe.ingredients == (("planks", 2),))
-    assert filled_command(stick, {"oak planks": 1, "birch planks": 2}) == "craft 4 stick using 2 birch planks"
-    assert filled_command(stick, {"oak planks": 1, "birch planks": 1}) is None
+    assert filled_command(stick, {"oak planks": 1, "birch planks": 2}, recipe_book()) == "craft 4 stick using 2 birch planks"
+    assert filled_command(stick, {"oak planks": 1, "birch planks": 1}, recipe_book()) is None
 
 
 def test_babyai_understands_every_valid_action() -> None:
