@@ -81,7 +81,7 @@ COPY tasks/ tasks/
 COPY flows/ flows/
 COPY dashboards/ dashboards/
 RUN pip install --no-deps --no-build-isolation -e . \
-    && useradd --create-home agentgym && mkdir /runs && chown agentgym /runs
+    && useradd --create-home agentgym && mkdir -p /runs /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym
 ENV AGENTGYM_RUNS=/runs
 VOLUME /runs
