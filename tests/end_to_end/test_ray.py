@@ -17,9 +17,11 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient, SessionLostError
+from tasks.evaluation.benchmark import read_evaluation
 from tasks.provision.errors import ProvisionError
-from tests.support.ray_nodes import LOOPBACK, kill_and_replace, nodes_with, ray_cluster
-from tests.support.small_runs import ROOT
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.ray_nodes import LOOPBACK, held_still, kill_and_replace, nodes_with, ray_cluster, servers_answer
+from tests.support.small_runs import ROOT, end, finish, folder, metrics, start, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -127,3 +129,48 @@ with environment_replicas("textcraft", 2, infrastructure=infra_settings()):
 def test_what_runs_on_the_nodes_ends_with_a_flow_that_is_killed(cluster: Any) -> None:
     assert run_here(OWNER, cluster.address).returncode == -signal.SIGKILL
     eventually(lambda: not nodes_with(cluster, "environments serve"))
+
+
+SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
+KINDS = {"environment": ("environments serve",), "engine": ("api_server",), "trainer": ("trainer_main",)}
+
+
+def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluation_of_the_local_run(
+    cluster: Any, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name, value in {"ENGINE_SERVERS": 2, "ENVIRONMENT_SERVERS": 2, "TRAINER_START_SECONDS": 1500}.items():
+        monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
+    launch = tmp_path / "launch.yaml"
+    launch.write_text("nodes: 2\nprocesses: 1\nfirst_node: ray\n")
+    with monkeypatch.context() as on_ray:
+        on_ray.setenv("AGENTGYM_RAY_ADDRESS", cluster.address)
+        on_ray.setenv("AGENTGYM_LAUNCH", str(launch))
+        on_ray.setenv("GLOO_SOCKET_IFNAME", "lo")
+        run = start(there, policy, **SMALL)
+        try:
+            for reached, words in enumerate(KINDS.values(), start=1):
+                wait_for(lambda reached=reached: max(metrics(there), default=0) >= reached, run, PATIENCE_S)
+                with held_still(cluster):
+                    eventually(lambda: servers_answer(there) and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values()))
+                ended = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
+                eventually(lambda ended=ended: all(has_ended(process) for process in ended))
+            shown = finish(run, there, PATIENCE_S)
+        finally:
+            end(run)
+    assert "was lost" in shown
+    assert "Continuing after step" in shown
+    eventually(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
+    assert not list(there.glob(".ray-*"))
+
+    for name, value in {"TRAINER_PROCESSES": 2, "ENGINE_SERVERS": 1, "ENVIRONMENT_SERVERS": 1}.items():
+        monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
+    finish(start(here, policy, **SMALL), here, PATIENCE_S)
+    assert sorted(set(metrics(there))) == [1, 2, 3, 4]
+    for name in ("start", "phase-1", "phase-2"):
+        ours, theirs = (folder(runs) / "evaluations" / f"{name}.json" for runs in (there, here))
+        assert read_evaluation(ours).success == read_evaluation(theirs).success
+        played, expected = (read_trajectories(path.with_suffix(".parquet")) for path in (ours, theirs))
+        same = [a.completion == b.completion for a, b in zip(played, expected, strict=True)]
+        # The engines compute in float32, but not the same batches: a token whose draw lies on the edge may be another.
+        assert sum(same) >= len(same) - 1, name
