@@ -32,6 +32,8 @@ os.environ.update(
     PREFECT_HOME=str(_home / "prefect"),
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",
+    # Without it Ray, which vLLM imports too, takes 127.0.0.1 for the machine's outer address, once for each process.
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     VLLM_NO_USAGE_STATS="1",
 )
 
