@@ -40,10 +40,15 @@ def start_heartbeats(flow_run: str) -> None:
 
 
 def send_heartbeats(api: PrefectApi, flow_run: str, owner: int, every_s: float) -> None:
-    """Sends one at once and then every `every_s` seconds, for the flow run and those below it, while `owner` is our parent."""
-    due = time.monotonic()
-    while os.getppid() == owner:
-        if time.monotonic() >= due:
+    """Sends one every `every_s` seconds, for the flow run and those below it, while `owner` is our parent, and a last one after that.
+
+    The automation waits for the heartbeat after a heartbeat: without the last one a run, or one that it has called, that is killed before
+    its first would never be marked.
+    """
+    due, owned = time.monotonic(), True
+    while owned:
+        owned = os.getppid() == owner
+        if not owned or time.monotonic() >= due:
             with suppress(OSError):  # the server is away or busy: the next one may arrive
                 api.ask("events", [heartbeat(each) for each in running(api, flow_run)])
             due = time.monotonic() + every_s
