@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
-from tasks.agents.agent import Agent, Budgets, Conversation, Message
+from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
 from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
@@ -48,6 +48,7 @@ class LiveEpisode:
         trajectory: What has happened so far.
         by: Who wrote each turn, in order.
         note: What went wrong last, for the page; empty otherwise.
+        out_of_tokens: Whether the agent that played last has used up its tokens, at which a rollout is cut. Another may go on.
     """
 
     trajectory: Trajectory
@@ -55,14 +56,23 @@ class LiveEpisode:
     session: Session
     by: list[str] = field(default_factory=list)
     note: str = ""
+    out_of_tokens: bool = False
     _told: dict[str, Told] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _playing: asyncio.Task[None] | None = None
 
     @property
     def over(self) -> bool:
-        """Whether the world has ended the episode, or its turn limit has cut it."""
-        return self.trajectory.outcome in (Outcome.SUCCESS, Outcome.FINISHED) or len(self.trajectory.turns) >= self.trajectory.horizon
+        """Whether the world has ended the episode, or a limit has cut it: of turns, or of its player's tokens."""
+        trajectory = self.trajectory
+        return self.out_of_tokens or trajectory.outcome is not Outcome.TRUNCATED or len(trajectory.turns) >= trajectory.horizon
+
+    @property
+    def ending(self) -> str:
+        """How the episode ended, for the page."""
+        outcome, reward = self.trajectory.outcome, self.trajectory.reward
+        cut = f" by {self.trajectory.reason}" if outcome is Outcome.TRUNCATED else ""
+        return f"{outcome}{cut}, reward {reward:.3g}"
 
     @property
     def playing(self) -> bool:
@@ -75,13 +85,18 @@ class LiveEpisode:
             await self._perform(Message(action, action), BY_HAND, 0.0)
 
     async def advance(self, name: str, agent: Agent, budgets: Budgets) -> None:
-        """One turn by an agent. Its fault is a note, and the episode stays as it was."""
+        """One turn by an agent, if it has tokens left. When it raises, the episode stays as it was."""
         async with self._turn:
+            self.out_of_tokens = False
             if self.over:
                 return
-            told = await self._tell(name, agent, budgets)
-            began = time.perf_counter()
-            message = await told.conversation.act(len(self.trajectory.turns))
+            try:
+                told = await self._tell(name, agent, budgets)
+                began = time.perf_counter()
+                message = await told.conversation.act(len(self.trajectory.turns))
+            except TokenBudgetError as limit:
+                self.out_of_tokens, self.trajectory.reason = True, str(limit)
+                return
             told.spoke = True
             await self._perform(message, name, time.perf_counter() - began)
 
@@ -93,6 +108,7 @@ class LiveEpisode:
                 self.note = "loading who plays…"
                 name, agent = await opening()
                 self.note = ""
+                await self.advance(name, agent, budgets)
                 while not self.over:
                     await self.advance(name, agent, budgets)
             except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page
@@ -165,6 +181,7 @@ class LiveEpisode:
             turn.observation, turn.reward, done = step.observation, step.reward, step.done
         self.trajectory.turns.append(turn)
         self.by.append(by)
+        self.out_of_tokens = False
         if done:
             self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
             self.trajectory.reason = ""

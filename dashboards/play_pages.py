@@ -108,7 +108,7 @@ async def state(request: Request) -> Response:
             "turns": len(episode.trajectory.turns),
             "playing": episode.playing,
             "over": episode.over,
-            "ending": f"{episode.trajectory.outcome}, reward {episode.trajectory.reward:.3g}" if episode.over else "",
+            "ending": episode.ending if episode.over else "",
             "note": episode.note,
         }
     )

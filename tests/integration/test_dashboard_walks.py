@@ -13,6 +13,7 @@ from tasks.tracking.run_folder import RunFolder
 from tests.support import viewer_walks
 from tests.support.chromium import needs_chromium
 from tests.support.recorded_runs import numbers_of, recorded_run, write_run
+from tests.support.tiny_policy import build_tiny_policy
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -127,3 +128,19 @@ def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str,
         folder.add_metrics(3, {"rollout/success": 0.5, "rollout/horizon": 8.0})
         page.get_by_text("after step 3 of 9").wait_for(timeout=60_000)
         page.close()
+
+
+def test_the_policy_of_a_checkpoint_is_watched_while_it_plays(page: Page, run: Path, tmp_path: Path) -> None:
+    folder = RunFolder(run.parent, load_recipe("quickstart", {"seeds.training": 78}))
+    with folder.claimed():
+        write_run(folder, numbers_of(2), (0.4, 0.5), 78)
+    build_tiny_policy(folder.path / "checkpoints" / "step-000002")
+    page.goto(f"/runs/{folder.path.name}")
+    page.get_by_role("button", name="watch its policy play").click()
+    page.wait_for_url("**/play/*")
+    over = page.get_by_text("the episode is over: truncated by rollout.trajectory_tokens")  # its words are as random as its weights
+    over.wait_for(timeout=300_000)  # torch and the weights are loaded meanwhile
+    played = page.get_by_role("heading", name="Turn ").count()
+    page.get_by_label("Who plays").select_option("expert")
+    page.get_by_role("button", name="one turn").click()
+    page.get_by_role("heading", name=f"Turn {played + 1} the expert").wait_for()
