@@ -20,6 +20,7 @@ from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
     Axis,
     Runs,
+    StudyRun,
     after,
     by_task,
     common_budget,
@@ -78,11 +79,16 @@ def findings(study: Study, runs: Runs) -> list[Section]:
 def timings(study: Study, runs: Runs) -> list[Section]:
     """The tables that also depend on how fast the machine was, and on what else it did."""
     minutes = {arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm) for arm, of_arm in runs.items()}
-    rows = [[arm, number(estimate)] for arm, estimate in minutes.items()]
+    speeds = {arm: mean(_trajectories(run) / (run.positions("seconds")[-1] or math.nan) for run in of_arm) for arm, of_arm in runs.items()}
+    rows = [[arm, number(minutes[arm]), number(speeds[arm])] for arm in runs]
     note = "Rollouts, updates and weight sync, without start-up and measurements; mean over seeds."
-    data = {arm: estimate.value for arm, estimate in minutes.items()}
-    trained = Section("Minutes of training", ["arm", "minutes"], rows, note, data)
+    data = {arm: {"minutes": minutes[arm].value, "trajectories a second": speeds[arm].value} for arm in runs}
+    trained = Section("Minutes of training", ["arm", "minutes", "trajectories a second"], rows, note, data)
     return [trained, *budget_section(study, runs, "seconds"), *threshold_section(study, runs, "seconds")]
+
+
+def _trajectories(run: StudyRun) -> float:
+    return sum(metrics.get("rollout/episodes", 0.0) for metrics in run.steps.values())
 
 
 def arms_section(runs: Runs) -> Section:
