@@ -7,12 +7,16 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import docker
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Set before anything imports Prefect or MLflow, which read them once. Whatever services the user has running stay out of it.
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
@@ -77,6 +81,19 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tests.support.tiny_policy import build_tiny_policy  # torch, for those who need it
 
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for the pages of a file."""
+    from playwright.sync_api import sync_playwright
+
+    from environments.webarena.browser import find_chromium
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def pytest_unconfigure() -> None:

@@ -153,7 +153,7 @@ def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluati
                 wait_for(lambda reached=reached: max(metrics(there), default=0) >= reached, run, PATIENCE_S)
                 with held_still(cluster):
                     eventually(lambda: servers_answer(there) and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values()))
-                ended = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
+                    ended = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
                 eventually(lambda ended=ended: all(has_ended(process) for process in ended))
             shown = finish(run, there, PATIENCE_S)
         finally:

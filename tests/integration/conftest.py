@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
-from environments.webarena.browser import find_chromium
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import Serve, counting
 
@@ -40,12 +38,3 @@ def serve(state_dir: Path) -> Iterator[Serve]:
     yield start
     for server in servers:
         server.end()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One Chromium for the pages of a file."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
-        yield browser
-        browser.close()

@@ -7,10 +7,7 @@ Takes a quarter of an hour, most of it until schedules are due.
 
 from __future__ import annotations
 
-import base64
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -20,10 +17,12 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
+from playwright.sync_api import Browser
 
 from tasks.evaluation.nights import read_nights
 from tasks.provision.services import login
 from tasks.tracking.step_metrics_file import read_steps
+from tests.support.chromium import needs_chromium
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
 from tests.support.running_services import addresses_of, ask, deployment_id, ended_run, processes, services_up, wait_until
 from tests.support.small_runs import SMALL
@@ -100,7 +99,8 @@ def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the
 
 
 @pytest.mark.slow
-def test_a_run_of_the_form_completes_and_is_seen_in_both_uis(runs: Path, tmp_path: Path) -> None:
+@needs_chromium
+def test_a_run_of_the_form_completes_and_clicks_lead_to_it_from_ui_to_ui(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = addresses_of(runs)
     changes = {"policy": build_tiny_policy(tmp_path), "steps": 6, "horizons": [2, 3, 4], "seed": 3, "group_size": 4, "tasks_per_step": 3}
     rest = {name: value for name, value in SMALL.items() if name.partition(".")[0] != "curriculum"}
@@ -131,16 +131,23 @@ def test_a_run_of_the_form_completes_and_is_seen_in_both_uis(runs: Path, tmp_pat
     assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
     (folder,) = runs.glob("small-*")
-    page = viewed(found.viewer_url + f"/runs/{folder.name}", login(runs))
-    assert f"{found.mlflow_tracking_uri}/#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}" in page
-    assert found.prefect_ui_url in page
-
-
-def viewed(url: str, who: str) -> str:
-    """A page of the viewer."""
-    header = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=60) as answer:
-        return str(answer.read().decode())
+    user, _, password = login(runs).partition(":")
+    context = browser.new_context(http_credentials={"username": user, "password": password}, viewport={"width": 1400, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(f"{found.viewer_url}/runs/{folder.name}")
+    page.get_by_role("link", name="in MLflow").click()
+    page.wait_for_url(f"**/#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}*")
+    page.get_by_text(parent.info.run_name).first.wait_for()
+    page.screenshot(path=tmp_path / "mlflow.png")
+    page.get_by_role("link", name="viewer").first.click()  # in the run's description
+    page.get_by_role("link", name="in Prefect").click()
+    page.get_by_placeholder("admin:pass").fill(login(runs))
+    page.keyboard.press("Enter")
+    page.get_by_text(ended["name"]).first.wait_for()
+    page.get_by_role("tab", name="Artifacts").click()
+    page.screenshot(path=tmp_path / "prefect.png")
+    context.close()
 
 
 def small_run(runs: Path, policy: str, seed: int) -> str:

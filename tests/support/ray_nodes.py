@@ -72,7 +72,7 @@ def commands_on(node: Any) -> dict[psutil.Process, str]:
 
 @contextmanager
 def held_still(cluster: Any) -> Iterator[None]:
-    """The trainer stands still meanwhile: a small run would be over before what was lost is back."""
+    """The trainer stands still meanwhile: a small run would be over before what was lost is back, or before a node is killed."""
     trainers = [process for node in cluster.worker_nodes for process, command in commands_on(node).items() if "trainer_main" in command]
     for process in trainers:
         process.suspend()
