@@ -42,7 +42,8 @@ def write_study(path: Path, policy: str, **further: object) -> Path:
 def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
-    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once)}
+    settings = {"AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once), "AGENTGYM_TRAINER_PROCESSES": "1"}  # a second one takes as long to start
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), **settings}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
