@@ -46,7 +46,7 @@ FIRST_RIGHT, WRONG_EVERY, GIVEN_BACK = 5, 3, (10, 20)
 FLAT, TIMES, SIZES = ("memory_mb", "files", "processes"), ("start_s", "night_s"), ("prefect.db_mb", "mlflow.db_mb", "temporary")
 SETTINGS = {
     "AGENTGYM_TRAINER_PROCESSES": "1",
-    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "600",
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "00:10:00",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "60",
 }
 
