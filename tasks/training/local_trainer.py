@@ -127,7 +127,11 @@ def write_job(job: TrainerJob, line: str) -> Path:
 def trainer_variables() -> dict[str, str]:
     """Variables of the trainer's processes."""
     # The engine steps small matrices on a CPU; the update sets its own number of threads.
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # else TRL imports MLflow, 3 s of a processor; the flow records, not the trainer
+    }
 
 
 def read_verdict(file: Path) -> str | None:
