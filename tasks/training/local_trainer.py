@@ -162,7 +162,8 @@ def launch_command(
         if launch.nodes == 1
         else ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
     )
-    torchrun = ["--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
+    # Without --log_dir it leaves a folder for logs in the temporary one at every start; the processes write to the trainer's log.
+    torchrun = ["--log_dir", os.devnull, "--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
 
