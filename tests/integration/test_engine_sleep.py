@@ -1,7 +1,7 @@
 """Training with an engine that sleeps during the update. Apart from the other tests of engines: a process holds one vLLM at a time.
 
 A CPU has no sleep mode. So vLLM is told that it has one, and where its worker would hand memory back, what would be lost is overwritten:
-weights and KV cache, with NaN. All before that is real: engine, scheduler, trainer, episodes.
+weights and KV cache. All before that is real: engine, scheduler, trainer, episodes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def sleep(worker: Any, level: int) -> None:
         calls.append(f"sleep {level}")
-        lost = [*worker.model_runner.model.parameters(), *worker.model_runner.kv_caches]
         with torch.no_grad():
-            for tensor in lost:
-                tensor.fill_(torch.nan)
+            for weight in worker.model_runner.model.parameters():
+                weight.fill_(torch.nan)
+            for cache in worker.model_runner.kv_caches:
+                cache.fill_(7)  # attention multiplies what is beyond a sequence's end by 0, which no NaN may be
 
     def wake_up(worker: Any, tags: list[str]) -> None:
         calls.append(f"wake {' '.join(tags)}")
@@ -75,5 +76,5 @@ def test_an_engine_that_loses_its_memory_in_every_update_makes_the_training_of_o
     slept.clear()
     asleep = trained(policy, tmp_path / "asleep", state_dir, engine_sleep=True)
     woken = ["wake weights", "wake kv_cache"]
-    assert slept == ["sleep 2", *woken, *STEPS * ["sleep 2", "update", *woken]]
+    assert slept == ["sleep 2", *woken, *STEPS * ["sleep 2", "update", "update", *woken]]  # of two mini-batches
     assert all(torch.equal(asleep[name], awake[name]) for name in awake)
