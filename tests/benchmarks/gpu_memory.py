@@ -13,6 +13,7 @@ from tasks.training.memory_plan import GB, Machine, PlanRequest, faults, plan_me
 from tests.support.qwen import SIZES, qwen_folder
 
 GPUS, MEMORIES = (1, 2, 4, 8), (80, 141)
+SHORT = {"AGENTGYM_ENGINE_SLEEP=true": "sleep", "AGENTGYM_ENGINE_MEMORY_FRACTION=": "vLLM ", "--policy.lora.rank 32": "LoRA"}
 KINDS = ("weights", "gradients", "optimiser", "reference", "activations")
 
 
@@ -27,13 +28,20 @@ def row(name: str, folder: str, gpus: int) -> str:
         plan = plan_memory(request)
         held = plan.trainer
         changes, fitting = remedies(request, plan) if faults(request, plan) else ([], plan)
+        words = f"{plan.total / GB:.0f} GB"
         if fitting is None:
-            verdicts.append(f"no: {plan.total / GB:.0f} GB")
+            verdicts.append(f"{words}; nothing helps")
             continue
-        episodes = fitting.kv_tokens // recipe.rollout.trajectory_tokens
-        words = f"{fitting.total / GB:.0f} GB, {episodes} episodes"
-        verdicts.append(f"{plan.total / GB:.0f} GB; with {', '.join(f'`{change}`' for change in changes)} {words}" if changes else words)
+        if changes:
+            words += f"; with {' + '.join(_short(change) for change in changes)} {fitting.total / GB:.0f} GB"
+        verdicts.append(f"{words} ({fitting.kv_tokens // recipe.rollout.trajectory_tokens})")
     return " | ".join([name, str(gpus), *(f"{held[kind] / GB:.1f}" for kind in KINDS), *verdicts])
+
+
+def _short(change: str) -> str:
+    for words, short in SHORT.items():
+        change = change.replace(words, short)
+    return change
 
 
 def main() -> None:
