@@ -44,8 +44,8 @@ def pack(ids: torch.Tensor, mask: torch.Tensor, scored: int) -> Packed:
     positions = mask.cumsum(dim=1) - 1
     labels = ids.clone()
     labels[:, : ids.size(1) - scored] = -100
-    taken = (tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels))
-    return Packed(*taken, places)
+    ids, positions, labels = (tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels))
+    return Packed(ids, positions, labels, places)
 
 
 def unpack(values: torch.Tensor, packed: Packed, rows: int, length: int) -> torch.Tensor:

@@ -64,8 +64,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.algorithm = algorithm = experiment.algorithm
         self.begin(experiment, policy, folder, fingerprint, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
-        self._updates_of_batch = 0
-        self.packs = experiment.policy.attn_implementation in PACKING
+        self._updates_of_batch, self.packs = 0, experiment.policy.attn_implementation in PACKING
         self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
@@ -218,6 +217,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         GSPO's variant for advantages that differ from token to token (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t]
         with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
         """
+        found: Any
         if self.packs and mask.any() and not named.get("compute_aux_loss"):
             with self.accelerator.autocast():
                 found = (*packed_scores(model, ids, mask, scored), None)
