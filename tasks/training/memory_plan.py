@@ -6,6 +6,7 @@ python -m tasks.training.memory_plan < REQUEST.json    (flows and `python -m flo
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -192,57 +193,65 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
 
 
 def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryPlan | None]:
-    """Changes, one after the other, until it fits; and what it then holds. None: no change of these is enough.
+    """Changes with which it fits, and what it then holds. None: no change of these is enough.
 
     Args:
         request: What was asked.
         plan: What it holds without a change.
     """
     said: list[str] = []
-    for words, changed in _changes(request):
-        said.append(words)
+
+    def planned(changed: PlanRequest) -> MemoryPlan:
         same_trainer = (changed.experiment, changed.machine.sharding) == (request.experiment, request.machine.sharding)
-        plan = plan.on(changed.machine) if same_trainer else plan_memory(changed)
-        request = changed
-        if not faults(request, plan):
-            return said, plan
-    return said, None
+        return plan.on(changed.machine) if same_trainer else plan_memory(changed)
+
+    changed = request
+    for words, changed in _plain_changes(request):
+        said.append(words)
+        if not faults(changed, after := planned(changed)):
+            return said, after
+    tried: list[str] = []
+    for tried, choice in _choices(changed):
+        if not faults(choice, after := planned(choice)):
+            return said + tried, after
+    return said + tried, None
 
 
-def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
-    """What can be changed, each on top of those before it."""
-    made: list[tuple[str, PlanRequest]] = []
+def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
+    """What changes nothing of what is learnt, each on top of those before it."""
+    if request.machine.sharding == "none" and request.machine.gpus > 1:
+        request = request.model_copy(update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})})
+        yield "AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", request
+    if not request.experiment.policy.gradient_checkpointing:
+        request = _with_policy(request, gradient_checkpointing=True)
+        yield "--policy.gradient_checkpointing true", request
+    if rows_of_a_pass(request.experiment, request.machine.gpus) > 1:
+        budget = request.experiment.rollout.trajectory_tokens
+        algorithm = request.experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
+        request = request.model_copy(update={"experiment": request.experiment.model_copy(update={"algorithm": algorithm})})
+        yield f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", request
 
-    def change(words: str, machine: Machine | None = None, experiment: Experiment | None = None) -> None:
-        before = made[-1][1] if made else request
-        made.append(
-            (words, before.model_copy(update={"machine": machine or before.machine, "experiment": experiment or before.experiment}))
-        )
 
-    experiment, machine = request.experiment, request.machine
-    if machine.sharding == "none" and machine.gpus > 1:
-        machine = machine.model_copy(update={"sharding": "fsdp2"})
-        change("AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", machine=machine)
-    if not experiment.policy.gradient_checkpointing:
-        experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"gradient_checkpointing": True})})
-        change("--policy.gradient_checkpointing true", experiment=experiment)
-    if rows_of_a_pass(experiment, machine.gpus) > 1:
-        budget = experiment.rollout.trajectory_tokens
-        algorithm = experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
-        experiment = experiment.model_copy(update={"algorithm": algorithm})
-        change(f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", experiment=experiment)
-    rollout = experiment.rollout
-    if machine.engine_fraction and not machine.engine_sleeps and rollout.engine == "vllm" and rollout.max_off_policy_steps == 0:
-        machine = machine.model_copy(update={"engine_sleeps": True})
-        change("AGENTGYM_ENGINE_SLEEP=true", machine=machine)
-    for fraction in (0.3, 0.2):
-        if machine.engine_fraction > fraction:
-            machine = machine.model_copy(update={"engine_fraction": fraction})
-            change(f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}", machine=machine)
-    if experiment.policy.lora is None:
-        policy = experiment.policy.model_copy(update={"lora": Lora()})
-        change(f"--policy.lora.rank {Lora().rank}", experiment=experiment.model_copy(update={"policy": policy}))
-    return made
+def _choices(request: PlanRequest) -> Iterator[tuple[list[str], PlanRequest]]:
+    """What may be chosen besides, the least first: less for vLLM, vLLM that sleeps, LoRA; and all that goes together."""
+    machine, rollout = request.machine, request.experiment.rollout
+    loras = [None] if request.experiment.policy.lora is not None else [None, Lora()]
+    can_sleep = machine.engine_fraction and not machine.engine_sleeps and rollout.engine == "vllm" and rollout.max_off_policy_steps == 0
+    for lora in loras:
+        for sleeps in [machine.engine_sleeps, True] if can_sleep else [machine.engine_sleeps]:
+            for fraction in [machine.engine_fraction, *(each for each in (0.3, 0.2) if each < machine.engine_fraction)]:
+                words = [f"--policy.lora.rank {lora.rank}"] if lora else []
+                words += ["AGENTGYM_ENGINE_SLEEP=true"] if sleeps != machine.engine_sleeps else []
+                words += [f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}"] if fraction != machine.engine_fraction else []
+                changed = request.model_copy(
+                    update={"machine": machine.model_copy(update={"engine_sleeps": sleeps, "engine_fraction": fraction})}
+                )
+                yield words, _with_policy(changed, lora=lora) if lora else changed
+
+
+def _with_policy(request: PlanRequest, **fields: object) -> PlanRequest:
+    policy = request.experiment.policy.model_copy(update=fields)
+    return request.model_copy(update={"experiment": request.experiment.model_copy(update={"policy": policy})})
 
 
 def table(plan: MemoryPlan) -> str:

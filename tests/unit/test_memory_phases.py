@@ -21,7 +21,7 @@ def plan(**machine: Any) -> MemoryPlan:
 
 
 def request(plan: MemoryPlan, **fields: Any) -> PlanRequest:
-    recipe = load_recipe("textcraft-qwen2.5-7b", {"rollout.trajectory_tokens": 9000, **fields})
+    recipe = load_recipe("textcraft-qwen2.5-7b", {"rollout.trajectory_tokens": 9000, "algorithm.micro_batch_tokens": 9000, **fields})
     return PlanRequest(experiment=recipe, model="", machine=plan.machine)
 
 
@@ -43,10 +43,19 @@ def test_the_buckets_of_ddp_stay_during_the_rollout() -> None:
     assert plan(engine_sleeps=True, sharding="none").total == pytest.approx((10 + 10 + 20 + 5 + 2 + 40 + 2.5) * GB)
 
 
-def test_sleep_is_what_makes_it_fit_first() -> None:
+def test_the_least_change_that_is_enough_is_named() -> None:
     too_much = plan()
     asked = request(too_much)
     assert faults(asked, too_much) == ["95.5 GB are needed on each GPU, which has 80"]
+    changes, after = remedies(asked, too_much)
+    assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.3"]  # 53 + 24 + 2.5
+    assert after is not None
+    assert after.total == pytest.approx(79.5 * GB, rel=1e-6)
+
+
+def test_an_engine_sleeps_where_a_smaller_share_would_not_hold_a_trajectory() -> None:
+    too_much = plan()
+    asked = request(too_much, **{"rollout.trajectory_tokens": 18_000})  # 30 % of the GPU holds 17,500
     changes, after = remedies(asked, too_much)
     assert changes == ["AGENTGYM_ENGINE_SLEEP=true"]
     assert after is not None
@@ -55,6 +64,7 @@ def test_sleep_is_what_makes_it_fit_first() -> None:
 
 def test_an_engine_that_plays_ahead_is_not_told_to_sleep() -> None:
     too_much = plan()
-    changes, after = remedies(request(too_much, **{"rollout.max_off_policy_steps": 1}), too_much)
-    assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.3"]
-    assert after is not None
+    ahead = {"rollout.max_off_policy_steps": 1, "rollout.trajectory_tokens": 18_000, "policy.lora": {"rank": 8}}
+    changes, after = remedies(request(too_much, **ahead), too_much)
+    assert after is None
+    assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.2"]
