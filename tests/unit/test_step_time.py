@@ -78,4 +78,4 @@ def test_the_plan_says_of_each_phase_how_long_rollout_update_and_step_take_and_w
 
 
 def test_nothing_is_estimated_for_a_gpu_that_is_not_known() -> None:
-    assert "--gpu supposes another: A100, H100, H200" in time_section(asked(None))
+    assert "--gpu (A100, H100, H200)" in time_section(asked(None))
