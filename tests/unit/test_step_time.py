@@ -53,7 +53,8 @@ def test_where_memory_is_fast_decoding_takes_as_long_as_its_products() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [((30, 90), "30 to 90 s"), ((60, 900), "1 to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "1 to 2.3 days")]
+    ("seconds", "words"),
+    [((30, 90), "30 to 90 s"), ((60, 900), "60 s to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "25 h to 2.3 days")],
 )
 def test_seconds_in_words(seconds: tuple[float, float], words: str) -> None:
     assert in_words(*seconds) == words
