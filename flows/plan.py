@@ -99,7 +99,7 @@ def time_section(asked: Asked) -> str:
     if machine is None or asked.memory is None or not asked.memory.fits:
         return ""
     if machine.gpu is None:
-        return f"How long a step takes is not estimated for this kind of GPU; --gpu supposes another: {', '.join(GPUS)}."
+        return f"How long a step takes is not estimated for such GPUs; --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) suppose others."
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
         return "How long a step takes is estimated only for methods by reinforcement, and not in float32."
     rows, ends = [], []

@@ -125,9 +125,14 @@ def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gp
 
 
 def in_words(low: float, high: float) -> str:
-    """A range of seconds in the unit that suits its end, e.g. "2 to 15 min"."""
-    size, unit = next(
-        (size, unit) for size, unit in ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s")) if high >= 2 * size or size == 1
-    )
-    ends = [f"{seconds / size:.2g}" if seconds < 10 * size else f"{seconds / size:.0f}" for seconds in (low, high)]
-    return f"{ends[0]} {unit}" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]} {unit}"
+    """A range of seconds, each end in the unit that suits it, e.g. "30 s to 15 min"."""
+    (least, unit), (most, larger) = _amount(low), _amount(high)
+    if unit != larger:
+        return f"{least} {unit} to {most} {larger}"
+    return f"{most} {larger}" if least == most else f"{least} to {most} {larger}"
+
+
+def _amount(seconds: float) -> tuple[str, str]:
+    units = ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+    size, unit = next((size, unit) for size, unit in units if seconds >= 2 * size or size == 1)
+    return f"{seconds / size:.2g}" if seconds < 10 * size else f"{seconds / size:.0f}", unit

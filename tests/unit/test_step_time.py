@@ -53,7 +53,8 @@ def test_where_memory_is_fast_decoding_takes_as_long_as_its_products() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [((30, 90), "30 to 90 s"), ((60, 900), "1 to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "1 to 2.3 days")]
+    ("seconds", "words"),
+    [((30, 90), "30 to 90 s"), ((60, 900), "60 s to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "25 h to 2.3 days")],
 )
 def test_seconds_in_words(seconds: tuple[float, float], words: str) -> None:
     assert in_words(*seconds) == words
@@ -78,4 +79,4 @@ def test_the_plan_says_of_each_phase_how_long_rollout_update_and_step_take_and_w
 
 
 def test_nothing_is_estimated_for_a_gpu_that_is_not_known() -> None:
-    assert "--gpu supposes another: A100, H100, H200" in time_section(asked(None))
+    assert "--gpu (A100, H100, H200)" in time_section(asked(None))
