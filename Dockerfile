@@ -74,6 +74,8 @@ FROM base AS worker
 ARG DEVICE=cpu
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
 RUN pip install "$(grep '^setuptools==' locks/base.lock)" && pip install --no-deps --no-build-isolation -r locks/${DEVICE}.lock
+# The build for CUDA cannot even be imported without CUDA's libraries, which cpu.lock leaves out: better said here than by the first run.
+RUN [ "$DEVICE" != cpu ] || python -c "import torch" || { echo "The CPU build of torch is needed: set PIP_EXTRA_INDEX_URL, see docker-compose.yml" >&2; exit 1; }
 COPY pyproject.toml README.md LICENSE prefect.yaml automations.yaml ./
 COPY configs/ configs/
 COPY environments/ environments/

@@ -41,7 +41,7 @@ images: ## Build the container images of the environment servers
 
 # The old program and Compose's plugin have the same options.
 PROFILE ?= cpu
-compose := PROFILE=$(PROFILE) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+compose := PROFILE=$(PROFILE) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) --project-name agentgym
 compose: compose.env ## Start everything as containers (PROFILE=gpu with every GPU): all worlds, Prefect, MLflow, viewer, worker
 	@$(compose) --env-file compose.env --profile $(PROFILE) up -d --build
 	@echo "Prefect  http://127.0.0.1:$${PREFECT_PORT:-4200}  MLflow  http://127.0.0.1:$${MLFLOW_PORT:-5000}  Viewer  http://127.0.0.1:$${VIEWER_PORT:-5050}"

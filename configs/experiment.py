@@ -78,7 +78,7 @@ class Policy(Part):
     """Number type of the engine's weights. The trainer keeps float32 master weights."""
     attn_implementation: str | None = None
     """What computes the attention of the trainer's models, by transformers' name: sdpa, eager, flash_attention_2 (wants flash-attn), ...;
-    its own choice when empty."""
+    its own choice when empty. With flash_attention_2 and _3 methods by reinforcement pack the trajectories of a pass, without padding."""
     lora: Lora | None = None
     """Train low-rank corrections (LoRA) in place of all weights: gradients and optimiser state of a few per cent of them, and a KL term
     without a second model. Checkpoints are whole models all the same, with the corrections alone in adapter/. All weights when empty."""

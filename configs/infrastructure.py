@@ -69,6 +69,9 @@ class InfraSettings(BaseSettings):
     one of theirs; servers of engine_urls are started with --weight-transfer-config '{"backend": "nccl"}'."""
     engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.45
     """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
+    engine_sleep: bool = False
+    """vLLM in the trainer's process frees its memory while the trainer updates (vLLM's sleep mode, level 2): a GPU then holds one of the
+    two at a time, beside what stays in both, and a step takes longer by the seconds of falling asleep and waking up."""
     engine_cpu_cache_gb: PositiveInt = 1
     """KV cache of vLLM on a CPU, in GiB."""
     study_runs_at_once: PositiveInt | None = None
@@ -124,6 +127,15 @@ class InfraSettings(BaseSettings):
     def _one_gpu_for_each_server(self) -> Self:
         if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
             raise ValueError(f"engine_gpus names {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; name one for each")
+        return self
+
+    @model_validator(mode="after")
+    def _no_server_sleeps(self) -> Self:
+        if self.engine_sleep and (self.engine_urls or self.engine_servers):
+            servers = f"engine_servers is {self.engine_servers}" if self.engine_servers else f"engine_urls is {','.join(self.engine_urls)}"
+            raise ValueError(
+                f"engine_sleep is true, but {servers}: servers share no GPU with the trainer and never sleep; unset one of the two"
+            )
         return self
 
 

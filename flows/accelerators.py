@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from configs.infrastructure import InfraSettings
+from flows.killed_flow_runs import OWN_SERVER, prefect_server
 from tasks.provision.accelerators import LIMIT, accelerators
 from tasks.provision.services import addresses
 from tasks.training.local_trainer import default_processes
@@ -13,7 +14,7 @@ from tasks.training.local_trainer import default_processes
 
 @contextmanager
 def accelerators_held(infrastructure: InfraSettings, say: Callable[[str], object]) -> Iterator[None]:
-    """Holds as many of the limit's places as the run uses GPUs; without `make up` there is nobody to wait for, and Ray waits by itself.
+    """Holds as many of the limit's places as the run uses GPUs; a run with its own server has nobody to wait for; Ray waits by itself.
 
     A place whose owner was killed is free again after five minutes, when its lease runs out. Training goes on when Prefect cannot be told
     that the places are still in use.
@@ -22,7 +23,8 @@ def accelerators_held(infrastructure: InfraSettings, say: Callable[[str], object
         infrastructure: How many processes and engines the run starts.
         say: Told that the run waits.
     """
-    if infrastructure.ray_address is not None or addresses(infrastructure.runs.absolute()) is None:
+    alone = addresses(infrastructure.runs.absolute()) is None and prefect_server() in ("", OWN_SERVER)
+    if infrastructure.ray_address is not None or alone:
         yield
         return
     from prefect.concurrency.sync import concurrency

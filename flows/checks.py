@@ -16,11 +16,13 @@ ASK_S = 10.0
 
 
 def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Checks the names in a recipe.
+    """Checks the names in a recipe, and that it goes with where it would run.
 
     Raises:
-        RecipeError: A name of a world, of a task list or of a model's folder is wrong; the message says which there are.
+        RecipeError: A name of a world, of a task list or of a model's folder is wrong; the message says which there are. Or a setting and
+            a field exclude each other.
     """
+    check_engine_sleep(experiment, infrastructure)
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
     lists: dict[str, TaskSelection] = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
@@ -30,6 +32,24 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     else:
         check_policy("policy.model", policy.model)
     check_task_lists(world.name, lists, infrastructure)
+
+
+def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) -> None:
+    """Refuses to let an engine sleep that cannot, or that has episodes in flight while the trainer updates.
+
+    Raises:
+        RecipeError: The message names the field, its value, and what to change.
+    """
+    if not infrastructure.engine_sleep:
+        return
+    rollout = experiment.rollout
+    if rollout.max_off_policy_steps:
+        raise RecipeError(
+            f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes in flight while the trainer updates, when "
+            "AGENTGYM_ENGINE_SLEEP=true puts the engine to sleep; set it to 0, or unset AGENTGYM_ENGINE_SLEEP"
+        )
+    if rollout.engine != "vllm":
+        raise RecipeError(f"rollout.engine: {rollout.engine} has no sleep mode; set it to vllm, or unset AGENTGYM_ENGINE_SLEEP")
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:

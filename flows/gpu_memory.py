@@ -11,53 +11,67 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
 from tasks.training.local_trainer import default_processes, trainer_launch
-from tasks.training.memory_plan import Machine, PlanRequest
+from tasks.training.memory_plan import Machine, PlanAnswer, PlanRequest
+from tasks.training.step_time import GPUS
 
-DOES_NOT_FIT = 3
 SECONDS = 600
 
 
-def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None) -> Machine | None:
-    """GPUs that somebody asks about, by their number and the gigabytes of each, or this machine's; None where there are none."""
-    if gpus is None and gpu_memory is None:
+def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
+    """GPUs that somebody asks about, by their number, the gigabytes of each and their kind, or this machine's; None where there are none.
+
+    Of a kind that is not said, H200 is supposed above 80 GB and H100 up to there.
+    """
+    if gpus is None and gpu_memory is None and gpu is None:
         return this_machine(infrastructure)
+    memory = gpu_memory or (GPUS[gpu].memory if gpu else 80)
     return Machine(
         gpus=gpus or 1,
-        gpu_memory=gpu_memory or 80,
+        gpu_memory=memory,
         sharding=trainer_launch(infrastructure).sharding if infrastructure.launch else "fsdp2" if (gpus or 1) > 1 else "none",
         engine_fraction=_engine_fraction(infrastructure),
+        engine_sleeps=infrastructure.engine_sleep,
+        gpu=gpu or ("H200" if memory > 80 else "H100"),
     )
 
 
 def this_machine(infrastructure: InfraSettings) -> Machine | None:
     """The GPUs that a run would have here, by its settings; None on a machine without."""
-    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    asked = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
-        sizes = [float(line) * 2**20 / 1e9 for line in told.split()]
+        found = [line.split(",", 1) for line in told.splitlines()]
+        sizes = [float(size) * 2**20 / 1e9 for size, _ in found]
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     if not sizes:
         return None
     launch = trainer_launch(infrastructure)
     processes = (launch.processes or default_processes(infrastructure)) * launch.nodes
-    return Machine(gpus=processes, gpu_memory=min(sizes), sharding=launch.sharding, engine_fraction=_engine_fraction(infrastructure))
+    return Machine(
+        gpus=processes,
+        gpu_memory=min(sizes),
+        sharding=launch.sharding,
+        engine_fraction=_engine_fraction(infrastructure),
+        engine_sleeps=infrastructure.engine_sleep,
+        gpu=next((kind for kind in GPUS if kind in found[0][1]), None),
+    )
 
 
-def memory_section(experiment: Experiment, machine: Machine) -> tuple[str, bool]:
-    """What each GPU holds and what to change if it does not fit, in words; and whether it fits.
+def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
+    """What each GPU holds and what to change if it does not fit; None of the starter policy, which fits on any.
 
     Raises:
         RecipeError: It could not be computed; the message says why.
     """
     if experiment.policy.model == "starter":
-        return "The starter policy fits on any GPU.", True
+        return None
     request = PlanRequest(experiment=experiment, model=experiment.policy.model, machine=machine).model_dump_json()
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
-    answer = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS)
-    if answer.returncode not in (0, DOES_NOT_FIT):
-        raise RecipeError(f"policy.model: what {experiment.policy.model} needs could not be computed: {_fault(answer.stderr)}")
-    return answer.stdout.strip(), answer.returncode == 0
+    told = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS)
+    if told.returncode != 0:
+        raise RecipeError(f"policy.model: what {experiment.policy.model} needs could not be computed: {_fault(told.stderr)}")
+    return PlanAnswer.model_validate_json(told.stdout.splitlines()[-1])
 
 
 def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
@@ -70,12 +84,12 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     if machine is None:
         return
     try:
-        said, fits = memory_section(experiment, machine)
+        answer = plan_of(experiment, machine)
     except (RecipeError, subprocess.TimeoutExpired) as problem:  # of the plan, not of the run
         logging.getLogger(__name__).warning("whether the run fits on the GPUs is not known: %s", problem)
         return
-    if not fits:
-        raise RecipeError(f"this run does not fit on the GPUs of this machine, and was not started.\n{said}")
+    if answer is not None and not answer.fits:
+        raise RecipeError(f"this run does not fit on the GPUs of this machine, and was not started.\n{answer.text}")
 
 
 def _engine_fraction(infrastructure: InfraSettings) -> float:

@@ -1,6 +1,6 @@
-"""What a recipe comes to before it is run: its phases, and the turns and tokens that it plays.
+"""What a recipe comes to before it is run: its phases, the turns and tokens that it plays, and what it asks of GPUs.
 
-python -m flows.plan RECIPE [--gpus 8 --gpu-memory 80] [--field.path value ...]
+python -m flows.plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ if __name__ == "__main__":
     from flows.command import parse_recipe, positive, recipe_parser
 
     PARSER = recipe_parser("python -m flows.plan", "Say what a recipe comes to, without running it.")
-    PARSER.add_argument("--gpus", type=positive, metavar="N", help="plan the memory of so many GPUs (default: this machine's)")
-    PARSER.add_argument("--gpu-memory", type=float, metavar="GB", help="of each of them (default: 80, or this machine's)")
+    PARSER.add_argument("--gpus", type=positive, metavar="N", help="plan memory and time of so many GPUs (default: this machine's)")
+    PARSER.add_argument(
+        "--gpu", choices=["A100", "H100", "H200"], help="their kind (default: H200 above 80 GB, else H100; or this machine's)"
+    )
+    PARSER.add_argument("--gpu-memory", type=float, metavar="GB", help="of each of them (default: the kind's, 80, or this machine's)")
     GIVEN, OVERRIDES = parse_recipe(PARSER)
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
@@ -23,37 +27,56 @@ from configs.recipe import RecipeError, load_recipe
 from configs.task_selection import TaskSelection, indices
 from environments.environment import WorldError
 from environments.registry import load_world
-from flows.gpu_memory import asked_machine, memory_section
-from tasks.curriculum.horizon import phases
+from flows.gpu_memory import asked_machine, plan_of
+from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
-from tasks.training.memory_plan import Machine
+from tasks.training.algorithms.policy_gradient import PolicyGradient
+from tasks.training.memory_plan import Machine, PlanAnswer
+from tasks.training.step_time import ASSUMPTIONS, GPUS, Engines, StepTokens, in_words, operations_per_token, rollout_seconds, update_seconds
 
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
 """Where the expert is slow, fewer tasks are played: no more is begun after so many seconds."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is made of. What takes seconds is found out once, when a section wants it."""
+
+    experiment: Experiment
+    infrastructure: InfraSettings
+    machine: Machine | None
+
+    @cached_property
+    def training(self) -> tuple[list[tuple[Phase, Work]], str]:
+        """The phases with what their episodes come to; and where the estimate comes from, in words."""
+        train, note = expert_episodes(self.experiment, self.experiment.environment.train_tasks)
+        return [(phase, phase_work(self.experiment, phase, train.episodes)) for phase in phases(self.experiment, {})], note
+
+    @cached_property
+    def memory(self) -> PlanAnswer | None:
+        """What each GPU holds; None where there is no GPU, or nothing that would not fit on any."""
+        return plan_of(self.experiment, self.machine) if self.machine else None
+
+
 def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
-    """The whole plan as text, section by section; with a machine also what its GPUs will hold."""
-    sections = [section(experiment, infrastructure) for section in SECTIONS]
-    if machine is not None:
-        sections.append(memory_section(experiment, machine)[0])
-    return "\n\n".join(sections)
+    """The whole plan as text, section by section; with a machine also what its GPUs will hold, and about how long they take."""
+    asked = Asked(experiment, infrastructure, machine)
+    return "\n\n".join(filter(None, (section(asked) for section in SECTIONS)))
 
 
-def work_section(experiment: Experiment, infrastructure: InfraSettings) -> str:
+def work_section(asked: Asked) -> str:
     """The phases of the training and the evaluations, with the turns and tokens of each."""
-    evaluation, schedule = experiment.evaluation, phases(experiment, {})
-    train, note = expert_episodes(experiment, experiment.environment.train_tasks)
-    held_out, _ = expert_episodes(experiment, evaluation.tasks)
-    amounts = [phase_work(experiment, phase, train.episodes) for phase in schedule]
+    experiment, (amounts, note) = asked.experiment, asked.training
+    evaluation = experiment.evaluation
     rows = [
         [f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", phase.horizons.partition(" ")[2], *_cells(amount)]
-        for phase, amount in zip(schedule, amounts, strict=True)
+        for phase, amount in amounts
     ]
-    rows.append(["training", f"1-{experiment.algorithm.steps}", "", *_cells(_sum(amounts))])
-    n_evaluations = 1 + (len(schedule) if evaluation.each_phase else 1)
+    rows.append(["training", f"1-{experiment.algorithm.steps}", "", *_cells(_sum([amount for _, amount in amounts]))])
+    held_out, _ = expert_episodes(experiment, evaluation.tasks)
+    n_evaluations = 1 + (len(amounts) if evaluation.each_phase else 1)
     if n_tasks := min(held_out.n_tasks, evaluation.n_tasks or held_out.n_tasks):
         amount = work(experiment, n_evaluations * n_tasks * evaluation.samples, evaluation.horizon, held_out.episodes)
         rows.append([f"{n_evaluations} evaluations", "", str(evaluation.horizon), *_cells(amount)])
@@ -63,8 +86,54 @@ def work_section(experiment: Experiment, infrastructure: InfraSettings) -> str:
     return "\n".join(lines)
 
 
-SECTIONS: tuple[Callable[[Experiment, InfraSettings], str], ...] = (work_section,)
-"""What is said of a recipe, in order: each is a function of the recipe and of where it would run."""
+def memory_section(asked: Asked) -> str:
+    """What each GPU holds, and what to change if that is too much."""
+    if asked.machine is None:
+        return ""
+    return asked.memory.text if asked.memory else "The starter policy fits on any GPU."
+
+
+def time_section(asked: Asked) -> str:
+    """About how long a training step takes in each phase, where its run fits on the GPUs."""
+    experiment, machine = asked.experiment, asked.machine
+    if machine is None or asked.memory is None or not asked.memory.fits:
+        return ""
+    if machine.gpu is None:
+        return f"How long a step takes is not estimated for such GPUs; --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) suppose others."
+    if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
+        return "How long a step takes is estimated only for methods by reinforcement, and not in float32."
+    rows, ends = [], []
+    for phase, amount in asked.training[0]:
+        steps = phase.end_step - phase.first_step
+        each = [_step_seconds(asked, asked.memory, machine.gpu, amount, end, steps) for end in (0, 1)]
+        cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
+        ends.append([steps * seconds[2] for seconds in each])
+        rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells, in_words(*ends[-1])])
+    rows.append(["training", f"1-{experiment.algorithm.steps}", "", "", "", in_words(*map(sum, zip(*ends, strict=True)))])
+    title = f"About how long on {machine.gpus} x {machine.gpu}, from the least tokens to the most"
+    return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'a step', 'all steps'], rows)}\n{ASSUMPTIONS}"
+
+
+SECTIONS: tuple[Callable[[Asked], str], ...] = (work_section, memory_section, time_section)
+"""What is said of a recipe, in order: each is a function of what is asked; of nothing to say it makes an empty text."""
+
+
+def _step_seconds(asked: Asked, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
+    """Seconds of rollout, update and both of a step, by the least (end 0) or most (1) tokens of so many steps."""
+    experiment, infrastructure, plan = asked.experiment, asked.infrastructure, answer.plan
+    apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
+    at_engine = plan.on(plan.machine.model_copy(update={"engine_fraction": infrastructure.engine_memory_fraction}))
+    engines = Engines(
+        number=apart or plan.machine.gpus,
+        max_num_seqs=experiment.rollout.max_num_seqs or experiment.rollout.max_concurrent_episodes,
+        kv_tokens=at_engine.kv_tokens,
+        kv_bytes=plan.kv_bytes,
+        weight_bytes=plan.engine_weights,
+    )
+    step, gpu = StepTokens(amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps), GPUS[kind]
+    rollout = rollout_seconds(step, plan.parameters, engines, gpu)
+    update = update_seconds(step, plan.parameters, operations_per_token(experiment), plan.machine.gpus, gpu)
+    return rollout, update, max(rollout, update) if apart and experiment.rollout.max_off_policy_steps else rollout + update
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +186,7 @@ def _range(pair: tuple[int, int]) -> str:
 
 if __name__ == "__main__":
     try:
-        MACHINE = asked_machine(infra_settings(), GIVEN.gpus, GIVEN.gpu_memory)
+        MACHINE = asked_machine(infra_settings(), GIVEN.gpus, GIVEN.gpu_memory, GIVEN.gpu)
         print(plan(load_recipe(GIVEN.recipe, OVERRIDES), infra_settings(), MACHINE))
     except RecipeError as problem:
         raise SystemExit(f"python -m flows.plan: {problem}") from None

@@ -254,6 +254,7 @@ def trainer_process(
             from_step=from_step,
             sharded=trainer_launch(infrastructure).sharding == "fsdp2",
             engine_memory_fraction=infrastructure.engine_memory_fraction,
+            engine_sleep=infrastructure.engine_sleep,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,
             engine_weights=infrastructure.engine_weights,

@@ -16,6 +16,7 @@ def start_engine(
     *,
     distributed: bool,
     gpu_memory_fraction: float,
+    sleep_mode: bool = False,
     cpu_cache_gb: int,
     urls: Sequence[str] = (),
     weights: Literal["folder", "nccl"] = "folder",
@@ -28,6 +29,7 @@ def start_engine(
         policy: Hugging Face name or folder.
         distributed: Whether this process is one of several that each start an engine of their own.
         gpu_memory_fraction: Share of the GPU's memory for vLLM.
+        sleep_mode: Whether vLLM in this process can free its memory for a while.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
         urls: vLLM servers that generate in place of an engine in this process.
         weights: How they get new weights.
@@ -56,12 +58,20 @@ def start_engine(
         policy,
         distributed=distributed,
         gpu_memory_fraction=gpu_memory_fraction,
+        sleep_mode=sleep_mode,
         cpu_cache_gb=cpu_cache_gb,
     )
 
 
 def local_engine(
-    rollout: Rollout, dtype: str, model: str, *, distributed: bool = False, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1
+    rollout: Rollout,
+    dtype: str,
+    model: str,
+    *,
+    distributed: bool = False,
+    gpu_memory_fraction: float = 0.45,
+    sleep_mode: bool = False,
+    cpu_cache_gb: int = 1,
 ) -> Engine:
     """An engine in this process with the weights of `model`; see `start_engine`."""
     batch = rollout.max_num_seqs or rollout.max_concurrent_episodes
@@ -78,5 +88,6 @@ def local_engine(
         dtype=dtype,
         distributed=distributed,
         gpu_memory_fraction=gpu_memory_fraction,
+        sleep_mode=sleep_mode,
         cpu_cache_gb=cpu_cache_gb,
     )

@@ -60,6 +60,7 @@ class VllmEngine:
         dtype: str,
         distributed: bool = False,
         gpu_memory_fraction: float = 0.45,
+        sleep_mode: bool = False,
         cpu_cache_gb: int = 1,
     ) -> None:
         """Starts the engine with the weights of `model`.
@@ -71,10 +72,11 @@ class VllmEngine:
             dtype: "float32", "bfloat16" or "float16".
             distributed: Whether torch.distributed already joins this process with others, each with an engine of its own.
             gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+            sleep_mode: Whether `sleep` frees memory.
             cpu_cache_gb: KV cache on a CPU, in GiB.
 
         Raises:
-            EngineError: vLLM could not start; its own message is the cause.
+            EngineError: vLLM could not start; its own message is the cause. Or there is no sleep mode on this machine.
         """
         # Read by vLLM when it is imported: one process, one thread for the tiny matrices of a CPU, no chatter.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -87,6 +89,8 @@ class VllmEngine:
         from vllm.platforms import current_platform
 
         self._on_cpu = current_platform.is_cpu()
+        if sleep_mode and not current_platform.is_sleep_mode_available():
+            raise EngineError(f"AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on {current_platform.device_type}; unset it")
         if self._on_cpu:
             make_rows_invariant()
         arguments = EngineArgs(
@@ -100,6 +104,7 @@ class VllmEngine:
             disable_log_stats=True,
             enforce_eager=self._on_cpu,
             gpu_memory_utilization=gpu_memory_fraction,
+            enable_sleep_mode=sleep_mode,
             # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
             enable_chunked_prefill=not self._on_cpu,
             max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
@@ -123,6 +128,7 @@ class VllmEngine:
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None
+        self._asleep = False
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.policy_version = 0
@@ -131,6 +137,8 @@ class VllmEngine:
         """Continues `tokens`; see `Engine.generate`."""
         from vllm.inputs.engine import tokens_input
 
+        if self._asleep:
+            raise EngineError("the engine is asleep: it has no weights before the next load")
         request = str(next(self._ids))
         parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
@@ -192,12 +200,29 @@ class VllmEngine:
         answer.set_result(Generation(tokens, log_probabilities, self.policy_version))
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replaces the weights; see `Engine.load`."""
+        """Replaces the weights; see `Engine.load`. Wakes a sleeping engine: the KV cache last, when nothing is gathered any more."""
         if self._waiting:
             raise EngineError(f"weights cannot change while {len(self._waiting)} requests are in flight")
+        if self._asleep:
+            self._engine.wake_up(["weights"])
         with self._torch.no_grad():
             self._engine.apply_model(lambda model: model.load_weights(weights))
+        if self._asleep:
+            self._engine.wake_up(["kv_cache"])
+            self._asleep = False
         self._engine.reset_prefix_cache()
+
+    def sleep(self) -> None:
+        """Frees weights and KV cache; the next `load` brings both back, until when nothing can be generated.
+
+        Raises:
+            EngineError: Requests are in flight.
+        """
+        if self._waiting:
+            raise EngineError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
+        if not self._asleep:
+            self._engine.sleep(level=2)  # level 1 would keep the old weights in the host's memory
+            self._asleep = True
 
     def close(self) -> None:
         """Frees the engine; see `Engine.close`."""

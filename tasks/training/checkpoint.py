@@ -47,6 +47,7 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
         step: Training steps done.
         fingerprint: Names the experiment; a checkpoint of another one is never resumed from.
     """
+    (written / MANIFEST).unlink(missing_ok=True)  # of an attempt that a full disk or a kill ended: listed, it would differ from the new one
     files = {str(path.relative_to(written)): _describe(path) for path in sorted(written.rglob("*")) if path.is_file()}
     manifest = {"step": step, "experiment": fingerprint, "files": files}
     with (written / MANIFEST).open("w", encoding="utf-8") as stream:

@@ -127,7 +127,11 @@ def write_job(job: TrainerJob, line: str) -> Path:
 def trainer_variables() -> dict[str, str]:
     """Variables of the trainer's processes."""
     # The engine steps small matrices on a CPU; the update sets its own number of threads.
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # else TRL imports MLflow, 3 s of a processor; the flow records, not the trainer
+    }
 
 
 def read_verdict(file: Path) -> str | None:
@@ -158,7 +162,8 @@ def launch_command(
         if launch.nodes == 1
         else ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
     )
-    torchrun = ["--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
+    # Without --log_dir it leaves a folder for logs in the temporary one at every start; the processes write to the trainer's log.
+    torchrun = ["--log_dir", os.devnull, "--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
 

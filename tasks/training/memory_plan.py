@@ -6,10 +6,15 @@ python -m tasks.training.memory_plan < REQUEST.json    (flows and `python -m flo
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
 from configs.experiment import Experiment, Lora
 from configs.part import Part
+
+if TYPE_CHECKING:
+    from tasks.training.memory_trace import TracedUpdate, TrainerMemory
 
 GB = 1e9
 OVERHEAD = 2.5 * GB
@@ -29,6 +34,10 @@ class Machine(Part):
     """See `configs.launch`."""
     engine_fraction: float
     """vLLM's share of each GPU; 0 where vLLM servers have GPUs of their own."""
+    engine_sleeps: bool = False
+    """Whether vLLM frees its share while the trainer updates."""
+    gpu: str | None = None
+    """Their kind, one of `step_time.GPUS`; None where it is none of them."""
 
 
 class PlanRequest(Part):
@@ -50,6 +59,8 @@ class MemoryPlan(Part):
 
     trainer: dict[str, float]
     """By kind: weights, gradients, optimiser, reference, critic, activations."""
+    scoring: float = 0
+    """Of the trainer, besides these weights, while it checks that new ones have arrived in the engine."""
     parameters: int
     """Of the policy."""
     engine_weights: float
@@ -75,13 +86,41 @@ class MemoryPlan(Part):
         return int(max(0.0, self.engine - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
 
     @property
+    def phases(self) -> dict[str, dict[str, float]]:
+        """What is held in each phase of a training step, by kind. An engine that never sleeps is always there: one phase then.
+
+        The update frees its gradients at its end (only DDP's buckets, as large, stay) and its activations; an engine that sleeps keeps what
+        lies beside weights and KV cache, its CUDA graphs above all.
+        """
+        outside, rest = {"CUDA, NCCL, fragments": OVERHEAD}, {"vLLM: rest": ENGINE_OVERHEAD}
+        if not self.engine:
+            return {"update": self.trainer | outside}
+        awake = {"vLLM: weights": self.engine_weights, "vLLM: KV cache": float(self.kv_tokens * self.kv_bytes)} | rest
+        if not self.machine.engine_sleeps:
+            return {"update": self.trainer | awake | outside}
+        freed = {"activations"} if self.machine.sharding == "none" and self.machine.gpus > 1 else {"activations", "gradients"}
+        kept = {kind: size for kind, size in self.trainer.items() if kind not in freed}
+        return {"update": self.trainer | rest | outside, "rollout": kept | {"check of new weights": self.scoring} | awake | outside}
+
+    @property
     def total(self) -> float:
-        """All that is held."""
-        return sum(self.trainer.values()) + self.engine + OVERHEAD
+        """All that is held in the fullest phase."""
+        return max(sum(phase.values()) for phase in self.phases.values())
 
     def on(self, machine: Machine) -> MemoryPlan:
         """The same trainer on GPUs that differ in size or in vLLM's share alone."""
         return self.model_copy(update={"machine": machine})
+
+
+class PlanAnswer(Part):
+    """What is answered."""
+
+    text: str
+    """What each GPU holds, and what to change where that is too much."""
+    fits: bool
+    """Whether it is not."""
+    plan: MemoryPlan
+    """In figures."""
 
 
 def plan_memory(request: PlanRequest) -> MemoryPlan:
@@ -89,27 +128,25 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     import torch
     from transformers import AutoConfig
 
-    from tasks.training.memory_trace import TracedUpdate, trace
+    from tasks.training.memory_trace import TracedUpdate
 
     experiment, machine = request.experiment, request.machine
     algorithm, config = experiment.algorithm, AutoConfig.from_pretrained(request.model)
     critic = getattr(algorithm, "value_function", lambda: None)()
     pairs = algorithm.name == "dpo"
     length = experiment.rollout.trajectory_tokens
-    held = trace(
-        config,
-        TracedUpdate(
-            processes=machine.gpus,
-            sharded=machine.sharding == "fsdp2",
-            rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
-            tokens=length,
-            compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
-            gradient_checkpointing=experiment.policy.gradient_checkpointing,
-            reference=pairs or (getattr(algorithm, "kl_coefficient", 0.0) > 0 and experiment.policy.lora is None),
-            critic=critic is not None,
-            lora=experiment.policy.lora,
-        ),
+    update = TracedUpdate(
+        processes=machine.gpus,
+        sharded=machine.sharding == "fsdp2",
+        rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
+        tokens=length,
+        compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
+        gradient_checkpointing=experiment.policy.gradient_checkpointing,
+        reference=pairs or (getattr(algorithm, "kl_coefficient", 0.0) > 0 and experiment.policy.lora is None),
+        critic=critic is not None,
+        lora=experiment.policy.lora,
     )
+    held = traced(request.model, update)
     wide = 4 if experiment.policy.dtype == "float32" else 2
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", text.num_attention_heads)
@@ -117,11 +154,22 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     kinds = ("weights", "gradients", "optimiser", "reference", "critic", "activations")
     return MemoryPlan(
         trainer={kind: getattr(held, kind) for kind in kinds},
+        scoring=held.scoring,
         parameters=held.parameters,
         engine_weights=held.parameters * wide,
         kv_bytes=2 * text.num_hidden_layers * heads * head_size * wide,
         machine=machine,
     )
+
+
+@cache
+def traced(model: str, update: TracedUpdate) -> TrainerMemory:
+    """What `memory_trace` finds; the same is traced once, whatever the size of the GPU."""
+    from transformers import AutoConfig
+
+    from tasks.training.memory_trace import trace
+
+    return trace(AutoConfig.from_pretrained(model), update)
 
 
 def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
@@ -145,67 +193,79 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
 
 
 def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryPlan | None]:
-    """Changes, one after the other, until it fits; and what it then holds. None: no change of these is enough.
+    """Changes with which it fits, and what it then holds. None: no change of these is enough.
 
     Args:
         request: What was asked.
         plan: What it holds without a change.
     """
     said: list[str] = []
-    for words, changed in _changes(request):
-        said.append(words)
+
+    def planned(changed: PlanRequest) -> MemoryPlan:
         same_trainer = (changed.experiment, changed.machine.sharding) == (request.experiment, request.machine.sharding)
-        plan = plan.on(changed.machine) if same_trainer else plan_memory(changed)
-        request = changed
-        if not faults(request, plan):
-            return said, plan
-    return said, None
+        return plan.on(changed.machine) if same_trainer else plan_memory(changed)
+
+    changed = request
+    for words, changed in _plain_changes(request):
+        said.append(words)
+        if not faults(changed, after := planned(changed)):
+            return said, after
+    tried: list[str] = []
+    for tried, choice in _choices(changed):
+        if not faults(choice, after := planned(choice)):
+            return said + tried, after
+    return said + tried, None
 
 
-def _changes(request: PlanRequest) -> list[tuple[str, PlanRequest]]:
-    """What can be changed, each on top of those before it."""
-    made: list[tuple[str, PlanRequest]] = []
+def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
+    """What changes nothing of what is learnt, each on top of those before it."""
+    if request.machine.sharding == "none" and request.machine.gpus > 1:
+        request = request.model_copy(update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})})
+        yield "AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", request
+    if not request.experiment.policy.gradient_checkpointing:
+        request = _with_policy(request, gradient_checkpointing=True)
+        yield "--policy.gradient_checkpointing true", request
+    if rows_of_a_pass(request.experiment, request.machine.gpus) > 1:
+        budget = request.experiment.rollout.trajectory_tokens
+        algorithm = request.experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
+        request = request.model_copy(update={"experiment": request.experiment.model_copy(update={"algorithm": algorithm})})
+        yield f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", request
 
-    def change(words: str, machine: Machine | None = None, experiment: Experiment | None = None) -> None:
-        before = made[-1][1] if made else request
-        made.append(
-            (words, before.model_copy(update={"machine": machine or before.machine, "experiment": experiment or before.experiment}))
-        )
 
-    experiment, machine = request.experiment, request.machine
-    if machine.sharding == "none" and machine.gpus > 1:
-        machine = machine.model_copy(update={"sharding": "fsdp2"})
-        change("AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", machine=machine)
-    if not experiment.policy.gradient_checkpointing:
-        experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"gradient_checkpointing": True})})
-        change("--policy.gradient_checkpointing true", experiment=experiment)
-    if rows_of_a_pass(experiment, machine.gpus) > 1:
-        budget = experiment.rollout.trajectory_tokens
-        algorithm = experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
-        experiment = experiment.model_copy(update={"algorithm": algorithm})
-        change(f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", experiment=experiment)
-    for fraction in (0.3, 0.2):
-        if machine.engine_fraction > fraction:
-            machine = machine.model_copy(update={"engine_fraction": fraction})
-            change(f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}", machine=machine)
-    if experiment.policy.lora is None:
-        policy = experiment.policy.model_copy(update={"lora": Lora()})
-        change(f"--policy.lora.rank {Lora().rank}", experiment=experiment.model_copy(update={"policy": policy}))
-    return made
+def _choices(request: PlanRequest) -> Iterator[tuple[list[str], PlanRequest]]:
+    """What may be chosen besides, the least first: less for vLLM, vLLM that sleeps, LoRA; and all that goes together."""
+    machine, rollout = request.machine, request.experiment.rollout
+    loras = [None] if request.experiment.policy.lora is not None else [None, Lora()]
+    can_sleep = machine.engine_fraction and not machine.engine_sleeps and rollout.engine == "vllm" and rollout.max_off_policy_steps == 0
+    for lora in loras:
+        for sleeps in [machine.engine_sleeps, True] if can_sleep else [machine.engine_sleeps]:
+            for fraction in [machine.engine_fraction, *(each for each in (0.3, 0.2) if each < machine.engine_fraction)]:
+                words = [f"--policy.lora.rank {lora.rank}"] if lora else []
+                words += ["AGENTGYM_ENGINE_SLEEP=true"] if sleeps != machine.engine_sleeps else []
+                words += [f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}"] if fraction != machine.engine_fraction else []
+                changed = request.model_copy(
+                    update={"machine": machine.model_copy(update={"engine_sleeps": sleeps, "engine_fraction": fraction})}
+                )
+                yield words, _with_policy(changed, lora=lora) if lora else changed
+
+
+def _with_policy(request: PlanRequest, **fields: object) -> PlanRequest:
+    policy = request.experiment.policy.model_copy(update=fields)
+    return request.model_copy(update={"experiment": request.experiment.model_copy(update={"policy": policy})})
 
 
 def table(plan: MemoryPlan) -> str:
-    """What a GPU holds, a line for each kind."""
-    engine = []
-    if plan.engine:
-        cache = plan.kv_tokens * plan.kv_bytes
-        engine = [("vLLM: weights", plan.engine_weights), ("vLLM: KV cache", cache), ("vLLM: rest", ENGINE_OVERHEAD)]
-    rows = [*plan.trainer.items(), *engine, ("CUDA, NCCL, fragments", OVERHEAD), ("all", plan.total), ("GPU", plan.room)]
-    return "\n".join(f"{kind:<24}{size / GB:>8.1f} GB" for kind, size in rows if size)
+    """What a GPU holds, a line for each kind and a column for each phase."""
+    phases = plan.phases
+    kinds = [kind for kind in {kind: None for phase in phases.values() for kind in phase} if any(p.get(kind) for p in phases.values())]
+    rows = [(kind, [phase.get(kind, 0.0) for phase in phases.values()]) for kind in kinds]
+    rows += [("all", [sum(phase.values()) for phase in phases.values()]), ("GPU", [plan.room] * len(phases))]
+    heads = [f"{'':<24}" + "".join(f"{name:>11}" for name in phases)] if len(phases) > 1 else []
+    return "\n".join([*heads, *(f"{kind:<24}" + "".join(f"{size / GB:>8.1f} GB" for size in sizes) for kind, sizes in rows)])
 
 
-def said(request: PlanRequest) -> tuple[str, bool]:
-    """The plan in words, and whether it fits."""
+def answer(request: PlanRequest) -> PlanAnswer:
+    """The plan in words and figures, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
     wrong = faults(request, plan)
     lines = [f"Each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding}) holds at its fullest", table(plan)]
@@ -222,14 +282,12 @@ def said(request: PlanRequest) -> tuple[str, bool]:
             + (f" ({'; '.join(changes)} were tried)" if changes else "")
             + ": take more GPUs, larger ones, a smaller model or shorter trajectories."
         )
-    return "\n".join(lines), not wrong
+    return PlanAnswer(text="\n".join(lines), fits=not wrong, plan=plan)
 
 
 def main() -> None:
-    """Answers a request on standard input; ends with status 3 where it does not fit."""
-    text, fits = said(PlanRequest.model_validate_json(sys.stdin.read()))
-    print(text)
-    raise SystemExit(0 if fits else 3)
+    """Answers a request on standard input."""
+    print(answer(PlanRequest.model_validate_json(sys.stdin.read())).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ import torch
 
 from configs.experiment import Lora
 
+FEW_TOKENS = 32
+"""As many as the check of the engine's new weights scores of a prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class TracedUpdate:
@@ -53,6 +56,7 @@ class TrainerMemory:
         critic: Weights, gradients and optimiser of the critic.
         parameters: Of the policy, their number.
         activations: What the fullest moment holds besides: activations, gathered blocks, logits of a tile, temporaries.
+        scoring: What scoring a few tokens holds besides the weights: gathered or cast blocks.
     """
 
     weights: int
@@ -62,6 +66,7 @@ class TrainerMemory:
     critic: int
     parameters: int
     activations: int
+    scoring: int
 
     @property
     def peak(self) -> int:
@@ -128,19 +133,24 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     held = {name: _bytes(model.parameters()) for name, model in models.items()}
 
     ids = torch.zeros(update.rows, update.tokens, dtype=torch.long)
-    mask = torch.ones_like(ids)
-    tracker = MemTracker()
-    for hook in ("_pre_fw_hook", "_post_fw_hook", "_pre_bw_hook", "_post_bw_hook"):
-        setattr(tracker, hook, lambda *_: None)  # they keep a record for each module, which frozen parameters break
-    tracker.track_external(*(p for model in models.values() for p in model.parameters()))
 
-    def scored(name: str) -> Any:
+    def tracker() -> Any:
+        made = MemTracker()
+        for hook in ("_pre_fw_hook", "_post_fw_hook", "_pre_bw_hook", "_post_bw_hook"):
+            setattr(made, hook, lambda *_: None)  # they keep a record for each module, which frozen parameters break
+        made.track_external(*(p for model in models.values() for p in model.parameters()))
+        return made
+
+    def scored(name: str, ids: torch.Tensor = ids) -> Any:
+        mask = torch.ones_like(ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=update.compute == torch.bfloat16):
             if name == "critic":
                 return models[name](ids, mask)
             return models[name](input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True).log_probs
 
-    with tracker:
+    with tracker() as scoring, torch.no_grad():
+        scored("policy", ids[:1, :FEW_TOKENS])
+    with tracker() as updating:
         if update.reference:
             with torch.no_grad():
                 scored("reference")
@@ -151,7 +161,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
                 torch.nn.utils.clip_grad_norm_(trained[name], 1.0)
                 optimiser.step()
                 optimiser.zero_grad()
-    peak = sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
+    peak = _peak(updating)
     own, gradients = held["policy"], _bytes(trained["policy"])
     buckets = gradients if update.processes > 1 and not update.sharded else 0  # of DDP, which the fake group does without
     known = own + 3 * gradients + held.get("reference", 0) + 4 * held.get("critic", 0)
@@ -163,7 +173,13 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         critic=4 * held.get("critic", 0),
         parameters=count,
         activations=peak - known + buckets,
+        scoring=_peak(scoring) - sum(held.values()),
     )
+
+
+def _peak(tracker: Any) -> int:
+    """The most bytes that were held at once while it tracked."""
+    return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 
 
 def _bytes(parameters: Any) -> int:

@@ -39,6 +39,8 @@ class TrainerJob(Part):
     """Whether policy, reference and critic are divided among the processes (FSDP2)."""
     engine_memory_fraction: float
     """Share of a GPU's memory for the engine."""
+    engine_sleep: bool = False
+    """Whether the engine in the trainer's process frees its memory during the update."""
     engine_cpu_cache_gb: int
     """KV cache of the engine on a CPU, in GiB."""
     engine_urls: list[str] = Field(default_factory=list)

@@ -57,6 +57,7 @@ class OfflineBatches:
         rollout, seed = self._experiment.rollout, self._experiment.seeds.training
         chosen = self._algorithm.batch(pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
         processes, unit = self._worker.processes, self._algorithm.unit
+        self._worker.sleep()  # an exploration, or an evaluation before this step, has woken it
         mine = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
         return Collected(mine, chosen, played, seconds)
 

@@ -26,6 +26,7 @@ from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
 from tasks.training.off_policy import LossTokens, OffPolicyMeter
+from tasks.training.packing import PACKING, packed_scores
 from tasks.training.process_group import gather_ragged
 from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
@@ -63,7 +64,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.algorithm = algorithm = experiment.algorithm
         self.begin(experiment, policy, folder, fingerprint, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
-        self._updates_of_batch = 0
+        self._updates_of_batch, self.packs = 0, experiment.policy.attn_implementation in PACKING
         self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
@@ -192,9 +193,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if self.algorithm.importance_correction == "behaviour":
             tensors["old_per_token_logps"] = sampled
         else:
-            old = self.score(self.model, tensors)
+            tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
             weights = torch.exp(old - sampled).clamp(max=self.algorithm.importance_cap)  # truncated importance sampling
-            tensors["old_per_token_logps"] = old
             tensors["advantages"] = tensors["advantages"] * weights
         if self.beta != 0:
             tensors["ref_per_token_logps"] = self.score_reference(tensors)
@@ -211,13 +211,18 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
         return loss if weight is None else loss * weight
 
-    def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
-        """TRL's; within the loss it keeps the entropies, and turns the token's ratio into that of the sequence.
+    def _get_per_token_logps_and_entropies(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any) -> Any:
+        """TRL's, or of packed sequences; within the loss it keeps the entropies, and turns the token's ratio into that of the sequence.
 
         GSPO's variant for advantages that differ from token to token (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t]
         with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
         """
-        found = super()._get_per_token_logps_and_entropies(*given, **named)
+        found: Any
+        if self.packs and mask.any() and not named.get("compute_aux_loss"):
+            with self.accelerator.autocast():
+                found = (*packed_scores(model, ids, mask, scored), None)
+        else:
+            found = super()._get_per_token_logps_and_entropies(model, ids, mask, scored, **named)
         if (inputs := self._in_loss) is not None:
             self._logps, self._entropies = found[0], found[1]
             self.loss_record.note(inputs, found[0], found[1])
@@ -272,8 +277,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """Log-probabilities of the completions under `model` at the rollouts' temperature, shape (B, T), on the CPU."""
         ids, mask = whole_rows(tensors, self.accelerator.device)
         logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, tensors["completion_ids"].size(1))
-        scores: torch.Tensor = logps.float().cpu()
-        return scores
+        return torch.as_tensor(logps.float().cpu())
 
     def save_training_state(self, written: Path) -> None:
         """See `BaseTrainer.save_training_state`; the critic travels with the checkpoint."""

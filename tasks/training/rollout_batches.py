@@ -57,6 +57,7 @@ class RolloutBatches:
         everybodys = sorted([*everybodys, *thrown_away], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
             write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
+        self._worker.sleep()
         return Collected(mine, everybodys, everybodys, seconds, cost)
 
     def load_engine(self, step: int) -> dict[str, float]:

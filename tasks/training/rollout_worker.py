@@ -14,6 +14,7 @@ from tasks.agents.token_agent import TokenAgent
 from tasks.inference.engine import Sampling
 from tasks.inference.engine_factory import start_engine
 from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import check_weight_sync
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
@@ -55,12 +56,14 @@ class RolloutWorker:
             job.policy,
             distributed=self.processes.num_processes > 1,
             gpu_memory_fraction=job.engine_memory_fraction,
+            sleep_mode=job.engine_sleep,
             cpu_cache_gb=job.engine_cpu_cache_gb,
             urls=job.engine_urls,
             weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
             weights_folder=job.engine_weights_folder,
         )
         self._experiment, self._progress = experiment, progress
+        self._sleeping_engine = self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
         self._counts = EpisodeCounts(job.folder / "progress", self.processes.process_index, self.processes.num_processes)
         policy = experiment.policy
         self._chat_format = ChatFormat(
@@ -81,6 +84,7 @@ class RolloutWorker:
         self._loaded_step: int | None = None
         self._load_metrics: dict[str, float] = {}
         self._cache_counts = (0, 0)
+        self.sleep()  # the policy is loaded next
 
     def __enter__(self) -> RolloutWorker:
         self._collector.__enter__()
@@ -137,6 +141,15 @@ class RolloutWorker:
             self._loaded_step = self.engine.policy_version = step
         seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
         self._load_metrics = {"sync/seconds": seconds, "sync/probe_gap_mean": gap.mean, "sync/probe_gap_largest": gap.largest}
+
+    def sleep(self) -> None:
+        """Frees the engine's memory for the update, where the settings say so; `load_weights` wakes it. No episode may be under way."""
+        if self._sleeping_engine is None:
+            return
+        began = time.perf_counter()
+        self._sleeping_engine.sleep()
+        self._loaded_step = None
+        self._load_metrics["sync/seconds"] = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
 
     def metrics(self) -> dict[str, float]:
         """What is to be said of the engine since the last call."""

@@ -58,7 +58,7 @@ class BatchSource(Protocol):
         ...
 
     def collect(self, plan: Plan) -> Collected:
-        """Plays them, and returns what the step learns from."""
+        """Plays them, and returns what the step learns from. An engine in this process may then be asleep."""
         ...
 
     def load_engine(self, step: int) -> dict[str, float]:

@@ -11,6 +11,8 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.provision.ipc import FlowConnection, die_with_parent
@@ -42,7 +44,9 @@ class TrainerMain:
         self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.tell(Progress(finished, total)))
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
-        self.trainer = algorithm.trainer()(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
+        with vllm_left_out():
+            trainer = algorithm.trainer()
+        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
         checkpoints = job.folder / "checkpoints"
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, job.fingerprint)
@@ -124,6 +128,19 @@ class TrainerMain:
         """Sends an event to the flow, from the main process."""
         if self.flow is not None:
             self.flow.send(event)
+
+
+@contextmanager
+def vllm_left_out() -> Iterator[None]:
+    """Keeps TRL from importing vLLM, 5 s of a processor, for engines of its own, which nothing here uses. Ours, if it is vLLM, is there."""
+    if "vllm" in sys.modules:
+        yield
+        return
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # to Python a module that is not installed
+    try:
+        yield
+    finally:
+        del sys.modules["vllm"]
 
 
 def main() -> None:

@@ -9,37 +9,44 @@ import tempfile
 from pathlib import Path
 
 from configs.recipe import load_recipe
-from tasks.training.memory_plan import GB, Machine, PlanRequest, faults, plan_memory
+from tasks.training.memory_plan import GB, Machine, PlanRequest, faults, plan_memory, remedies
 from tests.support.qwen import SIZES, qwen_folder
 
-GPUS, MEMORIES, FRACTIONS = (1, 2, 4, 8), (80, 141), (0.45, 0.3, 0.2)
+GPUS, MEMORIES = (1, 2, 4, 8), (80, 141)
+SHORT = {"AGENTGYM_ENGINE_SLEEP=true": "sleep", "AGENTGYM_ENGINE_MEMORY_FRACTION=": "vLLM ", "--policy.lora.rank 32": "LoRA"}
+KINDS = ("weights", "gradients", "optimiser", "reference", "activations")
 
 
 def row(name: str, folder: str, gpus: int) -> str:
-    """A line of the table: what the trainer holds, and with which share vLLM fits beside it."""
+    """A line of the table: what the trainer holds of each kind, and for each size of GPU whether it fits, or what makes it fit."""
     recipe = load_recipe(f"textcraft-{name.lower()}")
-    cells: list[str] = []
-    held = None
+    verdicts: list[str] = []
+    held: dict[str, float] = {}
     for memory in MEMORIES:
-        verdict = "does not fit"
-        for fraction in FRACTIONS:
-            machine = Machine(gpus=gpus, gpu_memory=memory, sharding="fsdp2" if gpus > 1 else "none", engine_fraction=fraction)
-            request = PlanRequest(experiment=recipe, model=folder, machine=machine)
-            held = plan_memory(request) if held is None else held.on(machine)
-            if not faults(request, held):
-                full = held.kv_tokens // recipe.rollout.trajectory_tokens
-                verdict = f"{held.total / GB:.0f} GB; vLLM {fraction:g}, {full} full trajectories at once"
-                break
-        cells.append(verdict)
-    assert held is not None
-    trainer = held.trainer
-    kinds = ("weights", "gradients", "optimiser", "reference", "activations")
-    return " | ".join([name, str(gpus), *(f"{trainer[kind] / GB:.1f}" for kind in kinds), *cells])
+        machine = Machine(gpus=gpus, gpu_memory=memory, sharding="fsdp2" if gpus > 1 else "none", engine_fraction=0.45)
+        request = PlanRequest(experiment=recipe, model=folder, machine=machine)
+        plan = plan_memory(request)
+        held = plan.trainer
+        changes, fitting = remedies(request, plan) if faults(request, plan) else ([], plan)
+        words = f"{plan.total / GB:.0f} GB"
+        if fitting is None:
+            verdicts.append(f"{words}; nothing helps")
+            continue
+        if changes:
+            words += f"; with {' + '.join(_short(change) for change in changes)} {fitting.total / GB:.0f} GB"
+        verdicts.append(f"{words} ({fitting.kv_tokens // recipe.rollout.trajectory_tokens})")
+    return " | ".join([name, str(gpus), *(f"{held[kind] / GB:.1f}" for kind in KINDS), *verdicts])
+
+
+def _short(change: str) -> str:
+    for words, short in SHORT.items():
+        change = change.replace(words, short)
+    return change
 
 
 def main() -> None:
     """Prints the table."""
-    print("| model | GPUs | weights | gradients | optimiser | reference | activations | 80 GB | 141 GB |")
+    print("| model | GPUs |", " | ".join(KINDS), "|", " | ".join(f"{memory} GB" for memory in MEMORIES), "|")
     print("|---|---:|---:|---:|---:|---:|---:|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name in SIZES:

@@ -171,6 +171,29 @@ def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, 
         in_event_loop(load_in_flight())
 
 
+def test_an_engine_that_sleeps_answers_again_after_a_load_and_never_falls_asleep_over_a_request(
+    vllm_engine: VllmEngine, trainer_model: Any
+) -> None:
+    async def sleep_in_flight() -> Generation:
+        running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1)))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="cannot sleep while 1 requests are in flight"):
+            vllm_engine.sleep()
+        return await running
+
+    before = in_event_loop(sleep_in_flight())
+    vllm_engine.sleep()
+    with pytest.raises(EngineError, match="asleep"):
+        generate(vllm_engine, [(PROMPTS[0], sampling(1))])
+    vllm_engine.load(trainer_model.named_parameters())
+    assert generate(vllm_engine, [(PROMPTS[0], sampling(1))])[0].tokens == before.tokens
+
+
+def test_sleep_mode_is_refused_where_vllm_has_none(policy: str) -> None:
+    with pytest.raises(EngineError, match="AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on cpu; unset it"):
+        VllmEngine(policy, context_length=64, max_num_seqs=2, dtype="float32", sleep_mode=True)
+
+
 def test_a_model_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises((EngineError, OSError)):
         VllmEngine(str(tmp_path), context_length=64, max_num_seqs=2, dtype="float32")

@@ -14,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from configs.experiment import StarterPolicy
 from configs.recipe import load_recipe
-from tasks.training.memory_plan import Machine, PlanRequest
+from flows.gpu_memory import plan_of
+from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
 from tests.support.qwen import qwen_folder
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
@@ -23,11 +24,6 @@ from tests.support.tiny_policy import build_tiny_policy
 pytestmark = pytest.mark.slow
 
 LENGTH, ROWS = 384, 4
-
-
-def answer(request: PlanRequest) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "tasks.training.memory_plan"]
-    return subprocess.run(run, input=request.model_dump_json(), capture_output=True, text=True, cwd=ROOT, timeout=500)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +87,9 @@ def fullest(measured: Any, name: str) -> int:
 def test_seven_billion_parameters_whole_on_each_gpu_are_refused_with_the_table_and_fit_when_sharded(tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
     machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
-    told = answer(PlanRequest(experiment=recipe, model=folder, machine=machine))
-    assert told.returncode == 3, told.stderr[-3000:]
-    assert "weights" in told.stdout
-    assert "It does not fit" in told.stdout
-    assert "It fits with AGENTGYM_LAUNCH with sharding: fsdp2" in told.stdout
+    told = plan_of(recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}), machine)
+    assert told is not None
+    assert not told.fits
+    assert "weights" in told.text
+    assert "It does not fit" in told.text
+    assert "It fits with AGENTGYM_LAUNCH with sharding: fsdp2" in told.text

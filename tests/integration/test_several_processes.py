@@ -17,14 +17,16 @@ from transformers import AutoModelForCausalLM
 
 from tasks.provision.local import free_port
 from tasks.training.local_trainer import ON_LOOPBACK
+from tasks.training.lora import computed_weights
 from tests.support.counting_servers import ROOT
-from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
-from tests.support.update_process import SETTINGS, STEPS
+from tests.support.recorded import RecordedBatches, train, trainer_of
+from tests.support.update_process import GOING_ON, SETTINGS, STEPS, experiment_of
 
 pytestmark = pytest.mark.slow
 
 Launch = Callable[[int, str], Path]
 WAYS = {1: ["whole"], 2: ["whole", "sharded"], 4: ["sharded"]}
+GONE_ON_WITH = (1, 4)
 HOW = {"two": (2, "whole"), "two sharded": (2, "sharded"), "four sharded on two nodes": (4, "sharded")}
 
 
@@ -32,13 +34,16 @@ HOW = {"two": (2, "whole"), "two sharded": (2, "sharded"), "four sharded on two 
 def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches.
 
-    Four are on two nodes. Two make all updates whole and then all sharded: most of the time is their start.
+    Four are on two nodes. Two make all updates whole and then all sharded, and go on with what one and four have left: most of the time
+    is their start.
     """
 
     @cache
     def launch(processes: int) -> Path:
-        folder = tmp_path_factory.mktemp(f"processes-{processes}")
-        module = ["-m", "tests.support.update_process", policy, str(folder), *WAYS[processes]]
+        others = [str(launch(number) / WAYS[number][-1]) for number in GONE_ON_WITH] if processes == 2 else []
+        folder = tmp_path_factory.mktemp("processes") / f"{processes}"
+        folder.mkdir()
+        module = ["-m", "tests.support.update_process", policy, str(folder), *WAYS[processes], *others]
         environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
         if processes == 4:
             node = ["--nnodes", "2", "--nproc_per_node", str(processes // 2)]
@@ -101,14 +106,7 @@ def test_a_sharded_checkpoint_is_a_hugging_face_folder_with_the_whole_weights(al
 def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
     algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
-    experiment = small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
-
-    def gone_on(folder: Path) -> Any:
-        trainer = trainer_of(experiment, policy, tmp_path, folder / algorithm / "checkpoints" / f"step-{STEPS:06d}")
-        train(trainer, RecordedBatches(policy), STEPS + 1, STEPS)
-        return trainer
-
-    undisturbed, resumed = gone_on(launched(1, "whole")), gone_on(launched(*HOW[how]))
+    undisturbed, resumed = (_gone_on(folder, algorithm, policy, tmp_path) for folder in (launched(1, "whole"), launched(*HOW[how])))
     before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
     moved = torch.cat([(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()])
     apart = torch.cat([(p - q).flatten() for p, q in zip(undisturbed.model.parameters(), resumed.model.parameters(), strict=True)])
@@ -118,6 +116,26 @@ def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
         assert {float(state["step"]) for state in states[1].values()} == {8.0}
         for ours, right in zip(states[1].values(), states[0].values(), strict=True):
             assert torch.allclose(ours["exp_avg_sq"], right["exp_avg_sq"], rtol=1e-2, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", GOING_ON)
+@pytest.mark.parametrize("processes", GONE_ON_WITH)
+def test_two_sharded_processes_go_on_with_the_checkpoint_of_one_and_of_four(
+    processes: int, algorithm: str, policy: str, launched: Launch, tmp_path: Path
+) -> None:
+    resumed = torch.load(launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True)
+    undisturbed = dict(computed_weights(_gone_on(launched(1, "whole"), algorithm, policy, tmp_path).model))
+    before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    moved = torch.cat([(undisturbed[name] - p).flatten() for name, p in before.items()])
+    apart = torch.cat([(undisturbed[name] - resumed[name]).flatten() for name in before])
+    assert apart.norm().item() <= 0.03 * moved.norm().item()
+
+
+def _gone_on(made: Path, algorithm: str, policy: str, folder: Path) -> Any:
+    """The trainer of one process that takes a step more from what others have left."""
+    trainer = trainer_of(experiment_of(algorithm), policy, folder, made / algorithm / "checkpoints" / f"step-{STEPS:06d}")
+    train(trainer, RecordedBatches(policy), STEPS + 1, STEPS)
+    return trainer
 
 
 def _model(folder: str | Path) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 import torch
 
 from tasks.rollout.trajectory import Outcome
+from tasks.training.local_trainer import trainer_variables
 from tasks.training.micro_batches import Tensors
 from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
 from tests.benchmarks import update
@@ -167,3 +171,19 @@ def test_trajectories_too_far_off_the_policy_are_masked_and_counted(policy: str,
     assert 0 < metrics["update/off_policy_masked"] < sum(len(t.turns) for t in batch) / len(kept)
     assert metrics["update/logp_gap_largest"] > 1
     assert 0 < metrics["update/effective_sample_size"] < 1
+
+
+def test_a_trainer_whose_engine_is_not_vllm_imports_neither_vllm_nor_mlflow() -> None:
+    program = """
+import sys
+from importlib.util import find_spec
+from configs.recipe import load_recipe
+from tasks.training.trainer_main import vllm_left_out
+with vllm_left_out():
+    load_recipe("quickstart").algorithm.trainer()
+print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | trainer_variables(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "set() True\n"), done.stderr

@@ -1,74 +1,183 @@
-"""Many short nights, one after another through the deployment: does anything grow?
+"""Many short nights, one after another through the deployment: does anything grow, and does the alias go where it should?
 
     python -m tests.soaks.nights [--nights 30] [--runs FOLDER]
 
-Starts the services of `make up` for a folder of its own, triggers one night after another, of dates that follow each other, in a world of
-one word with a policy that is planted as better or worse and generates by transformers, whose start is shorter than vLLM's. Notes after
-each, when its processes have ended: memory and open files of the services, sizes of the databases, and the seconds from the trigger to the
-start of the flow. At the end the last third must not lie above the first by more than a tenth (memory, files), and every alias must be
-where the plant says; the databases' growth and the times are printed: on a machine with other work they tell of that too.
+Starts the services of `make up` for a folder of its own and triggers one night after another, of dates that follow each other, in a world
+of one word with a policy that is planted: it says the right word or the wrong one, so that each challenger is better, as good or worse
+than the champion, and twice a person gives the alias back to a worse one. Each policy generates by transformers, whose start is shorter
+than vLLM's, in one trainer process. Prefect keeps its events for ten minutes in place of a week, which is as many nights.
+
+After each night, when its processes have ended, verdict and aliases must be those of the plant, and the services' memory, open files and
+processes, the files that are left in the temporary folder, the sizes of the databases and the seconds from the trigger to the start of
+the flow are noted. At the end the last third of memory, files and processes must not lie above the first by more than a tenth; a straight
+line through each is printed, too. The times tell of other work on the machine as well.
+
+The same command with the same folder goes on after the last night that it has noted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
-from statistics import fmean, median
+from statistics import linear_regression, median
 from typing import Any
 
 import psutil
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
-from tasks.evaluation.nights import read_nights
-from tasks.provision.services import addresses, mlflow_login
+from tasks.evaluation.nights import Night, read_nights
+from tasks.provision.services import mlflow_login, read
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
-from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, wait_until
+from tests.support.running_services import addresses_of, ask, command, deployment_id, processes, wait_until
 
 FIRST = date(2026, 1, 1)
 PATIENCE_S = 7200
 """For one night, on a machine with other work."""
-PROMOTES_AT = 5
-"""Before this night the policy says the wrong word, from it on the right one: the champion changes once."""
+POLL_S = 1.0
+FIRST_RIGHT, WRONG_EVERY, GIVEN_BACK = 5, 3, (10, 20)
+"""Before this night the policy says the wrong word, and from it on only every so often; before these a person moves the alias."""
+FLAT, TIMES, SIZES = ("memory_mb", "files", "processes"), ("start_s", "night_s"), ("prefect.db_mb", "mlflow.db_mb", "temporary")
+SETTINGS = {
+    "AGENTGYM_TRAINER_PROCESSES": "1",
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "00:10:00",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "60",
+}
+
+Row = dict[str, float]
 
 
 def main() -> None:
-    """Prints a line a night and the verdict; an assertion fails where something grew, or an alias is not where it should be."""
+    """Prints a line a night and the figures; an assertion fails where something grew, or an alias is not where it should be."""
     parser = argparse.ArgumentParser(prog="python -m tests.soaks.nights", description=__doc__.partition("\n")[0], epilog="e.g. --nights 10")
     parser.add_argument("--nights", type=int, default=30, help="how many (default: %(default)s)")
-    parser.add_argument("--runs", type=Path, help="where the runs go (default: a temporary folder)")
+    parser.add_argument("--runs", type=Path, help="where the runs go, and whether it goes on (default: a temporary folder)")
     arguments = parser.parse_args()
-    runs = (arguments.runs or Path(tempfile.mkdtemp(prefix="nights-soak-"))).absolute()
-    policies = {word: build_saying(runs / "policies" / word, word) for word in (RIGHT, WRONG)}
-    up = command(runs, "up")
+    runs = (arguments.runs or Path(tempfile.mkdtemp(prefix="nights-soak-"))).resolve()
+    (runs / "tmp").mkdir(parents=True, exist_ok=True)
+    for word in (RIGHT, WRONG):
+        if not (policy(runs, word) / "tokenizer.json").exists():
+            build_saying(policy(runs, word), word)
+    up = command(runs, "up", TMPDIR=str(runs / "tmp"), **SETTINGS)
     assert up.returncode == 0, up.stdout + up.stderr
     try:
-        rows = [one_night(runs, number, policies[WRONG if number < PROMOTES_AT else RIGHT]) for number in range(arguments.nights)]
-        check(runs, rows)
+        os.environ |= mlflow_login(runs)
+        noted = runs / "soak.jsonl"
+        rows: list[Row] = [json.loads(line) for line in noted.read_text().splitlines()] if noted.exists() else []
+        for number in range(len(rows), arguments.nights):
+            rows.append(one_night(runs, number))
+            with noted.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+        check(rows)
     finally:
         command(runs, "down")
 
 
-def one_night(runs: Path, number: int, policy: str) -> dict[str, float]:
-    """Carries out a night and measures what is left after it."""
+def policy(runs: Path, word: str) -> Path:
+    return runs / "policies" / word
+
+
+def said(number: int) -> str:
+    """What the policy of a night says."""
+    return WRONG if number < FIRST_RIGHT or number % WRONG_EVERY == 0 else RIGHT
+
+
+def one_night(runs: Path, number: int) -> Row:
+    """Carries out a night, compares it with the plant, and measures what is left after it."""
+    client = MlflowClient(addresses_of(runs).mlflow_tracking_uri)
     night = (FIRST + timedelta(days=number)).isoformat()
-    parameters = {"night": night, "overrides": {**PLANTED, "policy.model": policy, "rollout.engine": "transformers"}}
-    triggered = datetime.now(UTC)
-    run = ask(
-        runs, f"deployments/{deployment_id(runs, 'nightly')}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    )
-    ended = ended_run(runs, run["id"], PATIENCE_S)
-    assert ended["state_type"] == "COMPLETED", ended["state"]
-    wait_until(lambda: not any(of_a_flow_run(process) for process in processes(runs)))
+    if number in GIVEN_BACK and night not in {each.date for each in nights(runs)}:
+        give_back(runs, client)
+    before = named(client, "champion")
+    parameters = {
+        "night": night,
+        "overrides": {**PLANTED, "policy.model": str(policy(runs, said(number))), "rollout.engine": "transformers"},
+    }
+    triggered, ended = datetime.now(UTC), carried_out(runs, parameters)
+    wait_until(lambda: not any(of_a_flow_run(process) for process in processes(runs)), every_s=POLL_S)
+    check_night(runs, number, before, client)
     started, over = (datetime.fromisoformat(ended[name]) for name in ("start_time", "end_time"))
     times = {"start_s": (started - triggered).total_seconds(), "night_s": (over - started).total_seconds()}
     row = {**times, **measured(runs)}
-    print(night, *(f"{name} {value:.1f}" for name, value in row.items()), flush=True)
+    print(datetime.now(UTC).strftime("%H:%M:%S"), night, *(f"{name} {value:.1f}" for name, value in row.items()), flush=True)
     return row
+
+
+def carried_out(runs: Path, parameters: dict[str, Any]) -> Any:
+    """Triggers the night and waits for its end.
+
+    One that crashes is resumed once by Prefect; one that is cancelled, as the same night goes on after such a crash, is triggered again.
+    """
+    wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    while True:
+        run = ask(runs, f"deployments/{deployment_id(runs, 'nightly')}/create_flow_run", wanted)
+
+        def found(run: str = run["id"]) -> Any:
+            return ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})[0]
+
+        def has_ended() -> bool:
+            now = found()
+            return now["state_type"] in ("COMPLETED", "FAILED", "CANCELLED") or (now["state_type"] == "CRASHED" and now["run_count"] > 1)
+
+        wait_until(has_ended, PATIENCE_S, POLL_S)
+        ended = found()
+        assert ended["state_type"] in ("COMPLETED", "CANCELLED"), ended["state"]
+        if ended["state_type"] == "COMPLETED":
+            return ended
+
+
+def nights(runs: Path) -> list[Night]:
+    found, damaged = read_nights(runs / "nights" / str(PLANTED["name"]))
+    assert not damaged, damaged
+    return found
+
+
+def named(client: MlflowClient, alias: str) -> str:
+    """The folder of the checkpoint that the alias names; empty if none."""
+    try:
+        return str(client.get_model_version_by_alias(PLANTED["name"], alias).tags["folder"])
+    except MlflowException:
+        return ""
+
+
+def word_of(runs: Path, checkpoint: str) -> str:
+    """What the policy of this checkpoint says."""
+    recipe = (Path(checkpoint).parents[1] / "recipe.yaml").read_text()
+    return RIGHT if f"model: {policy(runs, RIGHT)}\n" in recipe else WRONG
+
+
+def give_back(runs: Path, client: MlflowClient) -> None:
+    """Moves the champion's alias to the newest version that says the wrong word, as a person may."""
+    versions = sorted(client.search_model_versions(f"name='{PLANTED['name']}'"), key=lambda version: -int(version.version))
+    worse = next(version for version in versions if word_of(runs, version.tags["folder"]) == WRONG)
+    client.set_registered_model_alias(PLANTED["name"], "champion", worse.version)
+
+
+def check_night(runs: Path, number: int, before: str, client: MlflowClient) -> None:
+    """
+    Raises:
+        AssertionError: The verdict or an alias is not what the plant says.
+    """
+    *earlier, night = nights(runs)
+    assert len(earlier) == number
+    assert word_of(runs, night.challenger) == said(number)
+    assert night.challenger_success.value == float(said(number) == RIGHT)
+    if not night.champion:
+        expected = "first"
+    else:
+        held = word_of(runs, night.champion)
+        assert night.champion_success.value == float(held == RIGHT)
+        expected = "better" if (held, said(number)) == (WRONG, RIGHT) else "not better"
+    assert night.verdict == expected, (night, expected)
+    assert before in (night.champion, night.challenger)  # the latter where a night goes on that had moved it
+    assert named(client, "challenger") == night.challenger
+    assert named(client, "champion") == (night.challenger if night.promoted else night.champion)
 
 
 def of_a_flow_run(process: psutil.Process) -> bool:
@@ -77,46 +186,44 @@ def of_a_flow_run(process: psutil.Process) -> bool:
     return False
 
 
-def measured(runs: Path) -> dict[str, float]:
-    """Memory (MB, proportional set size) and open files of the services, and sizes of the databases (MB)."""
-    memory, files = 0.0, 0.0
+def measured(runs: Path) -> Row:
+    """Of the services: memory (MB, proportional set size), open files, processes; sizes of the databases (MB); temporary files."""
+    state = read(runs)
+    assert state is not None
+    row = {
+        "supervisor": float(state.pid),
+        "memory_mb": 0.0,
+        "files": 0.0,
+        "processes": 0.0,
+        "temporary": float(len(os.listdir(runs / "tmp"))),
+    }
     for process in processes(runs):
         try:
-            memory += process.memory_full_info().pss / 2**20
-            files += process.num_fds()
+            row["memory_mb"] += process.memory_full_info().pss / 2**20
+            row["files"] += process.num_fds()
+            row["processes"] += 1
         except psutil.Error:
             continue
-    databases = {path.name: path for path in (runs / "prefect" / "prefect.db", runs / "mlflow.db")}
-    return {"memory_mb": memory, "files": files, **{f"{name}_mb": path.stat().st_size / 2**20 for name, path in databases.items()}}
+    databases = (runs / "prefect" / "prefect.db", runs / "mlflow.db")
+    return row | {f"{path.name}_mb": path.stat().st_size / 2**20 for path in databases}
 
 
-def check(runs: Path, rows: list[dict[str, float]]) -> None:
-    """
+def check(rows: list[Row]) -> None:
+    """Prints the figures of the longest time for which the same services were up.
+
     Raises:
-        AssertionError: Something grew, or an alias is not where the plant says.
+        AssertionError: Something grew.
     """
-    third = max(1, len(rows) // 3)
-    for name in ("memory_mb", "files", "start_s", "night_s"):
-        first, last = (median(row[name] for row in part) for part in (rows[:third], rows[-third:]))
-        print(f"{name}: {first:.1f} in the first third, {last:.1f} in the last")
-        assert name.endswith("_s") or last <= 1.1 * first, f"{name} grows"
-    for name in ("prefect.db_mb", "mlflow.db_mb"):
-        growth = [after[name] - before[name] for before, after in pairwise(rows)]
-        print(f"{name}: {fmean(growth) * 1024:.0f} kB a night" if growth else f"{name}: one night tells nothing")
-    os.environ |= mlflow_login(runs)
-    client = MlflowClient(addresses_of(runs).mlflow_tracking_uri)
-    nights, damaged = read_nights(runs / "nights" / "planted")
-    assert not damaged
-    expected: list[Any] = ["first"] + ["better" if number == PROMOTES_AT else "not better" for number in range(1, len(rows))]
-    assert [night.verdict for night in nights] == expected
-    seeds = {}
-    for alias in ("champion", "challenger"):
-        phase = client.get_run(client.get_model_version_by_alias("planted", alias).run_id)
-        seeds[alias] = client.get_run(phase.data.tags["mlflow.parentRunId"]).data.params["seeds.training"]
-    assert seeds["challenger"] == str(nights[-1].seed)
-    assert seeds["champion"] == str(next(night.seed for night in reversed(nights) if night.promoted))
-    assert addresses(runs) is not None
-    print(f"{len(rows)} nights: aliases where they should be, nothing grew")
+    lives = [list(life) for _, life in groupby(rows, key=lambda row: row["supervisor"])]
+    life = max(lives, key=len)
+    print(f"{len(rows)} nights: every verdict and alias as planted; {len(life)} of them under the same services:")
+    third = max(1, len(life) // 3)
+    for name in (*FLAT, *TIMES, *SIZES):
+        values = [row[name] for row in life]
+        first, last = median(values[:third]), median(values[-third:])
+        slope = linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
+        print(f"{name}: first {values[0]:.1f}, last {values[-1]:.1f}; thirds {first:.1f} and {last:.1f}; {slope:+.3f} a night")
+        assert name not in FLAT or last <= 1.1 * first, f"{name} grows"
 
 
 if __name__ == "__main__":

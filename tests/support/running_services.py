@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ def running(runs: Path, word: str) -> list[psutil.Process]:
     return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600, every_s: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def addresses_of(runs: Path) -> Addresses:
@@ -77,7 +78,13 @@ def addresses_of(runs: Path) -> Addresses:
 def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:
     found = addresses(runs)
     assert found is not None
-    return PrefectApi(found.prefect_api_url, login(runs)).ask(path, body, method)
+    return api(found.prefect_api_url, login(runs)).ask(path, body, method)
+
+
+@cache
+def api(url: str, opens: str) -> PrefectApi:
+    """One for all questions: the server keeps a token for each in its database."""
+    return PrefectApi(url, opens)
 
 
 def deployment_id(runs: Path, name: str) -> str:

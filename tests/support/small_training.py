@@ -26,24 +26,29 @@ SMALL = {
 }
 
 
+def small_job(policy: str, folder: Path, environment_url: str, fields: dict[str, Any], **job: Any) -> TrainerJob:
+    """What the trainer is told; `fields` are further fields of the recipe, `job` of this message."""
+    return TrainerJob(
+        experiment=load_recipe("quickstart", {"policy.model": policy, **SMALL, **fields}),
+        fingerprint="small",
+        policy=policy,
+        folder=folder,
+        environment_urls=[environment_url],
+        instruction=None,
+        train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
+        engine_memory_fraction=0.3,
+        engine_cpu_cache_gb=1,
+        socket="",
+        **job,
+    )
+
+
 def train(
     policy: str, folder: Path, state_dir: Path, infrastructure: InfraSettings, fields: dict[str, Any], engine_urls: Sequence[str] = ()
 ) -> list[StepDone]:
     """Trains for `STEPS` steps; returns what the trainer told of each. `fields` are further fields of the recipe."""
     with starting("textcraft", state_dir) as start:
-        job = TrainerJob(
-            experiment=load_recipe("quickstart", {"policy.model": policy, **SMALL, **fields}),
-            fingerprint="small",
-            policy=policy,
-            folder=folder,
-            environment_urls=[start().url],
-            instruction=None,
-            train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
-            engine_memory_fraction=0.3,
-            engine_cpu_cache_gb=1,
-            engine_urls=list(engine_urls),
-            socket="",
-        )
+        job = small_job(policy, folder, start().url, fields, engine_urls=list(engine_urls))
         with TrainerProcess(job, infrastructure, lambda: None) as trainer:
             trainer.ready()
             done = [event for event in trainer.train(STEPS) if isinstance(event, StepDone)]

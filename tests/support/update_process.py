@@ -1,6 +1,8 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ...
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ... [CHECKPOINTS ...]
+
+Folders of checkpoints that others have left are gone on with, sharded.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import psutil
 import torch
 from accelerate import PartialState
 
+from configs.experiment import Experiment
 from tasks.training.lora import computed_weights
 from tasks.training.model_loading import load_model, shard_loaded
 from tasks.training.process_group import join
@@ -35,11 +38,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lora": {"name": "grpo", "lora": {"rank": 4, "alpha": 8}, "learning_rate": 1e-2, "micro_batches": 2, "kl_coefficient": 0.1},
 }
 STEPS = 3
+GOING_ON = ("ppo", "lora")
+"""Whose checkpoints other numbers of processes go on with: one with all that there is to resume, one whose weights are sums."""
+
+
+def experiment_of(algorithm: str) -> Experiment:
+    """The recipe of one of `SETTINGS`."""
+    return small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
 
 
 def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
     """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
-    experiment = small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
+    experiment = experiment_of(algorithm)
     processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
     trainer = trainer_of(experiment, policy, out.with_suffix(""), sharded=sharded)
@@ -49,6 +59,18 @@ def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
         weights |= {f"critic.{name}": p.clone() for name, p in computed_weights(trainer.critic.model)}
     if processes.is_main_process:
         torch.save({"weights": weights, "norms": [row["update/gradient_norm"] for row in made], "metrics": trainer.batch_metrics}, out)
+
+
+def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:
+    """One step more, sharded, from the checkpoint that some other processes have left in `made`."""
+    processes = join(experiment_of(algorithm), out.parent)
+    resume = made / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+    trainer = trainer_of(experiment_of(algorithm), policy, out.with_suffix(""), resume, sharded=True)
+    share = slice(processes.process_index, None, processes.num_processes)
+    train(trainer, RecordedBatches(policy, share), STEPS + 1, STEPS)
+    weights = {name: p.clone() for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))}
+    if processes.is_main_process:
+        torch.save(weights, out)
 
 
 def gradient_error(policy: str) -> float:
@@ -94,5 +116,12 @@ def updates(policy: str, folder: Path, sharded: bool) -> None:
 
 
 if __name__ == "__main__":
-    for how in sys.argv[3:]:
-        updates(sys.argv[1], Path(sys.argv[2]) / how, how == "sharded")
+    POLICY, OUT, *WAYS = sys.argv[1:]
+    for way in WAYS:
+        if way in ("whole", "sharded"):
+            updates(POLICY, Path(OUT) / way, way == "sharded")
+        else:
+            folder = Path(OUT) / f"gone on with {Path(way).parent.name}"
+            folder.mkdir(exist_ok=True)
+            for name in GOING_ON:
+                go_on(name, POLICY, Path(way), folder / f"{name}.pt")

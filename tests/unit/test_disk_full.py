@@ -24,6 +24,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.tracking.outbox import Outbox
 from tasks.tracking.run_folder import RunFolder
+from tasks.training.checkpoint import latest, publish
 
 LONG = "x" * 20_000
 
@@ -84,6 +85,23 @@ def test_trajectories(tmp_path: Path) -> None:
     assert [each.reward for each in read_trajectories(path)] == [0.0] * 40
     write_trajectories(path, episodes(1.0))
     assert [each.reward for each in read_trajectories(path)] == [1.0] * 40
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+
+    def written(step: int) -> Path:
+        folder = tmp_path / f"unfinished-{step}"
+        folder.mkdir(exist_ok=True)
+        (folder / "model.safetensors").write_bytes(bytes(step))
+        return folder
+
+    first = publish(written(1), checkpoints, 1, "a run")
+    with full_disk(20), pytest.raises(OSError, match="File too large"):
+        publish(written(2), checkpoints, 2, "a run")
+    assert latest(checkpoints, "a run") == (first, [])
+    second = publish(written(2), checkpoints, 2, "a run")
+    assert latest(checkpoints, "a run") == (second, [])
 
 
 def test_a_collection(tmp_path: Path) -> None:

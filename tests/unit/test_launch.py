@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from configs.infrastructure import SettingsError, infra_settings
+from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
 from tasks.training.local_trainer import launch_command
 
@@ -92,3 +94,13 @@ def test_processes_wait_for_each_other_as_long_as_batches_may_take() -> None:
     once, thrice = small_experiment(name="grpo"), small_experiment(name="grpo", max_resample_rounds=2)
     assert patience(once) == timedelta(seconds=once.rollout.batch_seconds) + BETWEEN_BATCHES
     assert patience(thrice) == timedelta(seconds=3 * once.rollout.batch_seconds) + BETWEEN_BATCHES
+
+
+def test_the_launcher_says_which_process_was_killed_and_leaves_no_file(tmp_path: Path) -> None:
+    program, verdict, temporary = tmp_path / "process.py", tmp_path / "verdict", tmp_path / "temporary"
+    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    temporary.mkdir()
+    *launcher, _, _, job = launch_command(InfraSettings(trainer_processes=1), program, verdict)
+    subprocess.run([*launcher, job], env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=False)
+    assert "was killed by SIGKILL" in verdict.read_text()
+    assert list(temporary.iterdir()) == []

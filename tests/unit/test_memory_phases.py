@@ -1,0 +1,70 @@
+"""What a GPU holds with an engine that sleeps during the update, against cases worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from configs.recipe import load_recipe
+from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanRequest, faults, remedies, table
+
+TRAINER = {"weights": 10, "gradients": 10, "optimiser": 20, "reference": 5, "critic": 0, "activations": 8}
+
+
+def plan(**machine: Any) -> MemoryPlan:
+    given = {"gpus": 2, "gpu_memory": 80, "sharding": "fsdp2", "engine_fraction": 0.5, **machine}
+    held = {kind: size * GB for kind, size in TRAINER.items()}
+    return MemoryPlan(
+        trainer=held, scoring=2 * GB, parameters=1, engine_weights=5 * GB, kv_bytes=1_000_000, machine=Machine.model_validate(given)
+    )
+
+
+def request(plan: MemoryPlan, **fields: Any) -> PlanRequest:
+    recipe = load_recipe("textcraft-qwen2.5-7b", {"rollout.trajectory_tokens": 9000, "algorithm.micro_batch_tokens": 9000, **fields})
+    return PlanRequest(experiment=recipe, model="", machine=plan.machine)
+
+
+def test_awake_the_engine_and_the_update_add_up() -> None:
+    assert plan().total == pytest.approx((53 + 40 + 2.5) * GB)
+
+
+def test_asleep_the_larger_of_update_and_rollout_counts_with_what_stays_in_both() -> None:
+    sleeping = plan(engine_sleeps=True)
+    update, rollout = (sum(phase.values()) for phase in sleeping.phases.values())
+    assert update == pytest.approx((53 + 1.5 + 2.5) * GB)  # all of the trainer, and what vLLM does not free
+    assert rollout == pytest.approx((10 + 20 + 5 + 2 + 40 + 2.5) * GB)  # no gradients, no activations; the check of new weights
+    assert sleeping.total == rollout
+    assert "rollout" in table(sleeping)
+    assert "33.5 GB" in next(line for line in table(sleeping).splitlines() if line.startswith("vLLM: KV cache"))
+
+
+def test_the_buckets_of_ddp_stay_during_the_rollout() -> None:
+    assert plan(engine_sleeps=True, sharding="none").total == pytest.approx((10 + 10 + 20 + 5 + 2 + 40 + 2.5) * GB)
+
+
+def test_the_least_change_that_is_enough_is_named() -> None:
+    too_much = plan()
+    asked = request(too_much)
+    assert faults(asked, too_much) == ["95.5 GB are needed on each GPU, which has 80"]
+    changes, after = remedies(asked, too_much)
+    assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.3"]  # 53 + 24 + 2.5
+    assert after is not None
+    assert after.total == pytest.approx(79.5 * GB, rel=1e-6)
+
+
+def test_an_engine_sleeps_where_a_smaller_share_would_not_hold_a_trajectory() -> None:
+    too_much = plan()
+    asked = request(too_much, **{"rollout.trajectory_tokens": 18_000})  # 30 % of the GPU holds 17,500
+    changes, after = remedies(asked, too_much)
+    assert changes == ["AGENTGYM_ENGINE_SLEEP=true"]
+    assert after is not None
+    assert after.total == pytest.approx(79.5 * GB)
+
+
+def test_an_engine_that_plays_ahead_is_not_told_to_sleep() -> None:
+    too_much = plan()
+    ahead = {"rollout.max_off_policy_steps": 1, "rollout.trajectory_tokens": 18_000, "policy.lora": {"rank": 8}}
+    changes, after = remedies(request(too_much, **ahead), too_much)
+    assert after is None
+    assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.2"]

@@ -1,0 +1,55 @@
+"""Two processes on one folder of work: the second is told which one is there, and a killed one keeps nobody out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking.owner import RunBusyError, claimed, is_gone, this_process
+
+HOLD = """
+import sys
+from pathlib import Path
+from tasks.tracking.owner import claimed, this_process
+with claimed(Path(sys.argv[1]), "this run", "wait"):
+    print(this_process(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process that holds the folder, and how it names itself."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Path) -> None:
+    message = rf"process \d+ is already carrying out this run \({tmp_path}\); change a seed"
+    with (
+        holding(tmp_path) as (process, _),
+        pytest.raises(RunBusyError, match=message) as refused,
+        claimed(tmp_path, "this run", "change a seed"),
+    ):
+        pass
+    assert f"process {process.pid} " in str(refused.value)
+
+
+def test_a_killed_process_keeps_nobody_out_and_is_known_to_be_gone(tmp_path: Path) -> None:
+    with holding(tmp_path) as (process, name):
+        assert not is_gone(name)
+        process.kill()
+        process.wait()
+        with claimed(tmp_path, "this run", "wait"):
+            assert is_gone(name)
+            assert not is_gone(this_process())

@@ -1,0 +1,52 @@
+"""Packed trajectories: the same log-probabilities, entropies and gradients as padded ones, whatever computes the attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from trl.trainer.utils import add_fused_lm_head
+
+from tasks.training.micro_batches import pad_trajectories, whole_rows
+from tasks.training.packing import pack, packed_scores, unpack
+from tests.support.recorded import recorded_trajectories
+
+
+def test_tokens_are_packed_without_padding_and_come_back_to_their_places() -> None:
+    ids = torch.tensor([[0, 5, 6, 7, 8], [3, 4, 9, 0, 0]])
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    packed = pack(ids, mask, scored=3)
+    assert packed.ids.tolist() == [[5, 6, 7, 8, 3, 4, 9]]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
+    assert packed.labels.tolist() == [[-100, 6, 7, 8, -100, -100, 9]]
+    back = unpack(torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed, 2, 5)
+    assert torch.equal(back, torch.tensor([[0, 0, 0.6, 0.7, 0.8], [0.3, 0.4, 0.9, 0, 0]]))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packing_gives_the_log_probabilities_entropies_and_gradients_of_padding(attention: str, policy: str) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, attn_implementation=attention)
+    add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
+    tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
+    ids, mask = whole_rows(tensors, torch.device("cpu"))
+    length, own = tensors["completion_ids"].size(1), tensors["tool_mask"]
+    seen: list[torch.Size] = []
+    model.model.layers[0].register_forward_pre_hook(lambda _, hidden: seen.append(hidden[0].shape))
+
+    def gradients(logps: torch.Tensor, entropies: torch.Tensor) -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        ((logps - 0.1 * entropies) * own).sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    labels = ids.masked_fill(mask == 0, -100)
+    padded = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    logps, entropies = packed_scores(model, ids, mask, length)
+    assert entropies is not None
+    assert [tuple(shape[:2]) for shape in seen] == [tuple(ids.shape), (1, int(mask.sum()))]
+    for ours, theirs in ((logps, padded.log_probs), (entropies, padded.entropy)):
+        assert torch.allclose(ours * own, theirs[:, -length:] * own, atol=1e-5)
+    right = gradients(padded.log_probs[:, -length:], padded.entropy[:, -length:])
+    for name, gradient in gradients(logps, entropies).items():
+        assert torch.allclose(gradient, right[name], rtol=1e-3, atol=1e-4), name

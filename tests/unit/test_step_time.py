@@ -1,0 +1,82 @@
+"""How long a step takes, against cases worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
+from flows.plan import Asked, time_section
+from tasks.training.memory_plan import Machine, MemoryPlan, PlanAnswer
+from tasks.training.step_time import (
+    BANDWIDTH_SHARE,
+    UTILISATION,
+    Engines,
+    Gpu,
+    StepTokens,
+    in_words,
+    operations_per_token,
+    rollout_seconds,
+    update_seconds,
+)
+
+STEP = StepTokens(episodes=8, written=800, tokens=8000)
+ENGINES = Engines(number=2, max_num_seqs=16, kv_tokens=2000, kv_bytes=1e6, weight_bytes=1e9)
+GPU = Gpu(operations=7.2e9 / UTILISATION, bandwidth=1e9 / BANDWIDTH_SHARE, memory=1)
+
+
+def test_operations_are_those_of_the_passes_that_the_recipe_makes() -> None:
+    # Twice 2 forward, 2 again for the checkpointed activations, 4 backward; 2 each for old and reference log-probabilities.
+    assert operations_per_token(load_recipe("textcraft-qwen2.5-7b")) == 2 * (2 + 2 + 4) + 2 + 2
+    # LoRA: no gradients of the weights.
+    assert operations_per_token(load_recipe("textcraft-qwen2.5-7b", {"policy.lora": {"rank": 8}})) == 2 * (2 + 2 + 2) + 2 + 2
+    # Policy and critic, old log-probabilities, values.
+    ppo = {"algorithm": {"name": "ppo", "steps": 1, "importance_correction": "truncated"}}
+    assert operations_per_token(load_recipe("quickstart", ppo)) == 6 + 6 + 2 + 2
+    behaviour = {"algorithm": {"name": "grpo", "steps": 1, "importance_correction": "behaviour"}}
+    assert operations_per_token(load_recipe("quickstart", behaviour)) == 6
+
+
+def test_an_update_is_shared_out_over_the_gpus() -> None:
+    assert update_seconds(STEP, parameters=900_000, per_token=20, gpus=2, gpu=GPU) == pytest.approx(8000 * 0.9e6 * 20 / (2 * 7.2e9))
+
+
+def test_decoding_reads_weights_and_cache_for_each_token_of_as_many_sequences_as_the_cache_holds() -> None:
+    # An engine has 4 episodes of 1,000 tokens and room for 2 of them. A token of each takes 1 GB of weights and 2 x 500 tokens x 1 MB of
+    # cache, 2 s; its 400 tokens are written in 200 such turns. The 3,600 tokens that it reads take 2 x 10^6 operations each, 1 s.
+    assert rollout_seconds(STEP, 1_000_000, ENGINES, GPU) == pytest.approx(200 * 2 + 1)
+
+
+def test_where_memory_is_fast_decoding_takes_as_long_as_its_products() -> None:
+    fast = Gpu(GPU.operations, bandwidth=1e30, memory=1)
+    assert rollout_seconds(STEP, 1_000_000, ENGINES, fast) == pytest.approx(400 * 2e6 / 7.2e9 + 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [((30, 90), "30 to 90 s"), ((60, 900), "60 s to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "25 h to 2.3 days")],
+)
+def test_seconds_in_words(seconds: tuple[float, float], words: str) -> None:
+    assert in_words(*seconds) == words
+
+
+def asked(gpu: str | None, **fields: object) -> Asked:
+    machine = Machine(gpus=8, gpu_memory=80, sharding="fsdp2", engine_fraction=0.45, gpu=gpu)
+    plan = MemoryPlan(trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=57_344, machine=machine)
+    made = Asked(load_recipe("textcraft-qwen2.5-7b", fields), InfraSettings(), machine)
+    made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace takes a minute
+    return made
+
+
+def test_the_plan_says_of_each_phase_how_long_rollout_update_and_step_take_and_what_was_supposed() -> None:
+    said = time_section(asked("H100"))
+    lines = said.splitlines()
+    assert lines[0] == "About how long on 8 x H100, from the least tokens to the most"
+    assert [line.split()[:2] for line in lines[3:5]] == [["phase", "1"], ["phase", "2"]]
+    # At most 256 episodes of 10,752 tokens: 2,752,512 x 7.6 10^9 x 20 operations over 8 x 989 10^12 x 35 %.
+    assert "to 2.5 min" in lines[3]
+    assert "An estimate: 35% of the GPU's peak" in said
+
+
+def test_nothing_is_estimated_for_a_gpu_that_is_not_known() -> None:
+    assert "--gpu (A100, H100, H200)" in time_section(asked(None))
