@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Span
 
 _NAME_LENGTH = 60  # of a span, in characters
+_NO_NUL = "\N{REPLACEMENT CHARACTER}"  # PostgreSQL refuses texts with a NUL, which a policy may write, and with them all that follows
 _AT_ONCE = 50  # episodes in a request; MLflow links at most 100 traces to a run at once
 
 
@@ -197,14 +198,14 @@ def _span(
     }
     return Span(
         ReadableSpan(
-            name,
+            name.replace("\0", _NO_NUL),
             context(place),
             parent=context(0) if place else None,
             resource=Resource.get_empty(),
-            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in written.items()},
+            attributes={key: json.dumps(value, ensure_ascii=False).replace(r"\u0000", _NO_NUL) for key, value in written.items()},
             start_time=times[0],
             end_time=times[1],
-            status=Status(StatusCode[status[0]], status[1] or None),
+            status=Status(StatusCode[status[0]], status[1].replace("\0", _NO_NUL) or None),
         )
     )
 

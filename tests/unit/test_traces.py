@@ -1,0 +1,19 @@
+"""What a policy writes becomes a span that every store takes."""
+
+from __future__ import annotations
+
+import json
+
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.tracking.traces import _spans
+
+
+def test_a_nul_that_a_policy_writes_is_replaced() -> None:
+    turn = Turn([1], [-0.1], "go\0 left", "you see\0 a wall", [], 0.0, message="go\0 left")
+    played = Trajectory(
+        "babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation="here\0", turns=[turn], outcome=Outcome.FAILED, reason="lost\0"
+    )
+    for span in _spans(1, played, {"phase": "1\0"}, 0):
+        assert "\0" not in span.name
+        assert "\0" not in json.dumps(span.to_dict(), ensure_ascii=False)
+        assert "u0000" not in json.dumps(span.to_dict(), ensure_ascii=False)
