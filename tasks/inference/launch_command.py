@@ -56,8 +56,8 @@ def command(
     if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # a CPU
         variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
         variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples
-        # Else vLLM, which cannot know that OMP's threads are set here, steps in a further process: it costs 12 s of CPU to start, 700 MB, and
-        # twice the time of a token of a small model.
+        # Else vLLM, which cannot know that OMP's threads are set here, steps in a further process: it costs 12 s of CPU to start, 700 MB,
+        # and twice the time of a token of a small model.
         variables |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.PlainWeights", "--block-size", "32"]
         arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]

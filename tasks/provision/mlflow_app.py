@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tasks.provision.mlflow_first_view import ModelTrainingFirst
+from tasks.provision import first_view
 
 OPEN_PATH = "/health"
 
@@ -24,7 +24,7 @@ def behind_login() -> ASGIApp:
     """MLflow's application, for who has the login that the variables of MLflow's clients hold."""
     from mlflow.server.fastapi_app import app
 
-    return LoginRequired(ModelTrainingFirst(app), f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}")
+    return LoginRequired(first_view.of_mlflow(app), f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}")
 
 
 class LoginRequired:

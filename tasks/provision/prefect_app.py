@@ -8,12 +8,15 @@ from typing import Any
 import sqlalchemy
 from fastapi import FastAPI
 from prefect.server.api.server import create_app
+from starlette.types import ASGIApp
+
+from tasks.provision import first_view
 
 
-def services() -> FastAPI:
+def services() -> ASGIApp:
     """The server of `make up`: with its pages, and the services that schedule runs and notice late ones."""
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
-    return create_app(final=True)
+    return first_view.of_prefect(create_app(final=True))
 
 
 def one_run() -> FastAPI:

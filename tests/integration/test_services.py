@@ -18,6 +18,7 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
+from playwright.sync_api import Browser
 
 from tasks.provision import supervisor
 from tasks.provision.accelerators import LIMIT
@@ -141,14 +142,29 @@ def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(r
 
 @needs_chromium
 @pytest.mark.slow
-def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_path: Path) -> None:
+def test_a_link_into_prefect_asks_for_the_login_once_and_then_leads_there(runs: Path, browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(f"{addresses_of(runs).prefect_ui_url}/deployments/deployment/{deployment_id(runs, 'nightly')}")
+    page.get_by_placeholder("admin:pass").fill(login(runs))
+    page.keyboard.press("Enter")
+    page.get_by_text("nightly").first.wait_for()
+    page.wait_for_url("**/deployments/deployment/*")
+    page.reload()
+    page.get_by_text("nightly").first.wait_for()
+    page.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = addresses(runs)
     assert found is not None
     run_it = {"parameters": {"recipe": "quickstart"}, "job_variables": {"command": f"touch {tmp_path}/executed"}}
     url = f"{found.prefect_api_url}/deployments/{deployment_id(runs, 'train')}/create_flow_run"
     experiment = f"{found.mlflow_tracking_uri}/api/2.0/mlflow/experiments/create"
     before = ask(runs, "flow_runs/count", {})
-    for seen in [*attempts(url, json.dumps(run_it)), *attempts(experiment, json.dumps({"name": "planted"}))]:
+    for seen in [*attempts(browser, url, json.dumps(run_it)), *attempts(browser, experiment, json.dumps({"name": "planted"}))]:
         assert len(seen.statuses) >= 3, seen
         assert set(seen.statuses) <= {400, 401, 403}, seen
         assert seen.read == [], seen

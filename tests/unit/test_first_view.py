@@ -17,11 +17,11 @@ def answers() -> tuple[Answers, Answers]:
     from mlflow.server.fastapi_app import app
     from starlette.testclient import TestClient
 
-    from tasks.provision.mlflow_first_view import ModelTrainingFirst
+    from tasks.provision import first_view
 
     plain, shown = (
         {path: (answer.content, int(answer.headers["content-length"])) for path in PATHS for answer in [client.get(path)]}
-        for client in (TestClient(app, base_url=URL), TestClient(ModelTrainingFirst(app), base_url=URL))
+        for client in (TestClient(app, base_url=URL), TestClient(first_view.of_mlflow(app), base_url=URL))
     )
     return plain, shown
 
