@@ -103,6 +103,10 @@ class Worker:
         self.processes = SimpleNamespace(process_index=process, num_processes=processes, is_main_process=process == 0)
         self.loaded: list[int] = []
         self.asked: list[tuple[str, int]] = []
+        self.slept = 0
+
+    def sleep(self) -> None:
+        self.slept += 1
 
     def load_weights(self, step: int, trainer: Any) -> None:
         self.loaded.append(step)
@@ -122,6 +126,7 @@ def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
     worker = Worker()
     batches = batches_of(worker)
     first = [batches.collect(batches.plan(step, {})) for step in range(5)]
+    assert worker.slept == 5  # before each update
     assert worker.asked == [("exploration 0", 6), ("exploration 1", 6), ("exploration 2", 6)]
     assert worker.loaded == [0, 2, 4]  # explored with the weights of then
     assert [len(c.learned) for c in first] == [4] * 5
