@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dashboards.run_folders import RunFolder
 from tasks.evaluation.statistics import Estimate, Tally, difference, mean
@@ -45,21 +49,38 @@ class Arm:
     end: Estimate
 
 
-def arms_of(runs: Sequence[RunFolder]) -> list[Arm]:
-    """Sorts the runs of an experiment into arms."""
+def study_names(runs: Path) -> dict[str, str]:
+    """What the studies below the folder of the runs call their arms: recipe, as `_alike` writes it, to name."""
+    found = {}
+    for path in sorted((runs / "studies").glob("*/recipes/*.yaml")):
+        with suppress(OSError, yaml.YAMLError, AttributeError):  # one that is being written, or was damaged
+            found[_alike(yaml.safe_load(path.read_text(encoding="utf-8")))] = path.stem.rpartition("-")[0]
+    return found
+
+
+def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[Arm]:
+    """Sorts the runs of an experiment into arms; they are called as a study calls them, else by the fields in which they differ."""
     sets: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
-        sets[json.dumps({name: value for name, value in run.recipe.items() if name != "seeds"}, sort_keys=True)].append(run)
-    flat = [_flat(json.loads(recipe)) for recipe in sets]
-    differing = [name for name in dict.fromkeys(n for each in flat for n in each) if len({repr(each.get(name)) for each in flat}) > 1]
+        sets[_alike(run.recipe)].append(run)
+    flat = {recipe: _flat(json.loads(recipe)) for recipe in sets}
+    differing = [n for n in dict.fromkeys(n for each in flat.values() for n in each) if len({repr(f.get(n)) for f in flat.values()}) > 1]
     shown = [name for name in NAMED if name in differing] or differing[:3]
-    names = [", ".join(str(each.get(name)) for name in shown) or "all runs" for each in flat]
-    twice = {name for name, count in Counter(names).items() if count > 1}
-    names = [
-        f"{name} ({', '.join(f'{field} {each.get(field)}' for field in differing if field not in shown)})" if name in twice else name
-        for name, each in zip(names, flat, strict=True)
-    ]
-    return sorted((_arm(name, members) for name, members in zip(names, sets.values(), strict=True)), key=lambda arm: arm.name)
+    names = {r: study_names.get(r) or ", ".join(_said(name, each) for name in shown) or "all runs" for r, each in flat.items()}
+    for recipe, name in [(recipe, name) for recipe, name in names.items() if list(names.values()).count(name) > 1]:
+        further = (each for each in differing if recipe in study_names or each not in shown)
+        names[recipe] = f"{name} ({', '.join(f'{field} {flat[recipe].get(field)}' for field in further)})"
+    return sorted((_arm(names[recipe], members) for recipe, members in sets.items()), key=lambda arm: arm.name)
+
+
+def _alike(recipe: Mapping[str, Any]) -> str:
+    """A recipe without its seeds, in one form."""
+    return json.dumps({name: value for name, value in recipe.items() if name != "seeds"}, sort_keys=True)
+
+
+def _said(field: str, recipe: Mapping[str, Any]) -> str:
+    """A field's value, with the field's name where the value alone says little."""
+    return str(recipe.get(field)) if field in NAMED else f"{field.rpartition('.')[2]} {recipe.get(field)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from dashboards.arms import Arm, arms_of
+from dashboards.arms import Arm, arms_of, study_names
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder, run_folder, run_folders
 from dashboards.templating import NotThereError
@@ -60,7 +60,8 @@ def named_arms(request: Request) -> list[Arm]:
         NotThereError: No run belongs to it.
     """
     name = request.path_params["experiment"]
-    found = arms_of([each for each in run_folders(index_of(request).runs) if each.recipe.get("name") == name])
+    runs = index_of(request).runs
+    found = arms_of([each for each in run_folders(runs) if each.recipe.get("name") == name], study_names(runs))
     if not found:
         raise NotThereError(f"no run belongs to the experiment {name!r}")
     return found
