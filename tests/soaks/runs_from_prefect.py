@@ -152,7 +152,8 @@ def test_a_run_of_the_form_completes_and_clicks_lead_to_it_from_ui_to_ui(runs: P
     page.get_by_placeholder("admin:pass").fill(login(runs), timeout=120_000)
     page.keyboard.press("Enter")
     page.get_by_text(ended["name"]).first.wait_for(timeout=120_000)
-    page.get_by_role("tab", name="Artifacts").click()
+    page.get_by_text("Artifacts", exact=True).first.click()
+    page.get_by_text("learning-curve").first.wait_for(timeout=120_000)
     page.screenshot(path=tmp_path / "prefect.png")
     context.close()
 
