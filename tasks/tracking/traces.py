@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAME_LENGTH = 60  # of a span, in characters
 _NO_NUL = "\N{REPLACEMENT CHARACTER}"  # PostgreSQL refuses texts with a NUL, which a policy may write, and with them all that follows
+_NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")  # not what is a backslash and then "u0000" in the text itself
 _AT_ONCE = 50  # episodes in a request; MLflow links at most 100 traces to a run at once
 
 
@@ -202,7 +204,7 @@ def _span(
             context(place),
             parent=context(0) if place else None,
             resource=Resource.get_empty(),
-            attributes={key: json.dumps(value, ensure_ascii=False).replace(r"\u0000", _NO_NUL) for key, value in written.items()},
+            attributes={key: _NUL_IN_JSON.sub(rf"\1{_NO_NUL}", json.dumps(value, ensure_ascii=False)) for key, value in written.items()},
             start_time=times[0],
             end_time=times[1],
             status=Status(StatusCode[status[0]], status[1].replace("\0", _NO_NUL) or None),

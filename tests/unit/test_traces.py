@@ -17,3 +17,10 @@ def test_a_nul_that_a_policy_writes_is_replaced() -> None:
         assert "\0" not in span.name
         assert "\0" not in json.dumps(span.to_dict(), ensure_ascii=False)
         assert "u0000" not in json.dumps(span.to_dict(), ensure_ascii=False)
+
+
+def test_a_backslash_and_u0000_that_a_policy_writes_stay_as_they_are() -> None:
+    written = "a\\u0000 b\\\\u0000 c\0\0 d\\\0"
+    played = Trajectory("babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation=written, outcome=Outcome.FINISHED)
+    root = next(iter(_spans(1, played, {}, 0)))
+    assert written.replace("\0", "\N{REPLACEMENT CHARACTER}") in root.inputs.values()
