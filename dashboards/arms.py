@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dashboards.run_folders import RunFolder
+from dashboards.run_folders import RunFolder, read_recipe
 from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
@@ -49,13 +47,10 @@ class Arm:
     end: Estimate
 
 
-def study_names(runs: Path) -> dict[str, str]:
-    """What the studies below the folder of the runs call their arms: recipe, as `_alike` writes it, to name."""
-    found = {}
-    for path in sorted((runs / "studies").glob("*/recipes/*.yaml")):
-        with suppress(OSError, yaml.YAMLError, AttributeError):  # one that is being written, or was damaged
-            found[_alike(yaml.safe_load(path.read_text(encoding="utf-8")))] = path.stem.rpartition("-")[0]
-    return found
+def arms_of_studies(runs: Path, experiment: str) -> dict[str, str]:
+    """What the studies of an experiment, below the folder of the runs, call its arms: recipe, as `_alike` writes it, to name."""
+    paths = sorted((runs / "studies").glob(f"{glob.escape(experiment)}-*/recipes/*.yaml"))
+    return {_alike(recipe): path.stem.rpartition("-")[0] for path in paths if (recipe := read_recipe(path)) is not None}
 
 
 def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[Arm]:

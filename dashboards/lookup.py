@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from dashboards.arms import Arm, arms_of, study_names
+from dashboards.arms import Arm, arms_of, arms_of_studies
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder, run_folder, run_folders
 from dashboards.templating import NotThereError
@@ -61,7 +61,7 @@ def named_arms(request: Request) -> list[Arm]:
     """
     name = request.path_params["experiment"]
     runs = index_of(request).runs
-    found = arms_of([each for each in run_folders(runs) if each.recipe.get("name") == name], study_names(runs))
+    found = arms_of([each for each in run_folders(runs) if each.recipe.get("name") == name], arms_of_studies(runs, name))
     if not found:
         raise NotThereError(f"no run belongs to the experiment {name!r}")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from configs.recipe import load_recipe
-from dashboards.arms import arms_of, study_names
+from dashboards.arms import arms_of, arms_of_studies
 from dashboards.run_folders import RunFolder
 
 
@@ -21,12 +21,13 @@ def run_of(runs: Path, **overrides: Any) -> RunFolder:
 def test_arms_are_called_as_their_study_calls_them(tmp_path: Path) -> None:
     ahead = [{"rollout__max_off_policy_steps": steps, "seeds__training": seed} for steps in (0, 1) for seed in (0, 1)]
     runs = [run_of(tmp_path, **fields) for fields in ahead]
-    recipes = tmp_path / "studies" / "asynchronous-1a2b3c4d" / "recipes"
+    recipes = tmp_path / "studies" / "quickstart-1a2b3c4d" / "recipes"
     recipes.mkdir(parents=True)
     for name, run in zip(("synchronous-0", "synchronous-1", "one-ahead-0", "one-ahead-1"), runs, strict=True):
         (recipes / f"{name}.yaml").write_text(yaml.safe_dump(run.recipe))
     (recipes / "half-written-0.yaml").write_text("name: [")
-    assert {arm.name: len(arm.runs) for arm in arms_of(runs, study_names(tmp_path))} == {"one-ahead": 2, "synchronous": 2}
+    (recipes / "damaged-0.yaml").write_bytes(b"name: \xff")
+    assert {arm.name: len(arm.runs) for arm in arms_of(runs, arms_of_studies(tmp_path, "quickstart"))} == {"one-ahead": 2, "synchronous": 2}
 
 
 def test_arms_without_a_study_are_called_by_the_fields_in_which_they_differ(tmp_path: Path) -> None:
@@ -39,10 +40,10 @@ def test_arms_without_a_study_are_called_by_the_fields_in_which_they_differ(tmp_
 def test_arms_of_one_name_in_two_studies_are_told_apart_by_their_fields(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, evaluation__samples=samples) for samples in (4, 8)]
     for number, run in enumerate(runs):
-        recipes = tmp_path / "studies" / f"horizons-{number}" / "recipes"
+        recipes = tmp_path / "studies" / f"quickstart-{number}" / "recipes"
         recipes.mkdir(parents=True)
         (recipes / "stepwise-0.yaml").write_text(yaml.safe_dump(run.recipe))
-    assert [arm.name for arm in arms_of(runs, study_names(tmp_path))] == [
+    assert [arm.name for arm in arms_of(runs, arms_of_studies(tmp_path, "quickstart"))] == [
         "stepwise (evaluation.samples 4)",
         "stepwise (evaluation.samples 8)",
     ]
