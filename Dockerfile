@@ -85,7 +85,7 @@ COPY dashboards/ dashboards/
 RUN pip install --no-deps --no-build-isolation -e . \
     && useradd --create-home agentgym && mkdir -p /runs /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym
-ENV AGENTGYM_RUNS=/runs
+ENV AGENTGYM_RUNS=/runs PREFECT_DEFAULT_WORK_POOL_NAME=agentgym
 VOLUME /runs
 # Sets up the server, registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
 CMD ["sh", "-euc", "python -m tasks.provision.prefect_set_up && prefect --no-prompt deploy --all \

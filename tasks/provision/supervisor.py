@@ -102,6 +102,7 @@ class _Pieces:
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "PREFECT_DEFAULT_WORK_POOL_NAME": POOL,
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             # Its job runner is eight processes that nothing here uses, and most of the server's start.

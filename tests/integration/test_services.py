@@ -74,6 +74,26 @@ def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_deployments_go_to_the_work_pool_that_is_named_and_no_run_of_the_docker_pool_changes_its_container(runs: Path) -> None:
+    template = json.loads((ROOT / "tasks" / "provision" / "docker_pool.json").read_text())
+    ask(runs, "work_pools/", {"name": "agentgym-docker", "type": "docker", "base_job_template": template})
+    for pool in ("agentgym-docker", supervisor.POOL):
+        settings = {
+            "PREFECT_API_URL": addresses_of(runs).prefect_api_url,
+            "PREFECT_API_AUTH_STRING": login(runs),
+            "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
+            "PREFECT_DEFAULT_WORK_POOL_NAME": pool,
+        }
+        deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+        subprocess.run(deploy, cwd=ROOT, env=os.environ | settings, check=True, capture_output=True, timeout=600)
+        assert {deployment["work_pool_name"] for deployment in ask(runs, "deployments/filter", {})} == {pool}
+        for variables in ({"volumes": ["/:/host"]}, {"privileged": True}, {"image": "other"}, {"env": {"PYTHONPATH": "/x"}}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+            assert refused.value.code == 422
+
+
+@pytest.mark.slow
 def test_automations_and_the_accelerators_limit_are_registered_once(runs: Path) -> None:
     set_up(PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL)  # as the next `make up` does
     automations = ask(runs, "automations/filter", {})
