@@ -48,12 +48,12 @@ def show_picture(picture: Path, key: str, description: str) -> None:
 
 
 def small(picture: Path) -> bytes:
-    """A drawing as WebP of half the width and height in its 32 most telling colours: a tenth of the bytes of the PNG, and as legible."""
+    """A drawing as WebP of half the width and height in 32 colours: a tenth of the bytes of the PNG, and as legible."""
     from PIL import Image
 
     with Image.open(picture) as drawn:
         halved = drawn.convert("RGB").reduce(2)
-    few = halved.quantize(16, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).convert("RGB")
+    few = halved.quantize(32, kmeans=1, dither=Image.Dither.NONE).convert("RGB")
     packed = io.BytesIO()
     few.save(packed, "WEBP", lossless=True, quality=100, method=6)
     return packed.getvalue()
