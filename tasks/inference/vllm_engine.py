@@ -45,6 +45,16 @@ def vllm_parameters(sampling: Sampling) -> SamplingParams:
     )
 
 
+def import_vllm(cpu_cache_gb: int) -> None:
+    """Imports vLLM, which then reads some variables: one process, one thread for the tiny matrices of a CPU, no chatter."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    import vllm  # noqa: F401
+
+
 class VllmEngine:
     """An `Engine` that is vLLM in this process, on a GPU or a CPU."""
 
@@ -78,12 +88,7 @@ class VllmEngine:
         Raises:
             EngineError: vLLM could not start; its own message is the cause. Or there is no sleep mode on this machine.
         """
-        # Read by vLLM when it is imported: one process, one thread for the tiny matrices of a CPU, no chatter.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import_vllm(cpu_cache_gb)
         import torch
         from vllm import EngineArgs, LLMEngine
         from vllm.platforms import current_platform

@@ -11,28 +11,40 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
 
-def verdict(failures: Mapping[int, ProcessFailure]) -> str:
-    """Which process failed, from what the launcher knows: rank to failure. One that was killed comes before those that missed it."""
-    rank = min(failures, key=lambda each: (not _was_killed(failures[each]), failures[each].timestamp, each))
-    failure = failures[rank]
-    if failure.exitcode >= 0:
-        return f"rank {rank} (process {failure.pid}) ended with status {failure.exitcode}"
-    name = signal.Signals(-failure.exitcode).name
+class End(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        rank: Which of them it was.
+        pid: Its number.
+        status: What it ended with; less a signal's number where one ended it.
+    """
+
+    rank: int
+    pid: int
+    status: int
+
+
+def verdict(ends: Iterable[End]) -> str:
+    """Which process failed, and how, of several in the order in which they ended. One that was killed comes before those that missed it."""
+    end = min((end for end in ends if end.status), key=lambda end: not _was_killed(end))
+    if end.status > 0:
+        return f"rank {end.rank} (process {end.pid}) ended with status {end.status}"
+    name = signal.Signals(-end.status).name
     hint = "; Linux does so when memory runs out: see dmesg" if name == "SIGKILL" else ""
-    return f"rank {rank} (process {failure.pid}) was killed by {name}{hint}"
+    return f"rank {end.rank} (process {end.pid}) was killed by {name}{hint}"
 
 
-def _was_killed(failure: ProcessFailure) -> bool:
-    return failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM  # with which the launcher ends the others
+def _was_killed(end: End) -> bool:
+    return end.status < 0 and end.status != -signal.SIGTERM  # with which the launcher ends the others
 
 
 def loopback_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
@@ -62,7 +74,9 @@ def main() -> None:
     try:
         torchrun(arguments)
     except ChildFailedError as problem:
-        Path(file).write_text(verdict(problem.failures), encoding="utf-8")
+        in_order = sorted(problem.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
+        ends = [End(rank, failure.pid, failure.exitcode) for rank, failure in in_order]
+        Path(file).write_text(verdict(ends), encoding="utf-8")
         raise SystemExit(1) from None
 
 

@@ -145,7 +145,7 @@ def read_verdict(file: Path) -> str | None:
 def launch_command(
     infrastructure: InfraSettings, job_file: Path, verdict: Path, node: int = 0, meeting_point: tuple[str, int] | None = None
 ) -> list[str]:
-    """The command that starts the trainer, or its part on one of several machines, through torchrun.
+    """The command that starts the trainer, or its part on one of several machines: through torchrun, or as forks where there is no GPU.
 
     Args:
         infrastructure: How many processes.
@@ -156,6 +156,8 @@ def launch_command(
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure))
+    if launch.nodes == 1 and meeting_point is None and not has_gpu():
+        return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
     address, port = meeting_point or (launch.first_node, launch.port)
     place: Sequence[str] = (
         ["--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]
@@ -186,4 +188,9 @@ def default_processes(infrastructure: InfraSettings) -> int:
     on each node of a Ray cluster, whose nodes are not this machine.
     """
     elsewhere = infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
-    return 1 if elsewhere or Path("/dev/nvidia0").exists() else min(2, len(os.sched_getaffinity(0)))
+    return 1 if elsewhere or has_gpu() else min(2, len(os.sched_getaffinity(0)))
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU, without importing torch."""
+    return Path("/dev/nvidia0").exists()

@@ -144,12 +144,38 @@ def vllm_left_out() -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs one process of the trainer."""
+    """Runs one process of the trainer from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.training.trainer_main", description="One process of the trainer; started by a flow."
     )
     parser.add_argument("job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json")
-    job = TrainerJob.model_validate_json(parser.parse_args().job.read_text(encoding="utf-8"))
+    run(read_job(parser.parse_args().job))
+
+
+def read_job(file: Path) -> TrainerJob:
+    """What the trainer is to do."""
+    return TrainerJob.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def import_all(job: TrainerJob) -> None:
+    """Imports what `run` needs, so that processes that are forked from this one afterwards share it."""
+    from tasks.inference.vllm_engine import import_vllm
+    from tasks.training import checkpoint, rollout_worker, train_loop  # noqa: F401
+
+    if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
+        import_vllm(job.engine_cpu_cache_gb)
+        from vllm import LLMEngine  # noqa: F401
+    with vllm_left_out():
+        job.experiment.algorithm.trainer()
+    job.experiment.algorithm.batches()
+
+
+def run(job: TrainerJob) -> None:
+    """Runs one process of the trainer, to its end.
+
+    Raises:
+        SystemExit: It failed, and the flow has been told why.
+    """
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     flow = FlowConnection(job.socket) if os.environ.get("RANK", "0") == "0" else None

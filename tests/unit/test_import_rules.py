@@ -39,6 +39,7 @@ STARTED_BY_US = {
     "tasks.provision.prefect_set_up",
     "tasks.provision.subreaper",
     "tasks.provision.supervisor",
+    "tasks.training.forked_launch",
     "tasks.training.launch",
     "tasks.training.memory_plan",
 }

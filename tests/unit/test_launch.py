@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
+from tasks.training import local_trainer
+from tasks.training.forked_launch import ends
+from tasks.training.launch import End
+from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
 
 
@@ -18,6 +28,7 @@ from tasks.training.local_trainer import launch_command
 def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
+    monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
     launch = load_launch(name)
     command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == str(launch.processes)
@@ -26,6 +37,14 @@ def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatc
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "3")
     command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == "3"
+
+
+def test_without_a_gpu_the_processes_of_one_machine_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    command = launch_command(InfraSettings(trainer_processes=3), Path("job.json"), Path("verdict"))
+    assert command[1:] == ["-m", "tasks.training.forked_launch", "verdict", "3", str(Path("job.json").absolute())]
+    command = launch_command(InfraSettings(trainer_processes=3), Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    assert "tasks.training.launch" in command
 
 
 @pytest.mark.parametrize(
@@ -96,11 +115,47 @@ def test_processes_wait_for_each_other_as_long_as_batches_may_take() -> None:
     assert patience(thrice) == timedelta(seconds=3 * once.rollout.batch_seconds) + BETWEEN_BATCHES
 
 
-def test_the_launcher_says_which_process_was_killed_and_leaves_no_file(tmp_path: Path) -> None:
+def test_the_launcher_says_which_process_was_killed_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, verdict, temporary = tmp_path / "process.py", tmp_path / "verdict", tmp_path / "temporary"
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     temporary.mkdir()
+    monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
     *launcher, _, _, job = launch_command(InfraSettings(trainer_processes=1), program, verdict)
     subprocess.run([*launcher, job], env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=False)
     assert "was killed by SIGKILL" in verdict.read_text()
     assert list(temporary.iterdir()) == []
+
+
+def forks(*bodies: Callable[[], object]) -> list[End]:
+    """How forks that run these end, in the order in which they do."""
+    processes = [get_context("fork").Process(target=body) for body in bodies]
+    for process in processes:
+        process.start()
+    return ends(processes)
+
+
+def test_forks_that_all_end_well_are_waited_for() -> None:
+    found = forks(lambda: time.sleep(0.3), lambda: None)
+    assert [(end.rank, end.status) for end in found] == [(1, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 \(process \d+\) was killed by SIGKILL"),
+        (lambda: sys.exit(3), r"rank 1 \(process \d+\) ended with status 3"),
+        (lambda: os._exit(7), r"rank 1 \(process \d+\) ended with status 7"),
+    ],
+)
+def test_a_fork_that_fails_ends_the_others_and_is_the_one_that_is_named(fault: Callable[[], object], words: str) -> None:
+    began = time.monotonic()
+    found = forks(lambda: time.sleep(600), fault)
+    assert time.monotonic() - began < 300  # not when the other would have ended
+    assert {end.rank: end.status for end in found}[0] == -signal.SIGTERM
+    assert re.match(words, verdict_of(found))
+
+
+def test_a_killed_fork_is_named_before_those_that_missed_it() -> None:
+    found = forks(lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL)))
+    assert [end.rank for end in found] == [0, 1]
+    assert "rank 1" in verdict_of(found)
