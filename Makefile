@@ -47,8 +47,8 @@ compose: compose.env ## Start everything as containers (PROFILE=gpu with every G
 	@echo "Prefect  http://127.0.0.1:$${PREFECT_PORT:-4200}  MLflow  http://127.0.0.1:$${MLFLOW_PORT:-5000}  Viewer  http://127.0.0.1:$${VIEWER_PORT:-5050}"
 	@echo "Log in   agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
 
-compose-down: compose.env ## End the containers (their volumes stay)
-	@$(compose) --env-file compose.env --profile $(PROFILE) down
+compose-down: compose.env ## End the containers, those of runs too (their volumes stay)
+	@$(compose) --env-file compose.env --profile $(PROFILE) down --remove-orphans
 
 compose.env:
 	@umask 077; for name in LOGIN_PASSWORD POSTGRES_PASSWORD ENVIRONMENT_TOKEN; do \

@@ -69,11 +69,11 @@ def without_learning(experiment: Experiment, results: Sequence[EvaluationResult]
 
 def where_to_look(run: Run, picture: Path) -> str:
     """What to type, or to open, to see more."""
-    services = addresses(run.infrastructure.runs)
+    services, prefect = addresses(run.infrastructure.runs), flow_run_link(run.infrastructure.runs)
+    mlflow = run.infrastructure.mlflow_page_url or (services.mlflow_tracking_uri if services else None)
     open_both = (
-        f"Prefect: {flow_run_link(run.infrastructure.runs) or services.prefect_ui_url}\n"
-        f"MLflow:  {experiment_link(services.mlflow_tracking_uri, run.tracker.experiment_id)}"
-        if services and run.tracker.mlflow_id(run.mlflow_run)
+        f"Prefect: {prefect}\nMLflow:  {experiment_link(mlflow, run.tracker.experiment_id)}"
+        if prefect and mlflow and run.tracker.mlflow_id(run.mlflow_run)
         else "Both UIs: make up      (prints their addresses; make down ends them)"
     )
     return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

@@ -101,7 +101,10 @@ class _Pieces:
             "PREFECT_SERVER_UI_API_URL": "/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            # Flow runs go after 90 days, with their logs and artifacts; by itself it keeps them for ever.
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "PREFECT_DEFAULT_WORK_POOL_NAME": POOL,
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             # Its job runner is eight processes that nothing here uses, and most of the server's start.

@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times tha
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("services") / "runs"
-    with services_up(folder, PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="2") as printed:  # else a schedule waits for a minute
+    often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "2"}
+    with services_up(folder, **often) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
         found = addresses_of(folder)
         assert found.prefect_ui_url in printed
         assert found.mlflow_tracking_uri in printed
@@ -71,6 +74,46 @@ def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
     assert deployments["nightly"]["global_concurrency_limit"]["limit"] == 1
     assert deployments["nightly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
     assert {"recipe", "changes", "overrides"} == set(deployments["train"]["parameter_openapi_schema"]["properties"])
+
+
+@pytest.mark.slow
+def test_the_deployments_go_to_the_work_pool_that_is_named_and_no_run_of_the_docker_pool_changes_its_container(runs: Path) -> None:
+    template = json.loads((ROOT / "tasks" / "provision" / "docker_pool.json").read_text())
+    ask(runs, "work_pools/", {"name": "agentgym-docker", "type": "docker", "base_job_template": template})
+    for pool in ("agentgym-docker", supervisor.POOL):
+        settings = {
+            "PREFECT_API_URL": addresses_of(runs).prefect_api_url,
+            "PREFECT_API_AUTH_STRING": login(runs),
+            "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
+            "PREFECT_DEFAULT_WORK_POOL_NAME": pool,
+        }
+        deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+        subprocess.run(deploy, cwd=ROOT, env=os.environ | settings, check=True, capture_output=True, timeout=600)
+        assert {deployment["work_pool_name"] for deployment in ask(runs, "deployments/filter", {})} == {pool}
+        for variables in ({"volumes": ["/:/host"]}, {"privileged": True}, {"image": "other"}, {"env": {"PYTHONPATH": "/x"}}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+            assert refused.value.code == 422
+
+
+@pytest.mark.slow
+def test_flow_runs_of_three_months_ago_go_with_their_logs_and_the_others_stay(runs: Path) -> None:
+    train = deployment_id(runs, "train")
+    wanted = {"parameters": {"overrides": {"no.such": 1}}, "state": {"type": "SCHEDULED"}}  # it fails at once, in the log and the state
+    old, new = (ask(runs, f"deployments/{train}/create_flow_run", wanted)["id"] for _ in range(2))
+    for run in (old, new):
+        ended_run(runs, run)
+
+    def logs(run: str) -> Any:
+        return ask(runs, "logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+
+    wait_until(lambda: bool(logs(old) and logs(new)))
+    with closing(sqlite3.connect(runs / "prefect" / "prefect.db", timeout=60)) as database, database:
+        database.execute("UPDATE flow_run SET end_time = datetime(end_time, '-91 days') WHERE id = ?", [old])
+    wait_until(lambda: not logs(old))
+    found = ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [old, new]}}})
+    assert [run["id"] for run in found] == [new]
+    assert logs(new)
 
 
 @pytest.mark.slow

@@ -1,15 +1,23 @@
-"""Links between a flow run and the viewer: only to what is still there tomorrow."""
+"""A flow run's page: links only to what is still there tomorrow, and pictures that its database can keep."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from flows import flow_page
 from flows.killed_flow_runs import serves_these_runs
+from tasks.evaluation.nights import Night
+from tasks.evaluation.nights_picture import draw_nights
+from tasks.evaluation.statistics import Estimate
 from tasks.provision.services import Addresses
 
 FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
@@ -58,3 +66,25 @@ def test_the_services_are_linked_both_ways(tmp_path: Path, monkeypatch: pytest.M
     flow_page.link_to_viewer(folder, tmp_path, lambda _: None)
     assert made == ["http://127.0.0.1:5050/runs/quickstart-1"]
     assert flow_page.flow_run_link(tmp_path) == f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}"
+
+
+def test_a_picture_takes_less_than_twelve_kilobytes_of_prefects_database_and_keeps_its_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = random.Random(5)
+    nights = []
+    for number in range(30):
+        held, tried = (Estimate(value, value - 0.08, value + 0.08, 100) for value in (draws.uniform(0.1, 0.9), draws.uniform(0.1, 0.9)))
+        nights.append(Night(f"2026-01-{number + 1:02}", number, "/a", "/b", "better" if number % 5 == 0 else "not better", tried, held))
+    drawn = tmp_path / "nights.png"
+    draw_nights(drawn, nights, "Nights of quickstart")
+    texts: list[str] = []
+    monkeypatch.setattr(flow_page, "create_markdown_artifact", lambda text, **_: texts.append(text))
+    flow_page.show_picture(drawn, "nights-history", "Night by night")
+    (text,) = texts
+    assert len(text) < 12_000
+    assert str(drawn) in text
+    shown = Image.open(io.BytesIO(base64.b64decode(text.partition("base64,")[2].partition(")")[0])))
+    assert shown.size == (750, 375)
+    for colour in ((0x2A, 0x78, 0xD6), (0xC2, 0x41, 0x0C), (255, 255, 255)):  # challenger, champion, paper
+        assert min(math.dist(colour, found) for _, found in shown.convert("RGB").getcolors(100)) < 40
