@@ -74,7 +74,7 @@ class Login:
             given = Headers(scope=scope).get("authorization", "")
             if not secrets.compare_digest(given.encode(), self._wanted.encode()):
                 challenge = {"www-authenticate": 'Basic realm="the login that make up shows", charset="UTF-8"'}
-                await PlainTextResponse("log in with what make up shows", 401, headers=challenge)(scope, receive, send)
+                await PlainTextResponse("log in with what make up or make compose shows", 401, headers=challenge)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
