@@ -282,7 +282,7 @@ def prepare_policy(run: Run) -> str:
     run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
         return starter_policy(
-            experiment.policy.starter,
+            experiment.policy,
             experiment.environment.name,
             experiment.seeds.starter,
             run.infrastructure.runs.absolute() / "starter",
