@@ -38,7 +38,8 @@ class Environment(Protocol):
 
     What an environment may have besides: `state_key() -> str`, quick to tell, names the state that it is in: two moments of a task have
     equal keys where the same can happen next, whatever the agent has been shown. GiGPO compares turns that began in the same
-    state; without keys it knows a state by the last observation alone. And the method of `EnumerableEnvironment`.
+    state; without keys it knows a state by the last observation alone. `oracle_thought() -> str` says in few words what `oracle_action`
+    follows from: what demonstrations think where messages hold a thought. And the method of `EnumerableEnvironment`.
     """
 
     def reset(self, index: int) -> str:

@@ -90,14 +90,14 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     starters, world, seed = infrastructure.runs.absolute() / "starter", experiment.environment.name, experiment.seeds.starter
 
     def cloned(tokens: int) -> str:
-        starter = experiment.policy.starter
+        policy, starter = experiment.policy, experiment.policy.starter
         demonstrations = -(-starter.demonstrations * tokens // starter.tokens)  # more cloning is not made to repeat what it has seen
         config = starter.model_copy(update={"tokens": tokens, "demonstrations": demonstrations})
-        return starter_policy(config, world, seed, starters, lambda _: None)
+        return starter_policy(policy.model_copy(update={"starter": config}), world, seed, starters, lambda _: None)
 
     tokens = experiment.policy.starter.tokens
     start = results(experiment, cloned(tokens), infrastructure)
-    made = find_starter_policy(experiment.policy.starter, world, seed, starters)
+    made = find_starter_policy(experiment.policy.starter, experiment.policy.action_format, world, seed, starters)
     assert made is not None
     more = int(tokens * (1 + training_seconds(run) / made.seconds))
     return BeforeAfter(start, end, results(experiment, cloned(more), infrastructure))

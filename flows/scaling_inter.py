@@ -284,8 +284,8 @@ def prepare_policy(run: Run) -> str:
         return experiment.policy.model
     run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
-        policy, world, seed = experiment.policy.starter, experiment.environment.name, experiment.seeds.starter
-        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
+        policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
+        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy.starter, policy.action_format, world, seed)
         storage = run.mirror.storage if run.mirror else None
         return with_kept_starter(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from prefect import flow
 
 import tasks
-from configs.experiment import StarterPolicy
+from configs.experiment import Policy
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess
 from tasks.starter.starter_policy import find_starter_policy
 
 
 @flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
-def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path, show: Callable[[str], None]) -> str:
+def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, show: Callable[[str], None]) -> str:
     """Builds the starter policy in a process of its own, or finds it built.
 
     Args:
-        config: Its size and its demonstrations.
+        policy: The recipe's part: its size and its demonstrations, and how it says its actions.
         environment: The world whose oracle demonstrates.
         seed: Of weights and demonstrations.
         folder: Where starter policies are kept.
@@ -34,10 +34,11 @@ def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: P
     Raises:
         ProvisionError: The building failed; the message holds the end of its log.
     """
-    if found := find_starter_policy(config, environment, seed, folder):
+    if found := find_starter_policy(policy.starter, policy.action_format, environment, seed, folder):
         return str(found.path)
     root = str(Path(tasks.__file__).parent.parent)
-    command = ["--environment", environment, "--folder", str(folder), "--seed", str(seed), "--config", config.model_dump_json()]
+    command = ["--environment", environment, "--action-format", policy.action_format, "--folder", str(folder), "--seed", str(seed)]
+    command += ["--config", policy.starter.model_dump_json()]
     process = ChildProcess(
         "starter-policy",
         [sys.executable, "-m", "tasks.starter", *command],
@@ -51,6 +52,6 @@ def starter_policy(config: StarterPolicy, environment: str, seed: int, folder: P
             time.sleep(0.5)
     finally:
         process.end()
-    if process.exit_status or (found := find_starter_policy(config, environment, seed, folder)) is None:
+    if process.exit_status or (found := find_starter_policy(policy.starter, policy.action_format, environment, seed, folder)) is None:
         raise ProvisionError(f"the starter policy could not be built; the end of {process.log_path}:\n{process.log_tail()}")
     return str(found.path)

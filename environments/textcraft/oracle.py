@@ -8,6 +8,7 @@ searched by depth first with a bound. Doing a plan's first action leaves a plan 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,7 +52,52 @@ def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None
     Raises:
         OracleError: Nothing crafts `goal`.
     """
-    book = book or recipe_book()
+    return list(_actions(_shortest(goal, inventory, book or recipe_book())))
+
+
+def next_step(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> tuple[str, str]:
+    """What an expert thinks, and does, now: the first action of a plan as short as `plan`'s that gets each thing where it is used.
+
+    The thought goes from the goal to what is lacking, always the first ingredient that is not held, one crafting command after the other:
+    "dib: 16 dib using 3 kav; kav: 1 kav using 4 fef 3 times; fef: get". Each part can be read from the one before and one line of the
+    task, so who cannot yet hold the whole way in mind can still take it (arXiv 2201.11903).
+
+    Returns:
+        Thought and action.
+
+    Raises:
+        OracleError: Nothing crafts `goal`.
+    """
+    draft = _shortest(goal, inventory, book)
+    crafts: dict[str, list[tuple[Recipe, dict[str, int]]]] = {}
+    for recipe, given in _crafts(draft):
+        crafts.setdefault(recipe.output, []).append((recipe, given))
+    parts: list[str] = []
+    item = goal
+    while True:
+        recipe, given = crafts[item][0]
+        times = f" {len(crafts[item])} times" if len(crafts[item]) > 1 else ""
+        parts.append(f"{item}: {_command(recipe, given)}{times}")
+        wanted: Counter[str] = Counter()
+        for _, taken in crafts[item]:
+            wanted.update(taken)
+        for name in given:
+            if inventory.get(name, 0) >= wanted[name]:
+                parts.append(f"{name}: hold")
+            elif name in draft.gets:
+                return "; ".join([*parts, f"{name}: get"]), f"get {draft.gets[name]} {name}"
+            elif name in crafts:
+                item = name
+                break
+            else:
+                # A later run of this recipe takes other members of a kind: what this one takes is held.
+                parts.append(f"{name}: hold")
+        else:
+            return "; ".join(parts), f"craft {_command(recipe, given)}"
+
+
+def _shortest(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> _Draft:
+    """The draft with the fewest actions, of equals the first found."""
     if goal not in book.recipes:
         raise OracleError(f"nothing crafts {goal!r}")
     start = _Draft({}, set())
@@ -70,7 +116,7 @@ def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None
             best = draft
     if best is None:
         raise OracleError(f"found no way to craft {goal!r}")
-    return list(_actions(best))
+    return best
 
 
 def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> Iterator[_Draft]:
@@ -121,18 +167,30 @@ def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> It
 
 def _actions(draft: _Draft) -> Iterator[str]:
     """The plan in words, in an order in which it can be done; what is got, in the order in which the crafts take it."""
-    pools = {kind: list(pool) for kind, pool in draft.pools.items()}
-    crafts = [
-        (recipe, [part for name, count in recipe.ingredients for part in _draw(pools, name, count)])
-        for recipe, runs in reversed(draft.crafts)
-        for _ in range(runs)
-    ]
-    taken = dict.fromkeys(item for _, given in crafts for item, _ in given)
-    for item in taken:
+    crafts = _crafts(draft)
+    for item in dict.fromkeys(item for _, given in crafts for item in given):
         if item in draft.gets:
             yield f"get {draft.gets[item]} {item}"
     for recipe, given in crafts:
-        yield f"craft {recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given)
+        yield f"craft {_command(recipe, given)}"
+
+
+def _crafts(draft: _Draft) -> list[tuple[Recipe, dict[str, int]]]:
+    """Each craft, ingredients first, with the items that it takes in place of kinds."""
+    pools = {kind: list(pool) for kind, pool in draft.pools.items()}
+    found = []
+    for recipe, runs in reversed(draft.crafts):
+        for _ in range(runs):
+            given: Counter[str] = Counter()
+            for name, count in recipe.ingredients:
+                for item, taken in _draw(pools, name, count):
+                    given[item] += taken
+            found.append((recipe, dict(given)))
+    return found
+
+
+def _command(recipe: Recipe, given: Mapping[str, int]) -> str:
+    return f"{recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given.items())
 
 
 def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:

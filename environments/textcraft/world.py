@@ -10,7 +10,7 @@ from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_act
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
 from environments.textcraft.nonce_names import NonceNames
-from environments.textcraft.oracle import plan
+from environments.textcraft.oracle import next_step
 from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import VERSION, depth, task
@@ -74,15 +74,22 @@ class TextCraftEnvironment:
 
     def oracle_action(self) -> str:
         """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
-        if self.goal is None:
-            raise OracleError("no TextCraft episode is in progress")
-        action = plan(self.goal, self.inventory, self._book)[0]
-        return action if self._renaming is None else self._renaming.apply(action)
+        return self._next_step()[1]
+
+    def oracle_thought(self) -> str:
+        """From the goal to what `oracle_action` gets or crafts, command by command; see `Environment`."""
+        return self._next_step()[0]
 
     def close(self) -> None:
         """Ends the episode."""
         self.goal = None
         self.inventory = {}
+
+    def _next_step(self) -> tuple[str, str]:
+        if self.goal is None:
+            raise OracleError("no TextCraft episode is in progress")
+        thought, action = next_step(self.goal, self.inventory, self._book)
+        return (thought, action) if self._renaming is None else (self._renaming.apply(thought), self._renaming.apply(action))
 
     def _step(self, action: str) -> Step:
         try:

@@ -30,6 +30,11 @@ def with_format(instruction: str | None, action_format: ActionFormat) -> str | N
     return f"{instruction.rstrip()}\n\n{REACT_FORM}"
 
 
+def said(action: str, thought: str, action_format: ActionFormat) -> str:
+    """The message that does `action`: for "react" with a thought, which may be empty, before it."""
+    return action if action_format == "bare" else f"Thought:\n{thought}\n\nAction:\n{action}"
+
+
 def react_action(text: str) -> str:
     """The action of a message in the "react" form: what follows "Action:", on its line or on the next that is not empty.
 

@@ -54,6 +54,7 @@ class ChatFormat:
     """Turns observations into token ids by a tokenizer's chat template, and a policy's tokens into an action.
 
     Attributes:
+        action_format: How a message says its action.
         stop_tokens: Ids that end a message: the template's end of turn first where it has one, then the tokenizer's end of text.
         system_role: Whether the instruction goes into a system message; otherwise it stands before the first observation.
     """
@@ -80,7 +81,7 @@ class ChatFormat:
             ChatTemplateError: There is no template, or it changes former turns as the conversation grows.
         """
         self._tokenizer = tokenizer
-        self._action_format = action_format
+        self.action_format = action_format
         self._instruction = with_format(instruction, action_format)
         self._fixed = opening_messages(conversation_start, self._instruction)
         if self._fixed is not None:
@@ -159,7 +160,7 @@ class ChatFormat:
 
     def action_in(self, text: str) -> str:
         """The action in the text of the policy's message; see `action`."""
-        return read_action(text, self._action_format)
+        return read_action(text, self.action_format)
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
         if self._fixed is not None:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, cast
 
 from environments.environment import EnumerableEnvironment, Environment, OracleError, World, WorldError
 from environments.errors import WrongWorldError
-from tasks.agents.action_format import ActionFormat
+from tasks.agents.action_format import ActionFormat, said
 from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.retokenisation import Retokenisation
@@ -32,7 +32,7 @@ class ScriptedAgent:
         name: "oracle"; "random": each of the environment's `valid_actions` with the same chance; or "twin", see `TwinReplay`.
         twins: Where twins are found, for "twin".
         world: The world, of the same version as the servers'.
-        action_format: How a message says its action; "react" gets an empty thought.
+        action_format: How a message says its action; the oracle also says its thought for "react", where its world tells one.
         chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
     """
 
@@ -72,6 +72,7 @@ class ScriptedConversation:
         self._task = task
         self._environment = environment
         self._choose = {"oracle": environment.oracle_action, "random": self._random_action, "twin": self._twin_action}[agent.name]
+        self._think = getattr(environment, "oracle_thought", str) if agent.name == "oracle" else str
         self._twins = agent.twins
         self._replayed: list[str] | None = None
         self._random = random.Random(seed)
@@ -85,11 +86,11 @@ class ScriptedConversation:
     async def act(self, turn: int) -> Message:
         """The script's action; see `Conversation.act`."""
         try:
-            action = await self._do(self._choose)
+            thought, action = await self._do(lambda: (self._think(), self._choose()))
         except OracleError as helpless:
             raise EngineError(f"the oracle has no solution of task {self._task} at turn {turn}: {helpless}") from helpless
         self._action = action
-        return self._retokenisation.message(action if self._action_format == "bare" else f"Thought:\n\nAction:\n{action}")
+        return self._retokenisation.message(said(action, thought, self._action_format))
 
     def recall(self, message: Message) -> None:
         """See `Conversation.recall`."""

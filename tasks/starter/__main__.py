@@ -9,11 +9,12 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tqdm import tqdm
 
 from configs.experiment import StarterPolicy
+from tasks.agents.action_format import ActionFormat
 from tasks.provision.ipc import die_with_parent
 from tasks.starter.starter_policy import build_starter_policy, clone_from_oracle
 
@@ -27,6 +28,9 @@ def main() -> None:
     )
     parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
     parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
+    parser.add_argument(
+        "--action-format", choices=get_args(ActionFormat), default="bare", help="how it says its actions (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
     parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
     parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
@@ -34,7 +38,9 @@ def main() -> None:
     config = StarterPolicy.model_validate_json(arguments.config)
     if arguments.assist:
         die_with_parent()
-        clone_from_oracle(config, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None)
+        clone_from_oracle(
+            config, arguments.action_format, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None
+        )
         return
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with ExitStack() as stack:
@@ -51,7 +57,7 @@ def main() -> None:
                 bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update(done - bar.n)
 
-        made = build_starter_policy(config, arguments.environment, arguments.seed, arguments.folder, show)
+        made = build_starter_policy(config, arguments.action_format, arguments.environment, arguments.seed, arguments.folder, show)
     print(json.dumps(asdict(made), default=str))
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from configs.experiment import StarterPolicy
+from tasks.agents.action_format import said
 from tasks.agents.chat_format import ChatFormat
 from tasks.starter.demonstrations import Demonstration
 from tasks.starter.muon import Muon
@@ -30,11 +31,16 @@ CONTEXT_LENGTH = 16_384
 
 INTERMEDIATE = 4.5
 """Width of the gated layer in parts of hidden_size."""
-ROPE_BASE = 1000.0
+ROPE_BASE = 100_000.0
 INITIAL_STD = 0.08
 PREVIOUS_TOKENS = (1, 2, 3)
 LOGIT_GAP = 6.0
-MATCH_GAIN = 0.5
+SAME = 0
+LOOKED_FOR = (1, 1, SAME, 2)
+"""What heads of the later layers look for: words that so many tokens before stood where the present one stands now."""
+COPY_GAIN = 0.4
+"""Twice applied, it makes what is copied as large as an embedding after normalisation."""
+MLP_GAIN = 0.25
 
 BATCH_TOKENS = 1536
 PARTS = 2
@@ -121,37 +127,44 @@ def build_model(config: StarterPolicy, tokenizer: Qwen2Tokenizer, seed: int) -> 
 def start_as_copying(model: Qwen2ForCausalLM) -> None:
     """Adds to random weights what makes attention look back and copy.
 
-    To copy an item's name out of the prompt is what a small model learns slowest: its circuit needs two layers at once
-    (arXiv 2209.11895). So heads of the first layer begin by looking 1, 2 and 3 tokens back, by biases that rotary position
-    embedding turns into a distance; and heads of the later layers begin by looking for tokens like the present one and writing what they
-    find where they read it (mimetic initialisation, arXiv 2305.09828). Training is free to undo all of it.
+    To go on as the text went on where it stood before is what a small model learns slowest: its circuit (an induction head, arXiv
+    2209.11895) needs two layers at once. So it begins with one, as small as the words themselves, which training is free to undo
+    (mimetic initialisation, arXiv 2305.09828). Heads of the first layer look 1, 2 and 3 tokens back, by biases that rotary position
+    embedding turns into a distance, and write what stood there beside the present token. Those of the later layers look for places
+    that had the present token so many tokens before (`LOOKED_FOR`), and write what stands there into the guess of the next token.
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size = width // heads
     frequencies = ROPE_BASE ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+    # Dimensions that rotary position embedding hardly turns within an episode, so that they compare words wherever these stand.
+    still = torch.arange(size).view(2, -1)[:, size // 4 :].flatten()
     # The attention logit falls off by LOGIT_GAP from the distance looked for to the next.
     strength = math.sqrt(LOGIT_GAP * math.sqrt(size) / float((1 - torch.cos(frequencies)).sum()))
+    read_back: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
+        layer.mlp.down_proj.weight *= MLP_GAIN
+        found = _orthonormal(width, width)
         for head in range(heads):
             rows = slice(head * size, (head + 1) * size)
-            read = _orthonormal(width, size)
             if number > 0:
-                attention.v_proj.weight[rows] += read.T
-                attention.o_proj.weight[:, rows] += read
-                match = _orthonormal(width, size)
-                attention.q_proj.weight[rows] += MATCH_GAIN * match.T
-                attention.k_proj.weight[rows] += MATCH_GAIN * match.T
-                continue
-            # Elsewhere than it was read, so that a token and those before it stay apart.
-            attention.v_proj.weight[rows] += read.T
-            attention.o_proj.weight[:, rows] += _orthonormal(width, size)
-            if head < len(PREVIOUS_TOKENS):
-                turn = -PREVIOUS_TOKENS[head] * frequencies
-                attention.q_proj.weight[rows] *= 0.1
-                attention.k_proj.weight[rows] *= 0.1
-                attention.q_proj.bias[rows] = strength * torch.cat([torch.cos(turn), torch.sin(turn)])
-                attention.k_proj.bias[rows] = strength * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
+                read = write = found[:, rows]
+                distance = (LOOKED_FOR * heads)[head]
+                seen, kept = read_back.get(distance) or (_orthonormal(width, size),) * 2
+                some = torch.randperm(size)[: len(still)]
+                attention.q_proj.weight[rows][still] += seen[:, some].T
+                attention.k_proj.weight[rows][still] += kept[:, some].T
+            else:
+                read, write = _orthonormal(width, size), _orthonormal(width, size)
+                if head < len(PREVIOUS_TOKENS):
+                    read_back[PREVIOUS_TOKENS[head]] = read, write
+                    turn = -PREVIOUS_TOKENS[head] * frequencies
+                    attention.q_proj.weight[rows] *= 0.1
+                    attention.k_proj.weight[rows] *= 0.1
+                    attention.q_proj.bias[rows] = strength * torch.cat([torch.cos(turn), torch.sin(turn)])
+                    attention.k_proj.bias[rows] = strength * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
+            attention.v_proj.weight[rows] += COPY_GAIN * read.T
+            attention.o_proj.weight[:, rows] += COPY_GAIN * write
 
 
 def _orthonormal(rows: int, columns: int) -> torch.Tensor:
@@ -166,7 +179,7 @@ def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example
     tokens = chat_format.prompt(demonstration.first_observation)
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
-        message = chat_format.message(exchange.action)
+        message = chat_format.message(said(exchange.action, exchange.thought, chat_format.action_format))
         following = chat_format.reply(exchange.observation, message) if position < len(demonstration.exchanges) else []
         tokens = [*tokens, *message, *following]
         learned += [exchange.by_oracle] * len(message) + [False] * len(following)

@@ -26,11 +26,13 @@ class Exchange:
         action: What was done.
         observation: What came back.
         by_oracle: Whether the oracle would have done it; otherwise it is a detour.
+        thought: What the oracle thought; empty where its world does not tell.
     """
 
     action: str
     observation: str
     by_oracle: bool
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,12 @@ def demonstrate(
         OracleError: The oracle has no solution from the start.
     """
     first_observation = environment.reset(task)
+    think = getattr(environment, "oracle_thought", str)
     exchanges: list[Exchange] = []
     done = False
     while not done and len(exchanges) < MAX_TURNS:
         try:
-            right = environment.oracle_action()
+            thought, right = think(), environment.oracle_action()
         except OracleError:
             if all(exchange.by_oracle for exchange in exchanges):
                 raise
@@ -63,7 +66,7 @@ def demonstrate(
         action = detour(right) if detour is not None and random.random() < detour_rate else right
         step = environment.step(action)
         done = step.done
-        exchanges.append(Exchange(action, step.observation, action == right))
+        exchanges.append(Exchange(action, step.observation, action == right, thought))
     return Demonstration(task, first_observation, tuple(exchanges))
 
 

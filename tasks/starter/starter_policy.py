@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from configs.experiment import StarterPolicy
 from environments.environment import World
 from environments.registry import load_world
+from tasks.agents.action_format import ActionFormat, said
 from tasks.starter.demonstration_cache import CHUNK, DemonstrationCache
 from tasks.starter.demonstrations import Demonstration
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from tasks.starter.cloning import Example
 
-CODE_VERSION = 6
+CODE_VERSION = 7
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
@@ -79,9 +80,11 @@ class StarterReport:
     found: bool
 
 
-def find_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path) -> StarterReport | None:
+def find_starter_policy(
+    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path
+) -> StarterReport | None:
     """The starter policy if `folder` has it complete and undamaged, without loading torch."""
-    path = folder / starter_name(config, environment, seed)
+    path = folder / starter_name(config, action_format, environment, seed)
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
@@ -91,13 +94,16 @@ def find_starter_policy(config: StarterPolicy, environment: str, seed: int, fold
     return StarterReport(path=path, **manifest["report"], found=True)
 
 
-def build_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
+def build_starter_policy(
+    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path, report: Report | None = None
+) -> StarterReport:
     """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
 
     It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
 
     Args:
         config: Size, demonstrations and learning rate.
+        action_format: How it says its actions; for "react" with the oracle's thoughts, where the world tells them.
         environment: Name of the world whose oracle demonstrates.
         seed: Of the weights, the detours in the demonstrations, and the order of the batches.
         folder: Where starter policies are kept, each in a folder of its own.
@@ -106,20 +112,20 @@ def build_starter_policy(config: StarterPolicy, environment: str, seed: int, fol
     Raises:
         ValueError: The environment has no such task list.
     """
-    found = find_starter_policy(config, environment, seed, folder)
+    found = find_starter_policy(config, action_format, environment, seed, folder)
     if found is not None:
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    name = starter_name(config, environment, seed)
+    name = starter_name(config, action_format, environment, seed)
     with _alone(folder / f".{name}.lock"):
-        found = find_starter_policy(config, environment, seed, folder)
+        found = find_starter_policy(config, action_format, environment, seed, folder)
         if found is not None:
             return found
         for left_behind in folder.glob(f".{name}.building-*"):
             shutil.rmtree(left_behind)
         building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
         try:
-            made = _build(config, environment, seed, building, report)
+            made = _build(config, action_format, environment, seed, building, report)
             shutil.rmtree(folder / name, ignore_errors=True)
             building.rename(folder / name)
         except BaseException:
@@ -128,11 +134,13 @@ def build_starter_policy(config: StarterPolicy, environment: str, seed: int, fol
     return replace(made, path=folder / name)
 
 
-def _build(config: StarterPolicy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
+def _build(
+    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, path: Path, report: Report | None
+) -> StarterReport:
 
     began = time.monotonic()
-    with _assisted(config, environment, seed, path) as store:
-        cloned = clone_from_oracle(config, environment, seed, path.parent, store, 0, report)
+    with _assisted(config, action_format, environment, seed, path) as store:
+        cloned = clone_from_oracle(config, action_format, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
     tenth = max(1, len(cloned.losses) // 10)
@@ -164,7 +172,14 @@ class _Cloned:
 
 
 def clone_from_oracle(
-    config: StarterPolicy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
+    config: StarterPolicy,
+    action_format: ActionFormat,
+    environment: str,
+    seed: int,
+    folder: Path,
+    store: Path | None,
+    rank: int,
+    report: Report | None,
 ) -> _Cloned:
     """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
     import torch
@@ -181,7 +196,7 @@ def clone_from_oracle(
         world = load_world(environment)
         oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
         try:
-            tokenizer, played = _examples(config, oracle, report)
+            tokenizer, played = _examples(config, action_format, oracle, report)
         finally:
             oracle.close()
         examples: list[Example] = []
@@ -202,7 +217,9 @@ def clone_from_oracle(
     return _Cloned(model, tokenizer, min(len(played), len(examples)), examples, losses)
 
 
-def _examples(config: StarterPolicy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Example]]:
+def _examples(
+    config: StarterPolicy, action_format: ActionFormat, oracle: DemonstrationCache, report: Report | None
+) -> tuple[Qwen2Tokenizer, list[Example]]:
     """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter import cloning
@@ -211,10 +228,10 @@ def _examples(config: StarterPolicy, oracle: DemonstrationCache, report: Report 
         return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
 
     most, count = config.demonstrations, 0
-    while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count)) < CHARACTERS_PER_TOKEN * config.tokens:
+    while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
         count = min(count + CHUNK, most)
-    tokenizer = cloning.build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each))
-    chat_format = ChatFormat(tokenizer, "bare", None)
+    tokenizer = cloning.build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
+    chat_format = ChatFormat(tokenizer, action_format, None)
     examples = [cloning.to_example(each, chat_format) for each in played(count)]
     while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
         count = min(count + CHUNK, most)
@@ -222,19 +239,19 @@ def _examples(config: StarterPolicy, oracle: DemonstrationCache, report: Report 
     return tokenizer, examples
 
 
-def _texts(demonstration: Demonstration) -> Iterator[str]:
+def _texts(demonstration: Demonstration, action_format: ActionFormat) -> Iterator[str]:
     yield demonstration.first_observation
     for exchange in demonstration.exchanges:
-        yield exchange.action
+        yield said(exchange.action, exchange.thought, action_format)
         yield exchange.observation
 
 
-def _characters(some: list[Demonstration]) -> int:
-    return sum(len(text) for each in some for text in _texts(each))
+def _characters(some: list[Demonstration], action_format: ActionFormat) -> int:
+    return sum(len(text) for each in some for text in _texts(each, action_format))
 
 
 @contextmanager
-def _assisted(config: StarterPolicy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+def _assisted(config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
     """A second process that shares the work where there is a core for it; yields the file at which the two meet.
 
     It comes to the same weights and leaves nothing behind.
@@ -243,7 +260,18 @@ def _assisted(config: StarterPolicy, environment: str, seed: int, folder: Path) 
         yield None
         return
     store = folder.with_name(f"{folder.name}.meeting")
-    what = ["--environment", environment, "--seed", str(seed), "--config", config.model_dump_json(), "--folder", str(folder.parent)]
+    what = [
+        "--environment",
+        environment,
+        "--action-format",
+        action_format,
+        "--seed",
+        str(seed),
+        "--config",
+        config.model_dump_json(),
+        "--folder",
+        str(folder.parent),
+    ]
     assistant = subprocess.Popen([sys.executable, "-m", "tasks.starter", *what, "--assist", str(store)], stdout=subprocess.DEVNULL)
     try:
         yield store
@@ -260,10 +288,10 @@ def _tasks(world: World, name: str) -> list[int]:
         raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
 
 
-def starter_name(config: StarterPolicy, environment: str, seed: int) -> str:
+def starter_name(config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int) -> str:
     """Names a starter policy by all that determines its weights."""
     version = load_world(environment).version
-    facts = json.dumps([config.model_dump(mode="json"), environment, version, seed, CODE_VERSION], sort_keys=True)
+    facts = json.dumps([config.model_dump(mode="json"), action_format, environment, version, seed, CODE_VERSION], sort_keys=True)
     return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_ha
         assert trajectory.prompt == dialogue.prompt(trajectory.first_observation)
         for turn in trajectory.turns:
             assert turn.tokens == dialogue.message(turn.message)
-            assert turn.message == f"Thought:\n\nAction:\n{turn.action}"
+            assert re.fullmatch(rf"Thought:\n\w[^\n]*: [^\n]+\n\nAction:\n{turn.action}", turn.message)
             assert len(turn.log_probabilities) == len(turn.tokens)
             assert all(math.isnan(x) for x in turn.log_probabilities)
 

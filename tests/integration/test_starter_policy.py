@@ -28,7 +28,7 @@ from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_
 
 ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
-build = partial(build_starter_policy, TINY, "textcraft")
+build = partial(build_starter_policy, TINY, "bare", "textcraft")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_others(made: StarterRep
 
 
 def test_loss_falls(tmp_path: Path) -> None:
-    longer = build_starter_policy(TINY.model_copy(update={"tokens": 20_000}), "textcraft", 0, tmp_path)
+    longer = build_starter_policy(TINY.model_copy(update={"tokens": 20_000}), "bare", "textcraft", 0, tmp_path)
     assert longer.last_loss < 0.7 * longer.first_loss
 
 
@@ -70,7 +70,7 @@ def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
         "import sys; from pathlib import Path; from configs.experiment import StarterPolicy\n"
         "from tasks.starter.starter_policy import build_starter_policy\n"
         f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
-        f"report = build_starter_policy(config, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
+        f"report = build_starter_policy(config, 'bare', 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
         "print(report.found, report.path, 'torch' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -81,7 +81,7 @@ def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
 def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     report = build(0, tmp_path)
     damage(report.path / "model.safetensors")
-    assert find_starter_policy(TINY, "textcraft", 0, tmp_path) is None
+    assert find_starter_policy(TINY, "bare", "textcraft", 0, tmp_path) is None
     assert not build(0, tmp_path).found
     assert files(report) == files(made)
 
@@ -91,12 +91,12 @@ def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: 
         "import os, signal; from pathlib import Path; from configs.experiment import StarterPolicy\n"
         "from tasks.starter.starter_policy import build_starter_policy\n"
         f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
-        f"build_starter_policy(config, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+        f"build_starter_policy(config, 'bare', 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
     )
     killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert find_starter_policy(TINY, "textcraft", 0, tmp_path) is None
+    assert find_starter_policy(TINY, "bare", "textcraft", 0, tmp_path) is None
     report = build(0, tmp_path)
     assert files(report) == files(made)
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
@@ -121,13 +121,13 @@ def test_failed_build_leaves_no_folder(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_starter_policy(TINY, "textcraft", 0, tmp_path, fail)
+        build_starter_policy(TINY, "bare", "textcraft", 0, tmp_path, fail)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy\.starter\.tasks.*'nosuch'"):
-        build_starter_policy(TINY.model_copy(update={"tasks": "nosuch"}), "textcraft", 0, tmp_path)
+        build_starter_policy(TINY.model_copy(update={"tasks": "nosuch"}), "bare", "textcraft", 0, tmp_path)
 
 
 def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
     ]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     printed = json.loads(answer.stdout)
-    found = find_starter_policy(config, "textcraft", 5, tmp_path)
+    found = find_starter_policy(config, "bare", "textcraft", 5, tmp_path)
     assert found is not None
     assert printed["path"] == str(found.path)
     assert printed["parameters"] == found.parameters
@@ -254,6 +254,6 @@ def test_heads_of_the_first_layer_begin_by_looking_back(tokenizer: Qwen2Tokenize
 
 
 def test_few_demonstrations_are_repeated_until_the_tokens_are_seen(tmp_path: Path) -> None:
-    few = build_starter_policy(TINY.model_copy(update={"demonstrations": 2}), "textcraft", 0, tmp_path)
+    few = build_starter_policy(TINY.model_copy(update={"demonstrations": 2}), "bare", "textcraft", 0, tmp_path)
     assert few.demonstrations == 2
     assert few.tokens >= TINY.tokens

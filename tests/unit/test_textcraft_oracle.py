@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -132,6 +133,43 @@ def test_holding_part_of_the_goal_never_lengthens_the_plan() -> None:
         for taken, action in enumerate(actions[:-1], start=1):
             session.step(action)
             assert len(plan(goal, session.inventory)) <= len(actions) - taken
+
+
+@pytest.mark.parametrize(
+    ("goal", "held", "thought", "action"),
+    [
+        ("oak planks", {}, "oak planks: 4 oak planks using 1 oak logs; oak logs: get", "get 1 oak logs"),
+        ("oak planks", {"oak logs": 1}, "oak planks: 4 oak planks using 1 oak logs; oak logs: hold", "craft 4 oak planks using 1 oak logs"),
+        (
+            "barrel",
+            {"oak logs": 3},
+            "barrel: 1 barrel using 6 oak planks, 2 oak slab; oak planks: 4 oak planks using 1 oak logs 3 times; oak logs: hold",
+            "craft 4 oak planks using 1 oak logs",
+        ),
+    ],
+)
+def test_thoughts_worked_by_hand(goal: str, held: Mapping[str, int], thought: str, action: str) -> None:
+    session = holding(goal, held)
+    assert (session.oracle_thought(), session.oracle_action()) == (thought, action)
+
+
+def test_a_thought_ends_in_its_action_and_calls_items_as_the_task_does() -> None:
+    session = TextCraft().create()
+    for index in TextCraft().tasks("nonce-test"):
+        lines = session.reset(index).splitlines()
+        done = False
+        while not done:
+            thought, action = session.oracle_thought(), session.oracle_action()
+            parts = [(item, re.sub(r" \d+ times$", "", said)) for item, said in (part.split(": ") for part in thought.split("; "))]
+            assert parts[0][0] == session.objective
+            assert {f"craft {said}" for _, said in parts if said not in ("hold", "get")} <= set(lines)
+            item, said = parts[-1]
+            if said == "get":
+                assert re.fullmatch(rf"get \d+ {item}", action)
+            else:
+                assert said == "hold"
+                assert action == next(f"craft {said}" for _, said in reversed(parts) if said != "hold")
+            done = session.step(action).done
 
 
 def test_planning_changes_nothing() -> None:
