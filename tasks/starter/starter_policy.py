@@ -260,19 +260,9 @@ def _assisted(config: StarterPolicy, action_format: ActionFormat, environment: s
         yield None
         return
     store = folder.with_name(f"{folder.name}.meeting")
-    what = [
-        "--environment",
-        environment,
-        "--action-format",
-        action_format,
-        "--seed",
-        str(seed),
-        "--config",
-        config.model_dump_json(),
-        "--folder",
-        str(folder.parent),
-    ]
-    assistant = subprocess.Popen([sys.executable, "-m", "tasks.starter", *what, "--assist", str(store)], stdout=subprocess.DEVNULL)
+    which = ["--environment", environment, "--action-format", action_format, "--seed", str(seed), "--config", config.model_dump_json()]
+    where = ["--folder", str(folder.parent), "--assist", str(store)]
+    assistant = subprocess.Popen([sys.executable, "-m", "tasks.starter", *which, *where], stdout=subprocess.DEVNULL)
     try:
         yield store
     finally:
