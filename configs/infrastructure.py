@@ -32,6 +32,9 @@ class InfraSettings(BaseSettings):
 
     runs: Path = Path("runs")
     """Folder of everything that runs leave behind."""
+    shared_storage: str | None = None
+    """Folder or object store that outlives the machine, e.g. s3://bucket/runs: checkpoints and trajectories are kept there too, and a
+    machine whose `runs` lacks the run fetches it; docs/shared-storage.md. Empty: `runs` alone."""
     mlflow_tracking_uri: str | None = None
     """Address of an MLflow server. Empty: the one that `make up` started, else a sqlite file under `runs`."""
     mlflow_page_url: str | None = None
@@ -86,10 +89,17 @@ class InfraSettings(BaseSettings):
     def _split(cls, value: object) -> object:
         return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
-    @field_validator("ray_address")
+    @field_validator("ray_address", "shared_storage")
     @classmethod
     def _none_if_empty(cls, value: str | None) -> str | None:
         return value or None
+
+    @field_validator("shared_storage")
+    @classmethod
+    def _url_or_whole_path(cls, value: str | None) -> str | None:
+        if value and "://" not in value and not value.startswith("/"):
+            raise ValueError("give the absolute path of a folder, or a URL, e.g. s3://bucket/runs, gs://bucket/runs or file:///mnt/runs")
+        return value
 
     @field_validator("launch")
     @classmethod

@@ -16,6 +16,7 @@ from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import FINISHED, open_tracker, phase_name
+from flows.shared_storage import mirrored
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
@@ -23,7 +24,9 @@ from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet
 from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.runs import PARENT_RUN_TAG
+from tasks.tracking.shared_storage import opened
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.local_trainer import trainer_launch
@@ -46,6 +49,7 @@ class Run:
         mlflow_run: The parent run, as the tracker names it.
         clock: Where the time goes.
         bar: What a person at the terminal sees.
+        mirror: Keeps the folder in shared storage, where the settings name one.
         done_at: Step to the time, in ms, when it was done, of this process's lifetime.
     """
 
@@ -56,6 +60,7 @@ class Run:
     mlflow_run: str
     clock: TimeBreakdown
     bar: RunBar
+    mirror: RunMirror | None = None
     done_at: dict[int, int] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
@@ -78,6 +83,8 @@ class Run:
                     self.clock.add("checkpoints", event.seconds)
                 case Evaluated():
                     self.clock.add("evaluation", event.seconds)
+            if self.mirror is not None and isinstance(event, StepDone | Saved | Evaluated):
+                self.mirror.wake()
 
     def record_steps(self, mlflow_run: str, until: int) -> None:
         """Gives MLflow the steps up to `until` (counted from 1) that it was not given yet, with the verdict on the run after each."""
@@ -124,6 +131,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
     folder, runs, log = RunFolder(infrastructure.runs, experiment), infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
+        mirrored(folder, experiment, opened(infrastructure.shared_storage)) as mirror,
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
         PageProgress(experiment.algorithm.steps) as page,
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
@@ -140,7 +148,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             link_to_viewer(folder.path, runs, log)
         tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
-            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar)
+            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar, mirror)
         except BaseException as problem:
             tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
             raise
@@ -266,6 +274,8 @@ def trainer_process(
             if servers:
                 servers.check()
             check_engines()
+            if run.mirror is not None:
+                run.mirror.check()
 
         with TrainerProcess(job, infrastructure, check) as trainer:
             run.bar.doing("starting the trainer")

@@ -48,6 +48,7 @@ from flows.records import (
 from flows.run import Run, environment_servers, opened_run, over_lost_nodes, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
+from flows.shared_storage import upload_left_over, with_kept_starter
 from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
@@ -56,6 +57,7 @@ from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.starter.starter_policy import starter_name
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
@@ -101,6 +103,7 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     overrides = all_overrides(recipe, changes, overrides)
     experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
+        upload_left_over(finished, experiment, infrastructure)
         return show_finished(finished, experiment, infrastructure)
     check_experiment(experiment, infrastructure)
     check_memory(experiment, infrastructure)
@@ -281,13 +284,10 @@ def prepare_policy(run: Run) -> str:
         return experiment.policy.model
     run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
-        return starter_policy(
-            experiment.policy.starter,
-            experiment.environment.name,
-            experiment.seeds.starter,
-            run.infrastructure.runs.absolute() / "starter",
-            run.bar.detail,
-        )
+        policy, world, seed = experiment.policy.starter, experiment.environment.name, experiment.seeds.starter
+        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
+        storage = run.mirror.storage if run.mirror else None
+        return with_kept_starter(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def node_address() -> str:
     return str(get_node_ip_address())
 
 
-def look(folder: Path, token: str, python: str) -> str:
-    """Reads the token that was written on another node and answers with one of this node's.
+def look(folder: Path, token: str, python: str, storage: str | None = None) -> str:
+    """Reads the token that was written on another node and answers with one of this node's; so, too, in the shared storage of this URL.
 
     Returns:
         What is wrong here, in words; empty if nothing is.
@@ -46,6 +46,20 @@ def look(folder: Path, token: str, python: str) -> str:
         return f"does not share {folder.parent} with this machine ({fault.strerror})"
     if not Path(python).exists():
         return f"has no {python}, which runs the processes"
+    return look_into(storage, folder.name, token) if storage else ""
+
+
+def look_into(url: str, folder: str, token: str) -> str:
+    """Reads the token that was written to a folder of the shared storage, and answers with one of this node's; see `look`."""
+    from tasks.tracking.shared_storage import SharedStorage
+
+    try:
+        storage = SharedStorage(url)
+        if storage.read(f"{folder}/token") != token.encode():
+            return f"does not find in {url} what this machine wrote there"
+        storage.write(f"{folder}/{node_id()}", token.encode())
+    except Exception as fault:  # noqa: BLE001 - whatever the file system raises is told by the flow
+        return f"cannot use {url} ({' '.join(str(fault).split()) or type(fault).__name__})"
     return ""
 
 

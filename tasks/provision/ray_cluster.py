@@ -23,6 +23,7 @@ from configs.launch import Needs
 from tasks.provision.errors import ProvisionError
 from tasks.provision.private_files import OwnedFolder
 from tasks.provision.ray_actors import look, root
+from tasks.tracking.shared_storage import SETTING, SharedStorage, opened
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
@@ -52,11 +53,12 @@ class RayCluster:
         folder: Seen by every node; gone with this process.
     """
 
-    def __init__(self, address: str, shared: Path) -> None:
+    def __init__(self, address: str, shared: Path, storage: str | None = None) -> None:
         """
         Args:
             address: "host:port", or "auto" for the cluster of this machine, which in any case is one of its nodes.
             shared: A folder that every node must see, e.g. that of the runs.
+            storage: URL of the shared storage that every node must be able to use, where there is one.
 
         Raises:
             ProvisionError: No cluster answers, or a node does not see the folder; the message names the node.
@@ -67,7 +69,7 @@ class RayCluster:
         self._owned = OwnedFolder(".ray-", shared.absolute())
         self.folder = self._owned.path
         try:
-            _check_nodes(self.folder)
+            _check_nodes(self.folder, opened(storage))
         except BaseException:
             self.close()
             raise
@@ -138,7 +140,7 @@ def connected(infrastructure: InfraSettings) -> RayCluster:
         raise ProvisionError("AGENTGYM_RAY_ADDRESS is empty: there is no Ray cluster")
     with _lock:
         if _connected is None or not ray.is_initialized():
-            _connected = RayCluster(infrastructure.ray_address, infrastructure.runs)
+            _connected = RayCluster(infrastructure.ray_address, infrastructure.runs, infrastructure.shared_storage)
             atexit.register(_connected.close)
         return _connected
 
@@ -196,19 +198,21 @@ def _connect(address: str) -> None:
         signal.signal(signal.SIGTERM, former)  # Ray puts its own in place of ours
 
 
-def _check_nodes(folder: Path) -> None:
-    """Every node reads what this one writes, and this one what every node writes.
+def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
+    """Every node reads what this one writes, and this one what every node writes: in the folder, and in the shared storage.
 
     Raises:
         ProvisionError: One does not, or cannot run the project.
     """
     token = secrets.token_hex(16)
     (folder / "token").write_text(token, encoding="utf-8")
+    if storage is not None:
+        storage.write(f"{folder.name}/token", token.encode())
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     asked = {
         node: ray.remote(look)
         .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(folder, token, sys.executable)
+        .remote(folder, token, sys.executable, storage.url if storage else None)
         for node in nodes
     }
     wrong: list[str] = []
@@ -218,14 +222,19 @@ def _check_nodes(folder: Path) -> None:
             said = answer(call, name, LOOK_S)
             if not said and not (folder / node).is_file():
                 said = f"writes to another {folder.parent} than this machine's"
+            if not said and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
+                said = f"writes to another {storage.url} than this machine's"
         except Exception as fault:  # noqa: BLE001 - whatever kept the node from looking is what is told of it
             said = f"cannot run the project, which must be under {root()} on every node ({type(fault).__name__}: {fault})"
         if said:
             wrong.append(f"{name} {said}")
+    if storage is not None:
+        storage.remove(folder.name)
     if wrong:
+        also = f", and must be able to use {SETTING} ({storage.url})" if storage else ""
         raise ProvisionError(
             f"{'; '.join(wrong)}. Every node of the Ray cluster must see AGENTGYM_RUNS ({folder.parent}), the project and the models "
-            "under the same paths"
+            f"under the same paths{also}"
         )
 
 

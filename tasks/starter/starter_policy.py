@@ -81,7 +81,7 @@ class StarterReport:
 
 def find_starter_policy(config: StarterPolicy, environment: str, seed: int, folder: Path) -> StarterReport | None:
     """The starter policy if `folder` has it complete and undamaged, without loading torch."""
-    path = folder / _name(config, environment, seed)
+    path = folder / starter_name(config, environment, seed)
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
@@ -110,7 +110,7 @@ def build_starter_policy(config: StarterPolicy, environment: str, seed: int, fol
     if found is not None:
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    name = _name(config, environment, seed)
+    name = starter_name(config, environment, seed)
     with _alone(folder / f".{name}.lock"):
         found = find_starter_policy(config, environment, seed, folder)
         if found is not None:
@@ -260,7 +260,7 @@ def _tasks(world: World, name: str) -> list[int]:
         raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
 
 
-def _name(config: StarterPolicy, environment: str, seed: int) -> str:
+def starter_name(config: StarterPolicy, environment: str, seed: int) -> str:
     """Names a starter policy by all that determines its weights."""
     version = load_world(environment).version
     facts = json.dumps([config.model_dump(mode="json"), environment, version, seed, CODE_VERSION], sort_keys=True)

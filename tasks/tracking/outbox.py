@@ -122,10 +122,13 @@ class Outbox:
             kept = [record for record in self._records if not unwanted(record)]
             if len(kept) == len(self._records):
                 return False
-            header = {**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]}
-            self._replace(header, kept)
-            self._read()
+            self._begin_anew(kept)
             return True
+
+    def begin_anew(self) -> None:
+        """Makes MLflow be given all records again under a new key: it may have been given later ones, which are lost here."""
+        with self._lock:
+            self._begin_anew(list(self._records))
 
     def unsent(self, sent: Sent) -> Iterator[tuple[Record, int]]:
         """The records that MLflow lacks, each with the offset behind it. What is added meanwhile comes too."""
@@ -169,6 +172,10 @@ class Outbox:
             if replaced:
                 self._read()
             yield
+
+    def _begin_anew(self, records: list[Record]) -> None:
+        self._replace({**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]}, records)
+        self._read()
 
     def _replace(self, header: Mapping[str, Any], records: list[Record]) -> None:
         unfinished = self.folder / f".{OUTBOX}.{os.getpid()}.tmp"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
         json.dump(manifest, stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
-    target = checkpoints / f"step-{step:06d}"
+    target = checkpoints / folder_name(step)
     if target.exists():  # a damaged one of the same step
         shutil.rmtree(target)
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list
     passed_over: list[str] = []
     for step in sorted(steps_in(checkpoints), reverse=True):
         try:
-            return verify(checkpoints / f"step-{step:06d}", fingerprint), passed_over
+            return verify(checkpoints / folder_name(step), fingerprint), passed_over
         except CheckpointError as problem:
             passed_over.append(str(problem))
     return None, passed_over
@@ -102,21 +102,25 @@ def of_step(checkpoints: Path, step: int, fingerprint: str) -> Checkpoint | None
     Raises:
         CheckpointError: It is not there, incomplete or damaged.
     """
-    return verify(checkpoints / f"step-{step:06d}", fingerprint) if step else None
+    return verify(checkpoints / folder_name(step), fingerprint) if step else None
 
 
 def prune(checkpoints: Path, keep: int, spare: Collection[int]) -> None:
     """Deletes all but the `keep` newest checkpoints, sparing the steps in `spare`."""
-    for step in sorted(steps_in(checkpoints), reverse=True)[keep:]:
-        if step not in spare:
-            shutil.rmtree(checkpoints / f"step-{step:06d}", ignore_errors=True)
+    for step in superseded(steps_in(checkpoints), keep, spare):
+        shutil.rmtree(checkpoints / folder_name(step), ignore_errors=True)
+
+
+def superseded(steps: Collection[int], keep: int, spare: Collection[int]) -> list[int]:
+    """The steps whose checkpoints need not be kept: all but the `keep` newest and those in `spare`."""
+    return [step for step in sorted(steps, reverse=True)[keep:] if step not in spare]
 
 
 def roll_back(checkpoints: Path, step: int) -> int:
     """Deletes the checkpoints after `step`; returns the step of the newest that is left, 0 if none is."""
     for later in steps_in(checkpoints):
         if later > step:
-            shutil.rmtree(checkpoints / f"step-{later:06d}")
+            shutil.rmtree(checkpoints / folder_name(later))
     return max(steps_in(checkpoints), default=0)
 
 
@@ -124,7 +128,17 @@ def steps_in(checkpoints: Path) -> list[int]:
     """Steps of the checkpoints in a folder, whole or not."""
     if not checkpoints.is_dir():
         return []
-    return [int(match[1]) for path in checkpoints.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return steps_of(path.name for path in checkpoints.iterdir())
+
+
+def steps_of(names: Iterable[str]) -> list[int]:
+    """The steps of those names that are names of checkpoints' folders."""
+    return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+
+
+def folder_name(step: int) -> str:
+    """What the folder of a step's checkpoint is called."""
+    return f"step-{step:06d}"
 
 
 def _describe(path: Path) -> list[object]:

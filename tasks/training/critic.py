@@ -16,6 +16,7 @@ from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
+from tasks.training.packing import PACKING, packed_values
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -31,9 +32,9 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The value of the state after each token. Both arguments and the result have shape (B, tokens)."""
-        hidden = self.backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """The value of the state after each token. All arguments and the result have shape (B, tokens); `positions` are of packed rows."""
+        hidden = self.backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
         values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)  # of one number; not a view, which FSDP2 warns of
         return values
 
@@ -61,6 +62,7 @@ class Critic:
             sharded: Whether it is divided among the processes (FSDP2).
         """
         self.settings, self.device, self._compute, self._sharded = settings, device, compute, sharded
+        self._packs = layers.attn_implementation in PACKING
         backbone = load_model(policy, sharded=sharded, dtype=torch.float32, attention=layers.attn_implementation, head=False)
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
@@ -80,7 +82,7 @@ class Critic:
         """V of the state before each token of the completions and, in the last column, after all. Shape (B, T + 1)."""
         ids, mask = whole_rows(tensors, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16):
-            every: torch.Tensor = self.model(ids, mask)
+            every: torch.Tensor = packed_values(self.model, ids, mask) if self._packs and mask.any() else self.model(ids, mask)
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 
     def add_gradient(self, tensors: Tensors) -> None:

@@ -19,6 +19,7 @@ from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import give_adapters
 from tasks.training.micro_batches import Tensors, pad_trajectories
 from tasks.training.model_loading import load_model
+from tasks.training.packing import pack
 from tasks.training.process_group import gather_ragged
 from tasks.training.sharding import give_weights
 from tasks.training.train_sample import length_of
@@ -61,10 +62,11 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             made = list[Tensors]()
             for part in self.parts([length_of(t) for t in share]):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
-                mask = tensors.pop("completion_mask")
-                made.append(
-                    {**tensors, "labels": tensors["input_ids"].masked_fill(mask == 0, -100), "tokens": torch.tensor(max(1.0, tokens))}
-                )
+                labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
+                if self.packs and part:
+                    packed = pack(tensors["input_ids"], tensors["attention_mask"], labels)
+                    tensors, labels = {"input_ids": packed.ids, "position_ids": packed.positions}, packed.labels
+                made.append({**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))})
             mini_batches.append(made)
         return mini_batches
 

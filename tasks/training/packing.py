@@ -22,7 +22,7 @@ class Packed:
     Attributes:
         ids: Token ids, shape (1, N).
         positions: Of each token in its trajectory, from 0, shape (1, N).
-        labels: Token ids where a log-probability is wanted, -100 elsewhere, shape (1, N).
+        labels: Token ids that are to be predicted, -100 elsewhere, shape (1, N).
         places: Where each token stood in the B x L places, shape (N,).
     """
 
@@ -32,18 +32,17 @@ class Packed:
     places: torch.Tensor
 
 
-def pack(ids: torch.Tensor, mask: torch.Tensor, scored: int) -> Packed:
+def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
     """Leaves the padding out.
 
     Args:
         ids: Token ids of B rows, shape (B, L).
         mask: 1 on tokens, 0 on padding, of which none lies between two tokens; shape (B, L).
-        scored: In how many places at the end of a row log-probabilities are wanted; each trajectory begins before them.
+        labels: Token ids that are to be predicted, -100 elsewhere, and on the first token of each trajectory, before which another's end
+            stands now; shape (B, L).
     """
     places = mask.flatten().nonzero().squeeze(1)
     positions = mask.cumsum(dim=1) - 1
-    labels = ids.clone()
-    labels[:, : ids.size(1) - scored] = -100
     ids, positions, labels = (tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels))
     return Packed(ids, positions, labels, places)
 
@@ -60,12 +59,27 @@ def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
         model: With TRL's fused head.
         ids: See `pack`.
         mask: See `pack`; at least one token.
-        scored: See `pack`.
+        scored: In how many places at the end of a row log-probabilities are wanted; each trajectory begins before them.
     """
-    packed = pack(ids, mask, scored)
+    labels = ids.clone()
+    labels[:, : ids.size(1) - scored] = -100
+    packed = pack(ids, mask, labels)
     found = model(input_ids=packed.ids, position_ids=packed.positions, labels=packed.labels, fused_lm_head=True)
     logps, entropies = (
         None if values is None else unpack(values, packed, *ids.shape)[:, -scored:] for values in (found.log_probs, found.entropy)
     )
     assert logps is not None
     return logps, entropies
+
+
+def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A critic's value after each token, 0 on padding; shape (B, L).
+
+    Args:
+        model: A `ValueModel`.
+        ids: See `pack`.
+        mask: See `pack`; at least one token.
+    """
+    packed = pack(ids, mask, ids)
+    values: torch.Tensor = model(packed.ids, None, packed.positions)
+    return values.new_zeros(mask.numel()).index_copy(0, packed.places, values[0]).view(mask.shape)

@@ -26,7 +26,7 @@ from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
 from tasks.training.off_policy import LossTokens, OffPolicyMeter
-from tasks.training.packing import PACKING, packed_scores
+from tasks.training.packing import packed_scores
 from tasks.training.process_group import gather_ragged
 from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
@@ -64,7 +64,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.algorithm = algorithm = experiment.algorithm
         self.begin(experiment, policy, folder, fingerprint, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
-        self._updates_of_batch, self.packs = 0, experiment.policy.attn_implementation in PACKING
+        self._updates_of_batch = 0
         self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(

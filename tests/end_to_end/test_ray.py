@@ -97,6 +97,30 @@ def test_a_node_that_does_not_see_the_runs_is_named(
     monkeypatch.undo()
 
 
+def test_every_node_must_reach_the_shared_storage_and_the_one_that_does_not_is_named(
+    cluster: Any, settings: InfraSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.provision import ray_cluster as module
+    from tasks.tracking.shared_storage import SharedStorage, SharedStorageError
+    from tests.support.blind_node import elsewhere_on
+
+    for name in ("stored", "elsewhere"):
+        (tmp_path / name).mkdir()
+    url = f"file://{tmp_path}/stored"
+    module.connected(settings)
+    made = module.RayCluster(cluster.address, tmp_path, url)  # every node reads and writes there
+    assert not list((tmp_path / "stored").iterdir())
+    made.close()
+    with pytest.raises(SharedStorageError, match="AGENTGYM_SHARED_STORAGE is file:///no/such/folder, but this machine cannot"):
+        module.RayCluster(cluster.address, tmp_path, "file:///no/such/folder")
+    victim = next(iter(cluster.worker_nodes))
+    monkeypatch.setattr(module, "look", elsewhere_on(victim.node_id, f"file://{tmp_path}/elsewhere"))
+    named = rf"^node 127.0.0.1 \({victim.node_id[:8]}\) does not find in .*/elsewhere what"
+    with pytest.raises(ProvisionError, match=rf"{named} .*be able to use AGENTGYM_SHARED_STORAGE \({url}\)"):
+        module._check_nodes(tmp_path, SharedStorage(url))
+    monkeypatch.undo()
+
+
 def test_what_no_node_has_room_for_is_refused_with_what_the_nodes_have(cluster: Any, settings: InfraSettings) -> None:
     from tasks.provision.ray_cluster import Placement, connected
 

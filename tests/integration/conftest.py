@@ -1,4 +1,4 @@
-"""Real environment servers on real ports for the integration tests."""
+"""Real environment servers on real ports, and shared storage, for the integration tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tasks.provision.local import LocalServer
+from tasks.tracking.shared_storage import SharedStorage, opened
 from tests.support.counting_servers import Serve, counting
+from tests.support.s3_server import BUCKET, Way, credentials, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,41 @@ def serve(state_dir: Path) -> Iterator[Serve]:
     yield start
     for server in servers:
         server.end()
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def way(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    """The way of this process to the server."""
+    way = Way(s3_address)
+    for name, value in credentials(way.address).items():
+        monkeypatch.setenv(name, value)
+    yield way
+    way.close()
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
+    """A shared storage of each kind."""
+    if request.param == "s3":
+        request.getfixturevalue("way")
+    (tmp_path / "stored").mkdir()
+    url = {
+        "folder": f"file://{tmp_path}/stored",
+        "memory": f"memory://{tmp_path.name}",
+        "s3": f"s3://{BUCKET}/{tmp_path.name}",
+    }[request.param]
+    made = opened(url)
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def of_s3(way: Way, tmp_path: Path) -> SharedStorage:
+    """One whose way can be cut."""
+    return SharedStorage(f"s3://{BUCKET}/{tmp_path.name}")

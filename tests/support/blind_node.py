@@ -8,10 +8,19 @@ from pathlib import Path
 from tasks.provision.ray_actors import look, node_id
 
 
-def blind_on(blind: str) -> Callable[[Path, str, str], str]:
+def blind_on(blind: str) -> Callable[[Path, str, str, str | None], str]:
     """`look`, which on one of the nodes looks into a folder that is not the shared one."""
 
-    def seen(folder: Path, token: str, python: str) -> str:
-        return look(folder / "not-mounted" if node_id() == blind else folder, token, python)
+    def seen(folder: Path, token: str, python: str, storage: str | None) -> str:
+        return look(folder / "not-mounted" if node_id() == blind else folder, token, python, storage)
+
+    return seen
+
+
+def elsewhere_on(node: str, url: str) -> Callable[[Path, str, str, str | None], str]:
+    """`look`, which on one of the nodes looks into another shared storage."""
+
+    def seen(folder: Path, token: str, python: str, storage: str | None) -> str:
+        return look(folder, token, python, url if node_id() == node else storage)
 
     return seen

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
+from tasks.training.critic import ValueModel
 from tasks.training.micro_batches import pad_trajectories, whole_rows
-from tasks.training.packing import pack, packed_scores, unpack
+from tasks.training.packing import pack, packed_scores, packed_values, unpack
 from tests.support.recorded import recorded_trajectories
 
 
 def test_tokens_are_packed_without_padding_and_come_back_to_their_places() -> None:
     ids = torch.tensor([[0, 5, 6, 7, 8], [3, 4, 9, 0, 0]])
     mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    packed = pack(ids, mask, scored=3)
+    packed = pack(ids, mask, torch.tensor([[-100, -100, 6, 7, 8], [-100, -100, 9, 0, 0]]))
     assert packed.ids.tolist() == [[5, 6, 7, 8, 3, 4, 9]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
     assert packed.labels.tolist() == [[-100, 6, 7, 8, -100, -100, 9]]
@@ -50,3 +51,25 @@ def test_packing_gives_the_log_probabilities_entropies_and_gradients_of_padding(
     right = gradients(padded.log_probs[:, -length:], padded.entropy[:, -length:])
     for name, gradient in gradients(logps, entropies).items():
         assert torch.allclose(gradient, right[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_the_values_and_gradients_of_packed_rows_are_those_of_padded_ones(policy: str) -> None:
+    torch.manual_seed(0)
+    model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float32))
+    torch.nn.init.normal_(model.head.weight)
+    tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
+    ids, mask = whole_rows(tensors, torch.device("cpu"))
+    seen: list[torch.Size] = []
+    model.backbone.layers[0].register_forward_pre_hook(lambda _, hidden: seen.append(hidden[0].shape))
+
+    def gradients(values: torch.Tensor) -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        ((values * mask) ** 2).sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    padded, packed = model(ids, mask), packed_values(model, ids, mask)
+    assert [tuple(shape[:2]) for shape in seen] == [tuple(ids.shape), (1, int(mask.sum()))]
+    assert torch.allclose(packed, padded * mask, atol=1e-5)
+    right = gradients(padded)
+    for name, gradient in gradients(packed).items():
+        assert (gradient - right[name]).norm() < 1e-4 * right[name].norm(), name

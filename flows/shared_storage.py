@@ -1,0 +1,84 @@
+"""A run's folder in shared storage, where the settings name one (AGENTGYM_SHARED_STORAGE)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from configs.experiment import Experiment
+from configs.infrastructure import InfraSettings
+from tasks.curriculum.horizon import phases
+from tasks.starter.starter_policy import MANIFEST
+from tasks.tracking.owner import RunBusyError
+from tasks.tracking.run_copy import is_stored
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_mirror import RunMirror
+from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, opened
+from tasks.training import checkpoint
+from tasks.training.collapse import checkpoints_kept
+
+
+def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage | None) -> AbstractContextManager[RunMirror | None]:
+    """Fetches what the shared storage has of a run, and keeps its folder there meanwhile; does nothing without one.
+
+    The storage keeps the checkpoints that the folder keeps.
+    """
+    if storage is None:
+        return nullcontext()
+
+    def superseded(steps: list[int]) -> list[int]:
+        ends = [phase.end_step for phase in phases(experiment, folder.metrics())]
+        return checkpoint.superseded(steps, checkpoints_kept(experiment), ends)
+
+    return RunMirror(storage, folder.path, folder.fingerprint, superseded)
+
+
+def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
+    """Uploads what the shared storage lacks of a finished run, because it was away, or was not named, when the run ended."""
+    url = infrastructure.shared_storage
+    if url is None or is_stored(folder.path, url):
+        return
+    try:
+        with folder.claimed(), mirrored(folder, experiment, opened(url)):
+            pass
+    except (SharedStorageError, RunBusyError) as problem:
+        print(f"{problem}\nThe run is finished; its folder {folder.path} is not (whole) in the shared storage.", file=sys.stderr)
+
+
+def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
+    """A starter policy: that of the shared storage where there is one, as another machine would build one of other last digits.
+
+    Args:
+        storage: Where starter policies are kept, if anywhere.
+        folder: Where they are on this machine.
+        name: This one's.
+        build: Builds it, or finds it built; returns its folder.
+
+    Raises:
+        SharedStorageError: It could not be fetched or kept.
+    """
+    if storage is None:
+        return build()
+    remote, manifest = f"starter/{name}", f"starter/{name}/{MANIFEST}"
+    try:
+        is_kept = storage.read(manifest) is not None
+        if is_kept and not (folder / name / MANIFEST).exists():
+            beside = folder / f".fetched-{name}"
+            shutil.rmtree(beside, ignore_errors=True)
+            storage.get({f"{remote}/{file}": beside / file for file in storage.files(remote)})
+            shutil.rmtree(folder / name, ignore_errors=True)
+            beside.rename(folder / name)
+        policy = build()
+        if not is_kept:
+            files = {f"{remote}/{path.relative_to(policy).as_posix()}": path for path in Path(policy).rglob("*") if path.is_file()}
+            last = files.pop(manifest)
+            storage.put(files)
+            storage.put({manifest: last})
+    except OSError as problem:
+        raise SharedStorageError(
+            f"the starter policy could not be fetched from, or kept in, {storage.url}/{remote}: {problem}"
+        ) from problem
+    return policy

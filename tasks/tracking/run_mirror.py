@@ -1,0 +1,175 @@
+"""Keeps a run's folder in shared storage while the run goes on, beside it: training never waits for an upload.
+
+While the storage is away everything stays in the run's folder; it is uploaded when the storage is back, or by the next call of the same
+command.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tasks.tracking.run_copy import OWNER, restore, upload
+from tasks.tracking.run_lease import RENEW_S, RunLease, RunTakenOverError
+from tasks.tracking.shared_storage import SETTING, SharedStorage
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+PATIENCE_S, PATIENCE_AFTER_A_FAULT_S = 60.0, 5.0
+"""How long the end of a run waits for a storage that is away, and the end by a fault for what is not uploaded."""
+
+
+class RunMirror:
+    """Uploads in daemon threads while a `with` block lasts; leaving it waits until the storage has everything, or is away.
+
+    Attributes:
+        storage: Where to.
+    """
+
+    def __init__(self, storage: SharedStorage, folder: Path, fingerprint: str, superseded: Callable[[list[int]], list[int]]) -> None:
+        """
+        Args:
+            storage: Where to, checked.
+            folder: The run's, claimed by this process.
+            fingerprint: Names the experiment in its checkpoints.
+            superseded: Which of the steps that have a checkpoint in the storage need none.
+        """
+        self.storage, self._folder, self._fingerprint, self._superseded = storage, folder, fingerprint, superseded
+        self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
+        self._changed = threading.Condition()
+        self._wanted = self._stored = 0
+        self._away_since: float | None = None
+        self._taken_over: RunTakenOverError | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Takes the run over from whoever had it, fetches what the storage has of it, and begins to upload.
+
+        Raises:
+            RunBusyError: Another machine carries it out.
+        """
+        self._lease.take()
+        step = restore(self.storage, self._folder, self._fingerprint)
+        if step is not None:
+            _log.warning("Fetched from %s: the run as it was after step %d.", self.storage.url, step)
+        for work in (self._upload, self._renew):
+            threading.Thread(target=work, name=f"run-mirror{work.__name__}", daemon=True).start()
+        self.wake()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        self.wake()
+        if not self._wait(kind is not None) and self._taken_over is None:
+            _log.warning(
+                "%s (%s) does not have everything yet. What it lacks is kept in %s; the same command uploads it.",
+                SETTING,
+                self.storage.url,
+                self._folder,
+            )
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._away_since is None and self._taken_over is None:
+            try:
+                self._lease.release()
+            except Exception as problem:  # noqa: BLE001 - the next owner waits for it to run out
+                _log.debug("the lease of %s stays: %s", self._folder, problem)
+
+    def wake(self) -> None:
+        """Says that there is something to upload."""
+        with self._changed:
+            self._wanted += 1
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """
+        Raises:
+            RunTakenOverError: Another machine carries the run out now.
+        """
+        if self._taken_over is not None:
+            raise self._taken_over
+
+    def _wait(self, after_a_fault: bool) -> bool:
+        """Waits until all is uploaded; returns whether it is. An upload that goes on is waited for, unless the run ends by a fault."""
+        began = time.monotonic()
+        with self._changed:
+            target = self._wanted
+
+            def over() -> bool:
+                waited, away = time.monotonic() - began, self._away_since is not None
+                patience = PATIENCE_AFTER_A_FAULT_S if after_a_fault else PATIENCE_S
+                return self._stored >= target or self._taken_over is not None or ((away or after_a_fault) and waited >= patience)
+
+            while not over():
+                self._changed.wait(0.2)
+            return self._stored >= target
+
+    def _upload(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._stored < self._wanted)
+                if self._closed:
+                    return None
+                target = self._wanted
+            try:
+                self._lease.renew()
+                upload(self.storage, self._folder, self._superseded, self.check)
+            except RunTakenOverError as taken:
+                return self._lost(taken)
+            except Exception as problem:  # noqa: BLE001 - whatever the file system raises: it is tried again
+                self._away(problem)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                continue
+            pause = FIRST_PAUSE_S
+            self._back()
+            with self._changed:
+                self._stored = target
+                self._changed.notify_all()
+
+    def _renew(self) -> None:
+        """An upload may take longer than the lease lasts."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed or self._taken_over is not None, RENEW_S):
+                    return None
+            try:
+                self._lease.renew()
+            except RunTakenOverError as taken:
+                return self._lost(taken)
+            except Exception as problem:  # noqa: BLE001 - the uploads say that the storage is away
+                _log.debug("the lease of %s was not renewed: %s", self._folder, problem)
+
+    def _lost(self, taken: RunTakenOverError) -> None:
+        with self._changed:
+            self._taken_over = taken
+            self._changed.notify_all()
+
+    def _away(self, problem: Exception) -> None:
+        with self._changed:
+            first = self._away_since is None
+            if first:
+                self._away_since = time.monotonic()
+        if first:
+            what = " ".join(str(problem).split())[:200] or type(problem).__name__
+            _log.warning(
+                "%s (%s) cannot be written to (%s). Work goes on; what it lacks is kept in %s.",
+                SETTING,
+                self.storage.url,
+                what,
+                self._folder,
+            )
+
+    def _back(self) -> None:
+        with self._changed:
+            since, self._away_since = self._away_since, None
+        if since is not None:
+            _log.warning("%s can be written to again after %.0f s, and has what it lacked.", SETTING, time.monotonic() - since)

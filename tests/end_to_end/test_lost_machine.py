@@ -1,0 +1,80 @@
+"""A run whose machine is lost goes on from an S3 server on a machine that has nothing, to the end that it would have had undisturbed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking.shared_storage import SharedStorage
+from tasks.tracking.step_metrics_file import read_steps
+from tests.support.s3_server import BUCKET, credentials, s3_server
+from tests.support.small_runs import assert_one_value_a_step, end, final_weights, find, finish, folder, mlflow_runs, start, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
+
+
+def test_a_machine_with_nothing_goes_on_from_the_shared_storage_to_the_end_of_an_undisturbed_run(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
+    undisturbed, lost, new = tmp_path / "undisturbed", tmp_path / "lost", tmp_path / "new"
+    finish(start(undisturbed, policy, **SMALL), undisturbed, 1200)
+
+    with s3_server() as address:
+        for name, value in credentials(address).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AGENTGYM_SHARED_STORAGE", f"s3://{BUCKET}/runs")
+        storage = SharedStorage(f"s3://{BUCKET}/runs")
+        run = start(lost, policy, **SMALL)
+        try:
+            wait_for(lambda: folder_of(lost) and "checkpoints/step-000002/manifest.json" in storage.files(folder(lost).name), run, 1200)
+            find(run, "trainer_main").send_signal(signal.SIGSTOP)  # so that it gets no further
+        finally:
+            end(run)
+        name = folder(lost).name
+        shutil.rmtree(folder(lost))
+        lost.rename(new)  # what is left there is the MLflow that both machines write to
+
+        shown = finish(start(new, policy, **SMALL), new, 1200)
+        assert f"Fetched from s3://{BUCKET}/runs: the run as it was after step 2." in shown
+        assert "Continuing after step 2, from its checkpoint." in shown
+        assert final_weights(new) == final_weights(undisturbed)
+        assert_same_results(new, undisturbed)
+        assert_one_value_a_step(new)
+        assert len(mlflow_runs(new)) == 3  # one run and its two phases: what the lost machine had told MLflow was replaced
+
+        stored = storage.files(name)
+        here = {path.relative_to(folder(new)).as_posix(): path.stat().st_size for path in folder(new).rglob("*") if path.is_file()}
+        assert {f"rollouts/step-{step:06d}.parquet" for step in range(1, 5)} <= stored.keys()
+        assert all(here[path] == size for path, size in stored.items()), "the storage has other files than the folder"
+        assert "done/run" in stored
+        assert "owner.json" not in stored
+
+        third = tmp_path / "third"  # a machine that has nothing, of a run that is finished
+        shown = finish(start(third, policy, **SMALL), third, 1200)
+        assert "phase 2, horizon 3" in shown
+        assert not (folder(third) / "trainer.log").exists()
+        assert_same_results(third, undisturbed)
+
+
+def folder_of(runs: Path) -> bool:
+    return any(runs.glob("small-*"))
+
+
+def assert_same_results(runs: Path, undisturbed: Path) -> None:
+    for name in ("start", "phase-1", "phase-2"):
+        here, there = (folder(each) / "evaluations" / f"{name}.json" for each in (runs, undisturbed))
+        assert here.read_text() == there.read_text(), name
+    here, there = (read_steps(folder(each) / "metrics.jsonl") for each in (runs, undisturbed))
+    for step, values in there.items():
+        exact = {name: value for name, value in values.items() if not is_timed(name)}
+        assert {name: here[step][name] for name in exact} == exact
+
+
+def is_timed(name: str) -> bool:
+    return any(word in name for word in ("seconds", "per_second", "memory", "wait", "concurrency", "cache_share"))

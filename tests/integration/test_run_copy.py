@@ -1,0 +1,168 @@
+"""A run's folder in shared storage: in a folder, in memory and in a real S3 server, cut off at every point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tasks.tracking import run_copy
+from tasks.tracking.outbox import Outbox
+from tasks.tracking.shared_storage import SharedStorage
+from tasks.training.checkpoint import latest
+from tests.support.stored_runs import (
+    FINGERPRINT,
+    NAME,
+    Cut,
+    CutError,
+    add_checkpoint,
+    add_step,
+    contents,
+    keep_one,
+    make_run,
+    restored,
+    upload,
+)
+
+
+def test_an_empty_machine_gets_the_newest_checkpoint_and_everything_beside_the_checkpoints(storage: SharedStorage, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "here")
+    upload(storage, run)
+    step, fetched = restored(storage, tmp_path / "there")
+    assert step == 2
+    expected = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/step-000001")}
+    assert contents(fetched) == expected
+    key, anew = Outbox(run / "records").key, Outbox(fetched / "records")
+    assert anew.replaces == [key]  # MLflow may have been given more than was uploaded
+    assert run_copy.restore(storage, fetched, FINGERPRINT) is None  # it is as far
+    assert not list(fetched.glob("**/.fetched*"))
+
+
+def test_what_is_there_is_not_uploaded_again_and_what_changed_is(storage: SharedStorage, tmp_path: Path) -> None:
+    run, put = make_run(tmp_path), []
+
+    class Seen(Cut):
+        def put(self, files: Mapping[str, Path]) -> None:
+            put.extend(files)
+            super().put(files)
+
+    upload(storage, run)
+    upload(Seen(storage), run)
+    assert put == []
+    assert run_copy.is_stored(run, storage.url)
+    add_step(run, 3)
+    assert not run_copy.is_stored(run, storage.url)
+    upload(Seen(storage), run)
+    new = {"metrics.jsonl", "rollouts/step-000003.parquet", "evaluations/phase-3.json", "done/phase-3"}
+    assert set(put) == {f"{NAME}/{name}" for name in new}
+
+
+def test_the_storage_keeps_the_checkpoints_that_are_to_be_kept_and_none_that_was_rolled_back(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, 3)
+    upload(storage, run)
+    upload(storage, run, keep_one)
+    assert {name.split("/")[0] for name in storage.files(f"{NAME}/checkpoints")} == {"step-000003"}
+    run_copy.shutil.rmtree(run / "checkpoints" / "step-000003")  # as `roll_back` does
+    upload(storage, run, keep_one)
+    assert {name.split("/")[0] for name in storage.files(f"{NAME}/checkpoints")} == {"step-000002"}
+
+
+def test_a_damaged_checkpoint_replaces_no_whole_one_and_one_that_was_made_again_does(storage: SharedStorage, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "here")
+    upload(storage, run)
+    weights = run / "checkpoints" / "step-000002" / "model-0.safetensors"
+    weights.write_bytes(b"torn")
+    manifest = run / "checkpoints" / "step-000002" / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")  # so that it is looked at
+    upload(storage, run)
+    step, fetched = restored(storage, tmp_path / "there")
+    assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (2, b"weights of step 2, 0")
+    add_checkpoint(run, 2, b"other weights of step ")
+    upload(storage, run)
+    step, fetched = restored(storage, tmp_path / "elsewhere")
+    assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (2, b"other weights of step 2, 0")
+
+
+def test_a_checkpoint_that_is_damaged_in_the_storage_is_passed_over(storage: SharedStorage, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "here")
+    upload(storage, run)
+    storage.write(f"{NAME}/checkpoints/step-000002/model-0.safetensors", b"weights of step 2, X")
+    step, fetched = restored(storage, tmp_path / "there")
+    assert step == 1
+    assert latest(fetched / "checkpoints", FINGERPRINT)[1] == []
+
+
+def test_a_machine_that_is_behind_the_storage_is_brought_to_its_state_and_one_that_is_further_goes_on(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
+    behind = make_run(tmp_path / "behind", 1)
+    upload(storage, make_run(tmp_path / "here", 2))
+    assert run_copy.restore(storage, behind, FINGERPRINT) == 2
+    assert (behind / "metrics.jsonl").read_text().count("\n") == 2
+    assert run_copy.restore(storage, make_run(tmp_path / "further", 3), FINGERPRINT) is None
+
+
+def test_an_upload_that_is_cut_off_anywhere_leaves_a_run_to_go_on_from_and_is_gone_on_with(tmp_path: Path) -> None:
+    for changes in range(10_000):
+        case = tmp_path / str(changes)
+        (case / "stored").mkdir(parents=True)
+        storage = SharedStorage(str(case / "stored"))
+        run = make_run(case / "here", 2)
+        upload(storage, run)
+        for step in (3, 4):
+            add_checkpoint(run, step)
+            add_step(run, step)
+        try:
+            upload(Cut(storage, changes), run, keep_one)
+            break
+        except CutError:
+            pass
+        step, fetched = restored(storage, case / "meanwhile")
+        assert step in (2, 3, 4)
+        assert latest(fetched / "checkpoints", FINGERPRINT)[1] == []
+        for done in (fetched / "done").iterdir():
+            number = int(done.name.removeprefix("phase-"))
+            assert number <= step, "marked as done, but its checkpoint is not there"
+            assert (fetched / "evaluations" / f"phase-{number}.json").read_text() == f"{{{number}}}"
+            assert (fetched / "rollouts" / f"step-{number:06d}.parquet").exists()
+        upload(storage, run, keep_one)
+        step, fetched = restored(storage, case / "there")
+        assert step == 4
+        newest = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/") or "step-000004" in name}
+        assert contents(fetched) == newest
+    assert changes > 10
+
+
+def test_a_fetch_that_is_cut_off_anywhere_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "stored").mkdir()
+    storage = SharedStorage(str(tmp_path / "stored"))
+    run = make_run(tmp_path / "here")
+    upload(storage, run)
+    for gets in range(10_000):
+        there = tmp_path / f"there-{gets}" / NAME
+        there.mkdir(parents=True)
+        try:
+            run_copy.restore(Cut(storage, gets), there, FINGERPRINT)  # type: ignore[arg-type]
+            break
+        except CutError:
+            pass
+        assert run_copy.restore(storage, there, FINGERPRINT) == 2
+        assert contents(there) == {name: content for name, content in contents(run).items() if "step-000001/" not in name}
+    assert gets > 8
+
+
+def test_records_that_come_during_an_upload_do_not_get_ahead_of_the_files_that_they_name(storage: SharedStorage, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "here")
+
+    class Growing(Cut):
+        def put(self, files: Mapping[str, Path]) -> None:
+            (run / "records" / "traces.parquet").write_bytes(b"traces")
+            Outbox(run / "records").add({"id": "traces", "kind": "traces", "file": "records/traces.parquet"})
+            super().put(files)
+
+    upload(Growing(storage), run)
+    for folder in ("before", "after"):
+        _, fetched = restored(storage, tmp_path / folder)
+        assert ("traces" in Outbox(fetched / "records")) == (fetched / "records" / "traces.parquet").exists() == (folder == "after")
+        upload(storage, run)

@@ -1,0 +1,175 @@
+"""Uploading beside a run: over HTTP, killed, away, and of a run that another machine wants too."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking import run_copy, run_lease, run_mirror
+from tasks.tracking.owner import RunBusyError, this_process
+from tasks.tracking.run_lease import RunLease, RunTakenOverError
+from tasks.tracking.run_mirror import RunMirror
+from tasks.tracking.shared_storage import SharedStorage
+from tests.support.s3_server import Way
+from tests.support.small_runs import ROOT
+from tests.support.stored_runs import (
+    FINGERPRINT,
+    NAME,
+    add_checkpoint,
+    add_step,
+    contents,
+    keep_one,
+    make_run,
+    restored,
+    upload,
+)
+
+UPLOADER = """
+import sys
+from pathlib import Path
+from tasks.tracking.run_mirror import RunMirror
+from tasks.tracking.shared_storage import SharedStorage
+url, folder = sys.argv[1:]
+with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
+    pass
+"""
+
+
+def test_a_process_that_is_killed_in_the_middle_of_an_upload_over_http_is_gone_on_with_by_the_next(
+    of_s3: SharedStorage, way: Way, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "here", 1)
+    upload(of_s3, run)
+    add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
+    add_step(run, 2)
+    before, way.stalls_at = way.sent, way.sent + (12 << 20)
+    command = [sys.executable, "-c", UPLOADER, of_s3.url, str(run)]
+    uploader = subprocess.Popen(command, cwd=ROOT, env={**os.environ})
+    assert way.stalled.wait(300)
+    uploader.send_signal(signal.SIGKILL)
+    assert uploader.wait() == -signal.SIGKILL
+    way.close()
+    way.stalls_at = None
+    way.stalled.clear()
+    way.open()
+    arrived = [name for name in of_s3.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")]
+    assert 0 < len(arrived) < 24
+    assert restored(of_s3, tmp_path / "meanwhile")[0] == 1
+    assert not list((tmp_path / "meanwhile" / NAME / "done").glob("phase-2"))
+
+    before = way.sent
+    subprocess.run(
+        command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
+    )  # the owner before it is surely gone: nothing is waited for
+    assert way.sent - before < (24 - len(arrived) + 2) << 20, "what had arrived was uploaded again"
+    step, fetched = restored(of_s3, tmp_path / "there")
+    assert step == 2
+    assert contents(fetched) == {name: content for name, content in contents(run).items() if "step-000001/" not in name}
+    assert not list((run / "checkpoints").glob(".uploaded-*"))
+
+
+def test_work_goes_on_while_the_storage_is_away_and_all_of_it_arrives(
+    of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_mirror, "LONGEST_PAUSE_S", 1.0)
+    caplog.set_level(logging.WARNING, run_mirror.__name__)
+    run = make_run(tmp_path / "here", 1)
+    with RunMirror(of_s3, run, FINGERPRINT, keep_one) as mirror:
+        way.close()
+        for step in (2, 3):
+            add_checkpoint(run, step)
+            add_step(run, step)
+            mirror.wake()
+        wait_for_warning(caplog, "cannot be written to")
+        mirror.check()
+        way.open()
+    assert "can be written to again" in caplog.text
+    step, fetched = restored(of_s3, tmp_path / "there")
+    assert step == 3
+    assert contents(fetched) == {name: content for name, content in contents(run).items() if "0001/" not in name and "0002/" not in name}
+    assert of_s3.read(f"{NAME}/owner.json") is None
+
+
+def test_the_end_while_the_storage_is_away_says_so_and_the_next_call_uploads(
+    of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
+    run = make_run(tmp_path / "here", 1)
+    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
+        way.close()
+        add_checkpoint(run, 2)
+        add_step(run, 2)
+    assert "the same command uploads it" in caplog.text
+    assert not run_copy.is_stored(run, of_s3.url)
+    way.open()
+    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
+        pass
+    assert run_copy.is_stored(run, of_s3.url)
+    assert restored(of_s3, tmp_path / "there")[0] == 2
+
+
+def wait_for_warning(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    while words not in caplog.text:
+        threading.Event().wait(0.05)
+
+
+def lease_of_another_machine(storage: SharedStorage, name: str, monkeypatch: pytest.MonkeyPatch) -> RunLease:
+    elsewhere = " ".join(["node-7/", *this_process().split()[1:]])
+    with monkeypatch.context() as there:
+        there.setattr(run_lease, "this_process", lambda: elsewhere)
+        return RunLease(storage, name)
+
+
+def test_a_run_that_another_machine_carries_out_is_refused_and_one_that_it_left_is_taken_over(
+    storage: SharedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lease, "LOOK_S", 0.1)
+    theirs = lease_of_another_machine(storage, "run/owner.json", monkeypatch)
+    theirs.take()
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.05):
+            theirs.renew()
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    ours = RunLease(storage, "run/owner.json")
+    with pytest.raises(RunBusyError, match=r"of node-7 is already carrying out this run .*run/owner.json"):
+        ours.take()
+    stop.set()
+    heart.join()
+    monkeypatch.setattr(run_lease, "LEASE_S", 0.3)
+    ours.take()
+    with pytest.raises(RunTakenOverError, match="carries this run out now"):
+        theirs.renew()
+    theirs.release()  # which is not theirs to give back
+    ours.renew()
+    ours.release()
+    assert storage.files("run") == {}
+
+
+def test_what_another_machine_took_over_is_not_written_to_any_more(
+    storage: SharedStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lease, "LEASE_S", 0.0)
+    run = make_run(tmp_path / "here", 1)
+    with RunMirror(storage, run, FINGERPRINT, keep_one) as mirror:
+        while not run_copy.is_stored(run, storage.url):
+            threading.Event().wait(0.05)
+        lease_of_another_machine(storage, f"{NAME}/owner.json", monkeypatch).take()
+        before = storage.files(NAME)
+        add_step(run, 2)
+        mirror.wake()
+        while mirror._taken_over is None:
+            threading.Event().wait(0.05)
+        with pytest.raises(RunTakenOverError, match="what was done here meanwhile is not uploaded"):
+            mirror.check()
+    assert {**storage.files(NAME), "owner.json": 0} == {**before, "owner.json": 0}

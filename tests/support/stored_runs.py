@@ -1,0 +1,108 @@
+"""Run folders to be uploaded, and a storage that can be cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.tracking import run_copy
+from tasks.tracking.outbox import Outbox
+from tasks.tracking.shared_storage import SharedStorage
+from tasks.training.checkpoint import publish, superseded
+
+FINGERPRINT = "1a2b3c"
+NAME = f"small-{FINGERPRINT}"
+
+
+def add_checkpoint(run: Path, step: int, content: bytes = b"weights of step ", files: int = 2) -> None:
+    written = run / "checkpoints" / ".unfinished" / "new"
+    (written / "optimiser").mkdir(parents=True)
+    for number in range(files):
+        (written / f"model-{number}.safetensors").write_bytes(content + f"{step}, {number}".encode())
+    (written / "optimiser" / "__0_0.distcp").write_bytes(b"moments" + bytes([step]))
+    (written / "optimiser" / ".metadata").write_bytes(b"of the moments")
+    publish(written, run / "checkpoints", step, FINGERPRINT)
+
+
+def add_step(run: Path, step: int) -> None:
+    for name in ("rollouts", "evaluations", "done"):
+        (run / name).mkdir(exist_ok=True)
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"step": step, "reward": step / 10}) + "\n")
+    (run / "rollouts" / f"step-{step:06d}.parquet").write_bytes(f"rollouts of {step}".encode())
+    (run / "evaluations" / f"phase-{step}.json").write_text(f"{{{step}}}")
+    (run / "done" / f"phase-{step}").touch()
+    Outbox(run / "records", "small", "runs").add({"id": f"step {step}", "kind": "metrics", "step": step, "values": {}})
+
+
+def make_run(parent: Path, steps: int = 2) -> Path:
+    run = parent / NAME
+    run.mkdir(parents=True)
+    (run / "owner.lock").write_text("1")
+    (run / "trainer.log").write_text("log")
+    for step in range(1, steps + 1):
+        add_checkpoint(run, step)
+        add_step(run, step)
+    return run
+
+
+def keep_one(steps: list[int]) -> list[int]:
+    return superseded(steps, 1, ())
+
+
+def upload(storage: Any, run: Path, drop: Callable[[list[int]], list[int]] = lambda _: []) -> None:
+    run_copy.upload(storage, run, drop, lambda: None)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Everything of a run but what stays on its machine."""
+    files = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    there = {name: content for name, content in files.items() if not name.startswith((".", "owner.lock", "trainer.log", "records/send"))}
+    for name in [name for name in there if name == "records/outbox.jsonl"]:
+        there[name] = there[name].partition(b"\n")[2]  # its first line has the key, which is another after a fetch
+    return there
+
+
+def restored(storage: SharedStorage, folder: Path) -> tuple[int | None, Path]:
+    run = folder / NAME
+    run.mkdir(parents=True)
+    return run_copy.restore(storage, run, FINGERPRINT), run
+
+
+class CutError(Exception):
+    pass
+
+
+class Cut:
+    """A storage whose process is gone after so many changes; of several files that are put, one is there then."""
+
+    def __init__(self, storage: SharedStorage, changes: int = 1_000_000) -> None:
+        self._storage, self._left = storage, changes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def _change(self) -> None:
+        if self._left == 0:
+            raise CutError
+        self._left -= 1
+
+    def put(self, files: Mapping[str, Path]) -> None:
+        for name, path in files.items():
+            self._change()
+            self._storage.put({name: path})
+
+    def get(self, files: Mapping[str, Path]) -> None:
+        for name, path in files.items():
+            self._change()
+            self._storage.get({name: path})
+
+    def write(self, name: str, content: bytes) -> None:
+        self._change()
+        self._storage.write(name, content)
+
+    def remove(self, folder: str) -> None:
+        self._change()
+        self._storage.remove(folder)
