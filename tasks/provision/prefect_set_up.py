@@ -57,14 +57,26 @@ def _make_limit(api: PrefectApi, places: int) -> None:
 
 
 def _make_automations(api: PrefectApi) -> None:
-    """Those of the file, each once, by name; whether one is enabled is left as a person has set it."""
+    """Those of the file, each once, by name; whether one is enabled is left as a person has set it.
+
+    One that is as wanted is not touched: the server would forget for which runs it waits, and a worker that comes back calls this.
+    """
     wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
     present = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
     for automation in wanted:
         if (found := present.get(automation["name"])) is None:
             api.ask("automations/", automation)
-        else:
+        elif not _holds(found, automation):
             api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    """Whether what the server gives has all that is wanted; of a list, which it may keep as a set, in any order."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(name == "enabled" or _holds(found.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(any(_holds(each, one) for each in found) for one in wanted)
+    return bool(found == wanted)
 
 
 if __name__ == "__main__":
