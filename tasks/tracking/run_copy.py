@@ -125,6 +125,8 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
         return  # deleted meanwhile, because there are newer ones
     has_manifest = f"{place}/{MANIFEST}" in there
     if has_manifest and storage.read(f"{remote}/{MANIFEST}") == manifest:
+        if f"{place}/{BEGUN}" in there:  # killed between the two
+            storage.remove(f"{remote}/{BEGUN}")
         return
     with _held(local) as held:
         if held is None:

@@ -127,6 +127,7 @@ def test_an_upload_that_is_cut_off_anywhere_leaves_a_run_to_go_on_from_and_is_go
             assert (fetched / "evaluations" / f"phase-{number}.json").read_text() == f"{{{number}}}"
             assert (fetched / "rollouts" / f"step-{number:06d}.parquet").exists()
         upload(storage, run, keep_one)
+        assert not [name for name in storage.files(run.name) if name.endswith(run_copy.BEGUN)]
         step, fetched = restored(storage, case / "there")
         assert step == 4
         newest = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/") or "step-000004" in name}

@@ -156,8 +156,13 @@ def test_a_token_budget_makes_the_update_of_a_number_of_micro_batches(policy: st
     assert len(micro_batches) > 4
     # Prompts and completions are padded apart, so a pass may hold a little more than rows x longest.
     assert all(size <= 80 or n == 1 for size, n in zip(sizes, rows, strict=True))
-    for ours, right in zip(other.model.parameters(), one.model.parameters(), strict=True):
-        assert torch.allclose(ours, right, atol=1e-4)
+    from transformers import AutoModelForCausalLM
+
+    before = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    moved = torch.cat([(p - q).flatten() for p, q in zip(one.model.parameters(), before.parameters(), strict=True)])
+    apart = torch.cat([(p - q).flatten() for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True)])
+    # Not each number alone: Adam's first steps are as long where the gradient is nothing but rounding, as at biases of sharp attention.
+    assert apart.norm() <= 0.03 * moved.norm()
 
 
 def test_trajectories_too_far_off_the_policy_are_masked_and_counted(policy: str, tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def test_packing_gives_the_log_probabilities_entropies_and_gradients_of_padding(
         assert torch.allclose(ours * own, theirs[:, -length:] * own, atol=1e-5)
     right = gradients(padded.log_probs[:, -length:], padded.entropy[:, -length:])
     for name, gradient in gradients(logps, entropies).items():
-        assert torch.allclose(gradient, right[name], rtol=1e-3, atol=1e-4), name
+        assert (gradient - right[name]).norm() < 1e-3 * right[name].norm(), name
 
 
 def test_the_values_and_gradients_of_packed_rows_are_those_of_padded_ones(policy: str) -> None:
     torch.manual_seed(0)
-    model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float32))
+    model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float64)).double()
     torch.nn.init.normal_(model.head.weight)
     tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
@@ -72,4 +72,4 @@ def test_the_values_and_gradients_of_packed_rows_are_those_of_padded_ones(policy
     assert torch.allclose(packed, padded * mask, atol=1e-5)
     right = gradients(padded)
     for name, gradient in gradients(packed).items():
-        assert (gradient - right[name]).norm() < 1e-4 * right[name].norm(), name
+        assert (gradient - right[name]).norm() < 1e-5 * right[name].norm(), name
