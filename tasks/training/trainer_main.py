@@ -1,4 +1,4 @@
-"""The trainer process: policy, optimiser and engine. One per GPU, started by torchrun, accelerate or a fork; it does what the flow commands.
+"""The trainer process: policy, optimiser and engine. One per GPU, started by torchrun, accelerate or a fork; it does as the flow says.
 
 torchrun --nproc_per_node 1 -m tasks.training.trainer_main JOB.json
 """
