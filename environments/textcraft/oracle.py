@@ -55,12 +55,18 @@ def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None
     return list(_actions(_shortest(goal, inventory, book or recipe_book())))
 
 
-def next_step(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> tuple[str, str]:
+@lru_cache(maxsize=512)
+def next_step(goal: str, held: tuple[tuple[str, int], ...], book: RecipeBook) -> tuple[str, str]:
     """What an expert thinks, and does, now: the first action of a plan as short as `plan`'s that gets each thing where it is used.
 
     The thought goes from the goal to what is lacking, always the first ingredient that is not held, one crafting command after the other:
     "dib: 16 dib using 3 kav; kav: 1 kav using 4 fef 3 times; fef: get". Each part can be read from the one before and one line of the
     task, so who cannot yet hold the whole way in mind can still take it (arXiv 2201.11903).
+
+    Args:
+        goal: The item to craft.
+        held: Item and count of what is held.
+        book: The rules.
 
     Returns:
         Thought and action.
@@ -68,6 +74,7 @@ def next_step(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> tupl
     Raises:
         OracleError: Nothing crafts `goal`.
     """
+    inventory = dict(held)
     draft = _shortest(goal, inventory, book)
     crafts: dict[str, list[tuple[Recipe, dict[str, int]]]] = {}
     for recipe, given in _crafts(draft):
@@ -82,16 +89,14 @@ def next_step(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> tupl
         for _, taken in crafts[item]:
             wanted.update(taken)
         for name in given:
-            if inventory.get(name, 0) >= wanted[name]:
-                parts.append(f"{name}: hold")
-            elif name in draft.gets:
+            is_lacking = inventory.get(name, 0) < wanted[name]
+            if is_lacking and name in draft.gets:
                 return "; ".join([*parts, f"{name}: get"]), f"get {draft.gets[name]} {name}"
-            elif name in crafts:
+            if is_lacking and name in crafts:
                 item = name
                 break
-            else:
-                # A later run of this recipe takes other members of a kind: what this one takes is held.
-                parts.append(f"{name}: hold")
+            # Held, or lacking only for a later run of this recipe, which takes other members of a kind.
+            parts.append(f"{name}: hold")
         else:
             return "; ".join(parts), f"craft {_command(recipe, given)}"
 

@@ -88,7 +88,7 @@ class TextCraftEnvironment:
     def _next_step(self) -> tuple[str, str]:
         if self.goal is None:
             raise OracleError("no TextCraft episode is in progress")
-        thought, action = next_step(self.goal, self.inventory, self._book)
+        thought, action = next_step(self.goal, tuple(self.inventory.items()), self._book)
         return (thought, action) if self._renaming is None else (self._renaming.apply(thought), self._renaming.apply(action))
 
     def _step(self, action: str) -> Step:
