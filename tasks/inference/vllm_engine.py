@@ -52,7 +52,7 @@ def import_vllm(cpu_cache_gb: int) -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    import vllm  # noqa: F401
+    from vllm import LLMEngine  # noqa: F401
 
 
 class VllmEngine:

@@ -164,7 +164,6 @@ def import_all(job: TrainerJob) -> None:
 
     if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
         import_vllm(job.engine_cpu_cache_gb)
-        from vllm import LLMEngine  # noqa: F401
     with vllm_left_out():
         job.experiment.algorithm.trainer()
     job.experiment.algorithm.batches()
