@@ -212,6 +212,21 @@ def test_loss_is_on_what_the_oracle_wrote_and_nothing_else(tokenizer: Qwen2Token
         ]
 
 
+def test_a_policy_that_speaks_react_learns_the_thoughts_and_is_another_one(
+    made: StarterReport, tokenizer: Qwen2Tokenizer, played: list[Demonstration]
+) -> None:
+    dialogue = ChatFormat(tokenizer, "react", None)
+    for demonstration in played:
+        example = cloning.to_example(demonstration, dialogue)
+        learned = [token for token, counts in zip(example.tokens, example.learned, strict=True) if counts]
+        right = [exchange for exchange in demonstration.exchanges if exchange.by_oracle]
+        assert all(exchange.thought for exchange in right)
+        messages = [f"Thought:\n{exchange.thought}\n\nAction:\n{exchange.action}" for exchange in right]
+        assert learned == [token for message in messages for token in dialogue.message(message)]
+    assert find_starter_policy(TINY, "bare", "textcraft", 0, made.path.parent) is not None
+    assert find_starter_policy(TINY, "react", "textcraft", 0, made.path.parent) is None
+
+
 def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(made: StarterReport) -> None:
     model = AutoModelForCausalLM.from_pretrained(made.path)
     example = cloning.Example([5, 6, 7, 8, 9], [False, False, True, True, False])
