@@ -29,7 +29,6 @@ from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
 from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
-from tasks.training.packing import PACKING
 from tasks.training.sharding import as_plain, give_weights
 
 OPTIMISER, SCHEDULE = "optimiser", "scheduler.pt"
@@ -53,7 +52,7 @@ class BaseTrainer(Trainer):
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
         batch_metrics: What is to be said of the last batch.
-        policy_learns: Whether updates move the policy; not while a critic is pretrained. `packs`: whether trajectories are packed.
+        policy_learns: Whether updates move the policy; not while a critic is pretrained.
         loss_record: What the loss read of it, token by token; empty with methods by imitation, which have no advantages.
     """
 
@@ -74,9 +73,10 @@ class BaseTrainer(Trainer):
             raise ValueError("policy.dtype float16 cannot be trained with sharding: fsdp2; set it to bfloat16")
         self.experiment, self.policy, self.sharded = experiment, policy, sharded
         self.batch_metrics: dict[str, float] = {}
-        self.policy_learns, self.packs = True, experiment.policy.attn_implementation in PACKING
+        self.policy_learns = True
         self.loss_record = LossRecord()
-        self._folder, self._checkpoints = folder, folder / "checkpoints"
+        self._folder = folder
+        self._checkpoints = folder / "checkpoints"
         self._fingerprint = fingerprint
         self._loss = torch.zeros(())
         self._measured: dict[str, list[float]] = defaultdict(list)

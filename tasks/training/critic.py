@@ -16,7 +16,7 @@ from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
-from tasks.training.packing import PACKING, packed_values
+from tasks.training.packing import packed_values, packs
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -62,7 +62,7 @@ class Critic:
             sharded: Whether it is divided among the processes (FSDP2).
         """
         self.settings, self.device, self._compute, self._sharded = settings, device, compute, sharded
-        self._packs = layers.attn_implementation in PACKING
+        self._packs = packs(layers.attn_implementation)
         backbone = load_model(policy, sharded=sharded, dtype=torch.float32, attention=layers.attn_implementation, head=False)
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()

@@ -19,7 +19,7 @@ from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import give_adapters
 from tasks.training.micro_batches import Tensors, pad_trajectories
 from tasks.training.model_loading import load_model
-from tasks.training.packing import pack
+from tasks.training.packing import pack, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.sharding import give_weights
 from tasks.training.train_sample import length_of
@@ -63,7 +63,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             for part in self.parts([length_of(t) for t in share]):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
-                if self.packs and part:
+                if packs(self.experiment.policy.attn_implementation) and part:
                     packed = pack(tensors["input_ids"], tensors["attention_mask"], labels)
                     tensors, labels = {"input_ids": packed.ids, "position_ids": packed.positions}, packed.labels
                 made.append({**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))})

@@ -15,6 +15,11 @@ PACKING = ("flash_attention_2", "flash_attention_3")
 """Values of `policy.attn_implementation` with which trajectories are packed; a block-diagonal mask would cost more than padding does."""
 
 
+def packs(attention: str | None) -> bool:
+    """Whether trajectories are packed under this `policy.attn_implementation`."""
+    return attention in PACKING
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """The N tokens of B padded rows of L places.
@@ -47,9 +52,9 @@ def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
     return Packed(ids, positions, labels, places)
 
 
-def unpack(values: torch.Tensor, packed: Packed, rows: int, length: int) -> torch.Tensor:
-    """Puts a value of each packed token but the first back in its place, 0 elsewhere. From shape (1, N - 1) to (rows, length)."""
-    return values.new_zeros(rows * length).index_copy(0, packed.places[1:], values[0]).view(rows, length)
+def unpack(values: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Puts values, shape (1, M), into places, shape (M,), counted row by row, of a tensor of this shape; 0 elsewhere."""
+    return values.new_zeros(shape.numel()).index_copy(0, places, values[0]).view(shape)
 
 
 def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -66,7 +71,7 @@ def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
     packed = pack(ids, mask, labels)
     found = model(input_ids=packed.ids, position_ids=packed.positions, labels=packed.labels, fused_lm_head=True)
     logps, entropies = (
-        None if values is None else unpack(values, packed, *ids.shape)[:, -scored:] for values in (found.log_probs, found.entropy)
+        None if values is None else unpack(values, packed.places[1:], ids.shape)[:, -scored:] for values in (found.log_probs, found.entropy)
     )
     assert logps is not None
     return logps, entropies
@@ -81,5 +86,4 @@ def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
         mask: See `pack`; at least one token.
     """
     packed = pack(ids, mask, ids)
-    values: torch.Tensor = model(packed.ids, None, packed.positions)
-    return values.new_zeros(mask.numel()).index_copy(0, packed.places, values[0]).view(mask.shape)
+    return unpack(model(packed.ids, None, packed.positions), packed.places, mask.shape)

@@ -26,7 +26,7 @@ from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
 from tasks.training.off_policy import LossTokens, OffPolicyMeter
-from tasks.training.packing import packed_scores
+from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
@@ -218,7 +218,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
         """
         found: Any
-        if self.packs and mask.any() and not named.get("compute_aux_loss"):
+        if packs(self.experiment.policy.attn_implementation) and mask.any() and not named.get("compute_aux_loss"):
             with self.accelerator.autocast():
                 found = (*packed_scores(model, ids, mask, scored), None)
         else:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tasks.rollout.trajectory import Trajectory
-from tasks.training import base_trainer
+from tasks.training import packing as packing_module
 from tasks.training.checkpoint import steps_in
 from tests.integration.test_update_gradients import Recorder, gradients_of, load, log_probabilities
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
@@ -38,7 +38,7 @@ def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
 def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
     packing: tuple[None, ...], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base_trainer, "PACKING", packing)  # None: whatever attention transformers chooses, which has no need of a GPU
+    monkeypatch.setattr(packing_module, "PACKING", packing)  # None: whatever attention transformers chooses, which has no need of a GPU
     batch = recorded_trajectories(policy, 0)[:7]
     _, recorder = trained("sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
     plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()

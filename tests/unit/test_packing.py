@@ -22,7 +22,7 @@ def test_tokens_are_packed_without_padding_and_come_back_to_their_places() -> No
     assert packed.ids.tolist() == [[5, 6, 7, 8, 3, 4, 9]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
     assert packed.labels.tolist() == [[-100, 6, 7, 8, -100, -100, 9]]
-    back = unpack(torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed, 2, 5)
+    back = unpack(torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed.places[1:], torch.Size([2, 5]))
     assert torch.equal(back, torch.tensor([[0, 0, 0.6, 0.7, 0.8], [0.3, 0.4, 0.9, 0, 0]]))
 
 
