@@ -97,7 +97,7 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
 
     tokens = experiment.policy.starter.tokens
     start = results(experiment, cloned(tokens), infrastructure)
-    made = find_starter_policy(experiment.policy.starter, experiment.policy.action_format, world, seed, starters)
+    made = find_starter_policy(experiment.policy, world, seed, starters)
     assert made is not None
     more = int(tokens * (1 + training_seconds(run) / made.seconds))
     return BeforeAfter(start, end, results(experiment, cloned(more), infrastructure))

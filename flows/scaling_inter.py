@@ -285,7 +285,7 @@ def prepare_policy(run: Run) -> str:
     run.bar.doing("preparing the starter policy")
     with run.clock.part("starter policy"):
         policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
-        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy.starter, policy.action_format, world, seed)
+        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
         storage = run.mirror.storage if run.mirror else None
         return with_kept_starter(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
 

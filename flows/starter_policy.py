@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import tasks
 from configs.experiment import Policy
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess
-from tasks.starter.starter_policy import find_starter_policy
+from tasks.starter.starter_policy import find_starter_policy, starter_command
 
 
 @flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
@@ -34,14 +33,12 @@ def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, sh
     Raises:
         ProvisionError: The building failed; the message holds the end of its log.
     """
-    if found := find_starter_policy(policy.starter, policy.action_format, environment, seed, folder):
+    if found := find_starter_policy(policy, environment, seed, folder):
         return str(found.path)
     root = str(Path(tasks.__file__).parent.parent)
-    command = ["--environment", environment, "--action-format", policy.action_format, "--folder", str(folder), "--seed", str(seed)]
-    command += ["--config", policy.starter.model_dump_json()]
     process = ChildProcess(
         "starter-policy",
-        [sys.executable, "-m", "tasks.starter", *command],
+        starter_command(policy, environment, seed, folder),
         environment={"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "COLUMNS": "60"},
         log_path=folder / "building.log",
     )
@@ -52,6 +49,6 @@ def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, sh
             time.sleep(0.5)
     finally:
         process.end()
-    if process.exit_status or (found := find_starter_policy(policy.starter, policy.action_format, environment, seed, folder)) is None:
+    if process.exit_status or (found := find_starter_policy(policy, environment, seed, folder)) is None:
         raise ProvisionError(f"the starter policy could not be built; the end of {process.log_path}:\n{process.log_tail()}")
     return str(found.path)

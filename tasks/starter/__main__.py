@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from tqdm import tqdm
 
-from configs.experiment import StarterPolicy
+from configs.experiment import Policy, StarterPolicy
 from tasks.agents.action_format import ActionFormat
 from tasks.provision.ipc import die_with_parent
 from tasks.starter.starter_policy import build_starter_policy, clone_from_oracle
@@ -35,12 +35,10 @@ def main() -> None:
     parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
     parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    config = StarterPolicy.model_validate_json(arguments.config)
+    policy = Policy(starter=StarterPolicy.model_validate_json(arguments.config), action_format=arguments.action_format)
     if arguments.assist:
         die_with_parent()
-        clone_from_oracle(
-            config, arguments.action_format, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None
-        )
+        clone_from_oracle(policy, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None)
         return
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with ExitStack() as stack:
@@ -57,7 +55,7 @@ def main() -> None:
                 bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update(done - bar.n)
 
-        made = build_starter_policy(config, arguments.action_format, arguments.environment, arguments.seed, arguments.folder, show)
+        made = build_starter_policy(policy, arguments.environment, arguments.seed, arguments.folder, show)
     print(json.dumps(asdict(made), default=str))
 
 

@@ -22,7 +22,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.experiment import StarterPolicy
+from configs.experiment import Policy
 from environments.environment import World
 from environments.registry import load_world
 from tasks.agents.action_format import ActionFormat, said
@@ -80,11 +80,9 @@ class StarterReport:
     found: bool
 
 
-def find_starter_policy(
-    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path
-) -> StarterReport | None:
+def find_starter_policy(policy: Policy, environment: str, seed: int, folder: Path) -> StarterReport | None:
     """The starter policy if `folder` has it complete and undamaged, without loading torch."""
-    path = folder / starter_name(config, action_format, environment, seed)
+    path = folder / starter_name(policy, environment, seed)
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
@@ -94,16 +92,14 @@ def find_starter_policy(
     return StarterReport(path=path, **manifest["report"], found=True)
 
 
-def build_starter_policy(
-    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path, report: Report | None = None
-) -> StarterReport:
+def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
     """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
 
     It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
 
     Args:
-        config: Size, demonstrations and learning rate.
-        action_format: How it says its actions; for "react" with the oracle's thoughts, where the world tells them.
+        policy: The recipe's part: size, demonstrations and learning rate, and how actions are said; for "react" with the oracle's thoughts,
+            where the world tells them.
         environment: Name of the world whose oracle demonstrates.
         seed: Of the weights, the detours in the demonstrations, and the order of the batches.
         folder: Where starter policies are kept, each in a folder of its own.
@@ -112,20 +108,20 @@ def build_starter_policy(
     Raises:
         ValueError: The environment has no such task list.
     """
-    found = find_starter_policy(config, action_format, environment, seed, folder)
+    found = find_starter_policy(policy, environment, seed, folder)
     if found is not None:
         return found
     folder.mkdir(parents=True, exist_ok=True)
-    name = starter_name(config, action_format, environment, seed)
+    name = starter_name(policy, environment, seed)
     with _alone(folder / f".{name}.lock"):
-        found = find_starter_policy(config, action_format, environment, seed, folder)
+        found = find_starter_policy(policy, environment, seed, folder)
         if found is not None:
             return found
         for left_behind in folder.glob(f".{name}.building-*"):
             shutil.rmtree(left_behind)
         building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
         try:
-            made = _build(config, action_format, environment, seed, building, report)
+            made = _build(policy, environment, seed, building, report)
             shutil.rmtree(folder / name, ignore_errors=True)
             building.rename(folder / name)
         except BaseException:
@@ -134,13 +130,11 @@ def build_starter_policy(
     return replace(made, path=folder / name)
 
 
-def _build(
-    config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, path: Path, report: Report | None
-) -> StarterReport:
+def _build(policy: Policy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
 
     began = time.monotonic()
-    with _assisted(config, action_format, environment, seed, path) as store:
-        cloned = clone_from_oracle(config, action_format, environment, seed, path.parent, store, 0, report)
+    with _assisted(policy, environment, seed, path) as store:
+        cloned = clone_from_oracle(policy, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
     tenth = max(1, len(cloned.losses) // 10)
@@ -172,14 +166,7 @@ class _Cloned:
 
 
 def clone_from_oracle(
-    config: StarterPolicy,
-    action_format: ActionFormat,
-    environment: str,
-    seed: int,
-    folder: Path,
-    store: Path | None,
-    rank: int,
-    report: Report | None,
+    policy: Policy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
 ) -> _Cloned:
     """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
     import torch
@@ -187,6 +174,7 @@ def clone_from_oracle(
 
     from tasks.starter import cloning
 
+    config = policy.starter
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     if store is not None:
@@ -196,7 +184,7 @@ def clone_from_oracle(
         world = load_world(environment)
         oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
         try:
-            tokenizer, played = _examples(config, action_format, oracle, report)
+            tokenizer, played = _examples(policy, oracle, report)
         finally:
             oracle.close()
         examples: list[Example] = []
@@ -217,9 +205,7 @@ def clone_from_oracle(
     return _Cloned(model, tokenizer, min(len(played), len(examples)), examples, losses)
 
 
-def _examples(
-    config: StarterPolicy, action_format: ActionFormat, oracle: DemonstrationCache, report: Report | None
-) -> tuple[Qwen2Tokenizer, list[Example]]:
+def _examples(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Example]]:
     """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter import cloning
@@ -227,6 +213,7 @@ def _examples(
     def played(count: int) -> list[Demonstration]:
         return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
 
+    config, action_format = policy.starter, policy.action_format
     most, count = config.demonstrations, 0
     while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
         count = min(count + CHUNK, most)
@@ -251,24 +238,29 @@ def _characters(some: list[Demonstration], action_format: ActionFormat) -> int:
 
 
 @contextmanager
-def _assisted(config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+def _assisted(policy: Policy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
     """A second process that shares the work where there is a core for it; yields the file at which the two meet.
 
     It comes to the same weights and leaves nothing behind.
     """
-    if config.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
+    if policy.starter.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
         yield None
         return
     store = folder.with_name(f"{folder.name}.meeting")
-    which = ["--environment", environment, "--action-format", action_format, "--seed", str(seed), "--config", config.model_dump_json()]
-    where = ["--folder", str(folder.parent), "--assist", str(store)]
-    assistant = subprocess.Popen([sys.executable, "-m", "tasks.starter", *which, *where], stdout=subprocess.DEVNULL)
+    command = [*starter_command(policy, environment, seed, folder.parent), "--assist", str(store)]
+    assistant = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         yield store
     finally:
         assistant.kill()
         assistant.wait()
         store.unlink(missing_ok=True)
+
+
+def starter_command(policy: Policy, environment: str, seed: int, folder: Path) -> list[str]:
+    """The command that builds a starter policy in a process of its own; see `build_starter_policy`."""
+    spoken = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
+    return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *spoken]
 
 
 def _tasks(world: World, name: str) -> list[int]:
@@ -278,10 +270,12 @@ def _tasks(world: World, name: str) -> list[int]:
         raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
 
 
-def starter_name(config: StarterPolicy, action_format: ActionFormat, environment: str, seed: int) -> str:
+def starter_name(policy: Policy, environment: str, seed: int) -> str:
     """Names a starter policy by all that determines its weights."""
     version = load_world(environment).version
-    facts = json.dumps([config.model_dump(mode="json"), action_format, environment, version, seed, CODE_VERSION], sort_keys=True)
+    facts = json.dumps(
+        [policy.starter.model_dump(mode="json"), policy.action_format, environment, version, seed, CODE_VERSION], sort_keys=True
+    )
     return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Tokenizer
 
-from configs.experiment import StarterPolicy
+from configs.experiment import Policy, StarterPolicy
 from environments.registry import load_world
 from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
@@ -28,7 +28,15 @@ from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_
 
 ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
-build = partial(build_starter_policy, TINY, "bare", "textcraft")
+BARE = Policy(starter=TINY, action_format="bare")
+
+
+def bare(**changes: int | str) -> Policy:
+    """The policy with other fields of `policy.starter`."""
+    return BARE.model_copy(update={"starter": TINY.model_copy(update=changes)})
+
+
+build = partial(build_starter_policy, BARE, "textcraft")
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +69,16 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_others(made: StarterRep
 
 
 def test_loss_falls(tmp_path: Path) -> None:
-    longer = build_starter_policy(TINY.model_copy(update={"tokens": 20_000}), "bare", "textcraft", 0, tmp_path)
+    longer = build_starter_policy(bare(tokens=20_000), "textcraft", 0, tmp_path)
     assert longer.last_loss < 0.7 * longer.first_loss
 
 
 def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
     program = (
-        "import sys; from pathlib import Path; from configs.experiment import StarterPolicy\n"
+        "import sys; from pathlib import Path; from configs.experiment import Policy\n"
         "from tasks.starter.starter_policy import build_starter_policy\n"
-        f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
-        f"report = build_starter_policy(config, 'bare', 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
+        f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
+        f"report = build_starter_policy(policy, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
         "print(report.found, report.path, 'torch' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -81,22 +89,22 @@ def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
 def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     report = build(0, tmp_path)
     damage(report.path / "model.safetensors")
-    assert find_starter_policy(TINY, "bare", "textcraft", 0, tmp_path) is None
+    assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
     assert not build(0, tmp_path).found
     assert files(report) == files(made)
 
 
 def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path) -> None:
     program = (
-        "import os, signal; from pathlib import Path; from configs.experiment import StarterPolicy\n"
+        "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
         "from tasks.starter.starter_policy import build_starter_policy\n"
-        f"config = StarterPolicy.model_validate_json({TINY.model_dump_json()!r})\n"
-        f"build_starter_policy(config, 'bare', 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+        f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
+        f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
     )
     killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert find_starter_policy(TINY, "bare", "textcraft", 0, tmp_path) is None
+    assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
     report = build(0, tmp_path)
     assert files(report) == files(made)
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
@@ -121,13 +129,13 @@ def test_failed_build_leaves_no_folder(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_starter_policy(TINY, "bare", "textcraft", 0, tmp_path, fail)
+        build_starter_policy(BARE, "textcraft", 0, tmp_path, fail)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy\.starter\.tasks.*'nosuch'"):
-        build_starter_policy(TINY.model_copy(update={"tasks": "nosuch"}), "bare", "textcraft", 0, tmp_path)
+        build_starter_policy(bare(tasks="nosuch"), "textcraft", 0, tmp_path)
 
 
 def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
@@ -145,7 +153,7 @@ def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
     ]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     printed = json.loads(answer.stdout)
-    found = find_starter_policy(config, "bare", "textcraft", 5, tmp_path)
+    found = find_starter_policy(bare(tokens=500), "textcraft", 5, tmp_path)
     assert found is not None
     assert printed["path"] == str(found.path)
     assert printed["parameters"] == found.parameters
@@ -223,8 +231,8 @@ def test_a_policy_that_speaks_react_learns_the_thoughts_and_is_another_one(
         assert all(exchange.thought for exchange in right)
         messages = [f"Thought:\n{exchange.thought}\n\nAction:\n{exchange.action}" for exchange in right]
         assert learned == [token for message in messages for token in dialogue.message(message)]
-    assert find_starter_policy(TINY, "bare", "textcraft", 0, made.path.parent) is not None
-    assert find_starter_policy(TINY, "react", "textcraft", 0, made.path.parent) is None
+    assert find_starter_policy(BARE, "textcraft", 0, made.path.parent) is not None
+    assert find_starter_policy(Policy(starter=TINY, action_format="react"), "textcraft", 0, made.path.parent) is None
 
 
 def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(made: StarterReport) -> None:
@@ -269,6 +277,6 @@ def test_heads_of_the_first_layer_begin_by_looking_back(tokenizer: Qwen2Tokenize
 
 
 def test_few_demonstrations_are_repeated_until_the_tokens_are_seen(tmp_path: Path) -> None:
-    few = build_starter_policy(TINY.model_copy(update={"demonstrations": 2}), "bare", "textcraft", 0, tmp_path)
+    few = build_starter_policy(bare(demonstrations=2), "textcraft", 0, tmp_path)
     assert few.demonstrations == 2
     assert few.tokens >= TINY.tokens
