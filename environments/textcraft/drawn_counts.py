@@ -27,10 +27,10 @@ def with_drawn_counts(index: int, wanted: str, listed: Sequence[Recipe]) -> list
     """
     most = max(NONCE_TURNS, len(plan(wanted, {}, book_of(listed))))
     for attempt in count():
-        drawn = [_drawn(f"counts {index} {attempt}", recipe) for recipe in listed]
-        book = book_of(drawn)
+        listing = [drawn(f"counts {index} {attempt}", recipe) for recipe in listed]
+        book = book_of(listing)
         if len(plan(wanted, {}, book)) <= most and all(held_out_trees().isdisjoint(parts(tree)) for tree in trees_by(book, wanted)):
-            return drawn
+            return listing
     raise AssertionError("unreachable")
 
 
@@ -40,7 +40,8 @@ def held_out_trees() -> frozenset[Tree]:
     return frozenset().union(*(trees(wanted) for wanted, side in nonce_splits().items() if side != "train"))
 
 
-def _drawn(purpose: str, recipe: Recipe) -> Recipe:
+def drawn(purpose: str, recipe: Recipe) -> Recipe:
+    """The recipe with counts that depend on `purpose` and on nothing else but itself."""
     made, *taken = sha256(f"{purpose}: {recipe.command()}".encode()).digest()
     ingredients = tuple((name, TAKEN[byte % len(TAKEN)]) for (name, _), byte in zip(recipe.ingredients, taken, strict=False))
     return Recipe(recipe.output, MADE[made % len(MADE)], ingredients)

@@ -9,6 +9,7 @@ from functools import cache
 from environments.task_lists import named
 from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
+from environments.textcraft.one_command import FRESH, HELD_OUT, N_HELD_OUT, TRAIN, one_command_goals
 from environments.textcraft.renaming import Renaming, renaming
 from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
 from environments.textcraft.tasks import DRAWN_VARIANTS, NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
@@ -50,6 +51,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
         for name, some in lists.items()
     }
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
+    lists |= {f"one-command-{name}": some for name, some in _one_command().items()}
     lists |= {f"depth-{level}": [index for index in indices if depth(index) == level] for level in range(1, MAX_DEPTH + 1)}
     by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
@@ -96,6 +98,23 @@ def _nonce() -> dict[str, list[int]]:
     for split, variants in NONCE_HELD_OUT.items():
         found |= {split: tasks(split, variants), f"fresh-{split}": tasks("train", NONCE_FRESH[split], FRESH_NAMES)}
     return found
+
+
+def _one_command() -> dict[str, list[int]]:
+    """Tasks of one command, of each number of turns as many."""
+
+    def tasks(variants: range) -> list[int]:
+        return [
+            goals().index(some[n % len(some)]) + variant * len(goals())
+            for some in one_command_goals().values()
+            for n, variant in enumerate(variants)
+        ]
+
+    return {
+        "train": tasks(TRAIN),
+        **{split: tasks(variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()},
+        **{f"fresh-{split}": tasks(variants[:N_HELD_OUT]) for split, variants in FRESH.items()},
+    }
 
 
 def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:

@@ -1,9 +1,9 @@
 """The tasks of TextCraft: which goal an index means, and what the agent is told first.
 
 A goal is an item that can be crafted in 1 to 4 layers. Index = number of the goal + number of goals x variant: variant 0 is the task
-as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py), with distractors and an order of
-lines of their own. Everything is a
-pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
+as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py; the last, `ONE_COMMAND_VARIANTS`, are
+those of one_command.py), with distractors and an order of lines of their own. Everything is a pure function of the index or of the
+goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from environments.environment import TaskIndexError
 from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
 from environments.textcraft.nonce_names import NonceNames
+from environments.textcraft.one_command import ONE_COMMAND_VARIANTS, n_distractors_of, one_command_recipes, with_counts_of_its_split
 from environments.textcraft.recipes import GAME_VERSION, Recipe, RecipeBook, book_of, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 from environments.textcraft.splits import nonce_splits, order, splits
 
-VERSION = f"minecraft-{GAME_VERSION}-4"
+VERSION = f"minecraft-{GAME_VERSION}-5"
 MAX_DISTRACTORS = 10
 NONCE_DISTRACTORS = 3
 """Fewer under made-up words: a policy that knows nothing by heart has more to read in each of them."""
@@ -58,10 +59,9 @@ def goal(index: int) -> str:
         TaskIndexError: There is no such task.
     """
     n_goals = len(goals())
-    if not 0 <= index < n_goals * NONCE_VARIANTS.stop:
-        raise TaskIndexError(
-            f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {n_goals * NONCE_VARIANTS.stop - 1}"
-        )
+    last = n_goals * ONE_COMMAND_VARIANTS.stop - 1
+    if not 0 <= index <= last:
+        raise TaskIndexError(f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {last}")
     return goals()[index % n_goals]
 
 
@@ -88,13 +88,19 @@ def task(index: int) -> Task:
     """
     wanted = goal(index)
     variant = index // len(goals())
-    in_nonce = variant in NONCE_VARIANTS
+    in_nonce = variant >= VARIANTS
     needed, others = _listed(wanted, in_nonce)
     n_distractors = NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
     distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:n_distractors]
+    if variant in ONE_COMMAND_VARIANTS:  # also where too few have an ingredient in common with the one that is of use
+        more = [recipe for recipe in one_command_recipes() if recipe not in (*needed, *distractors)]
+        more.sort(key=lambda recipe: order(f"more distractors {index}", recipe.command()))
+        distractors = [*distractors, *more][: n_distractors_of(index, variant)]
     listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
     if variant in DRAWN_VARIANTS:
         listed = with_drawn_counts(index, wanted, listed)
+    elif variant in ONE_COMMAND_VARIANTS:
+        listed = with_counts_of_its_split(index, variant, wanted, listed)
     observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
     if not variant:
         return Task(wanted, observation, tuple(listed), recipe_book(), None)

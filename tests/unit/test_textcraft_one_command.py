@@ -1,0 +1,72 @@
+"""Tasks of one command: counts drawn from templates that are each on one side only, and lines that share nothing but that side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from environments.textcraft.lists import task_list
+from environments.textcraft.nonce_names import WORDS
+from environments.textcraft.one_command import MAX_DISTRACTORS, N_HELD_OUT, one_command_goals, one_command_recipes, split_of
+from environments.textcraft.oracle import plan
+from environments.textcraft.recipes import Recipe
+from environments.textcraft.tasks import Task, task
+
+LEARNED = [task(index) for index in Random(0).sample(task_list("one-command-train"), 2000)]
+HELD_OUT = {split: [task(index) for index in task_list(f"one-command-{split}")] for split in ("validation", "test")}
+FRESH = {split: [task(index) for index in task_list(f"one-command-fresh-{split}")] for split in ("validation", "test")}
+
+
+def counts(recipe: Recipe) -> tuple[int, tuple[int, ...]]:
+    return recipe.count, tuple(sorted(taken for _, taken in recipe.ingredients))
+
+
+def wanted(begun: Task) -> tuple[int, tuple[int, ...]]:
+    return counts(next(recipe for recipe in begun.recipes if recipe.output == begun.goal))
+
+
+def test_no_training_task_shows_the_counts_of_a_held_out_goal_distractors_included() -> None:
+    shown = {counts(recipe) for begun in LEARNED for recipe in begun.recipes}
+    for tasks in HELD_OUT.values():
+        assert shown.isdisjoint(map(wanted, tasks))
+    assert {wanted(begun) for begun in HELD_OUT["validation"]}.isdisjoint(map(wanted, HELD_OUT["test"]))
+
+
+def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
+    for recipe in one_command_recipes():
+        turned = Recipe("sponge", recipe.count, tuple((f"item {n}", taken) for n, (_, taken) in enumerate(reversed(recipe.ingredients))))
+        assert split_of(turned) == split_of(recipe)
+
+
+def test_fresh_tasks_have_training_templates_and_were_never_shown() -> None:
+    shown = {begun.observation for begun in LEARNED}
+    for tasks in FRESH.values():
+        assert {split_of(recipe) for begun in tasks for recipe in begun.recipes} == {"train"}
+        assert shown.isdisjoint(begun.observation for begun in tasks)
+
+
+def test_the_oracle_gets_each_ingredient_and_crafts_once() -> None:
+    for begun in (*HELD_OUT["test"], *FRESH["test"], *LEARNED[::40]):
+        *gets, craft = plan(begun.goal, {}, begun.book)
+        assert len(gets) == len(wanted(begun)[1])
+        assert all(action.startswith("get ") for action in gets)
+        assert craft.startswith("craft ")
+
+
+def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
+    assert set(one_command_goals()) == {2, 3, 4}
+    for tasks in (*HELD_OUT.values(), *FRESH.values()):
+        assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in tasks) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
+
+
+def test_up_to_three_commands_are_of_no_use_and_at_least_one_where_it_is_measured() -> None:
+    lines = Counter(len(begun.recipes) for begun in LEARNED)
+    assert set(lines) == set(range(1, MAX_DISTRACTORS + 2))
+    assert min(lines.values()) > len(LEARNED) / 6
+    assert {len(begun.recipes) for begun in HELD_OUT["test"]} == set(range(2, MAX_DISTRACTORS + 2))
+
+
+def test_names_are_made_up_and_there_are_far_more_templates_than_in_the_game() -> None:
+    assert all(word in WORDS for begun in LEARNED[::50] for word in begun.observation.split("Goal: craft ")[1].rstrip(".").split())
+    assert len({wanted(begun) for begun in LEARNED}) > 400
+    assert len({wanted(begun) for begun in HELD_OUT["test"]}) > 50
