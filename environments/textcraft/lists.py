@@ -9,7 +9,7 @@ from functools import cache
 from environments.task_lists import named
 from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
-from environments.textcraft.one_command import FRESH, HELD_OUT, N_HELD_OUT, TRAIN, one_command_goals
+from environments.textcraft.one_command import FRESH, HELD_OUT, LESSONS, N_HELD_OUT, TRAIN, one_command_goals
 from environments.textcraft.renaming import Renaming, renaming
 from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
 from environments.textcraft.tasks import DRAWN_VARIANTS, NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
@@ -111,6 +111,7 @@ def _one_command() -> dict[str, list[int]]:
         ]
 
     return {
+        "lessons": tasks(LESSONS),
         "train": tasks(TRAIN),
         **{split: tasks(variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()},
         **{f"fresh-{split}": tasks(variants[:N_HELD_OUT]) for split, variants in FRESH.items()},

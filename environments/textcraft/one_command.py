@@ -16,7 +16,8 @@ from environments.textcraft.recipes import Recipe
 from environments.textcraft.splits import Split, nonce_goals, order, plan_to
 
 ONE_COMMAND_VARIANTS = range(2000, 10_400)
-TRAIN = ONE_COMMAND_VARIANTS[:8000]
+LESSONS = ONE_COMMAND_VARIANTS[:6000]
+TRAIN = ONE_COMMAND_VARIANTS[6000:8000]
 HELD_OUT: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8000:8100], "test": ONE_COMMAND_VARIANTS[8100:8200]}
 FRESH: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8200:8300], "test": ONE_COMMAND_VARIANTS[8300:]}
 """Variants whose tasks are of templates to learn from, under draws never trained on."""
@@ -50,8 +51,8 @@ def split_of(recipe: Recipe) -> Split:
 
 
 def n_distractors_of(index: int, variant: int) -> int:
-    """1 to 3 commands that are of no use; none, too, where it is learned from, or a small policy hardly begins to find the one that is."""
-    fewest = 0 if variant in TRAIN else 1
+    """1 to 3 commands that are of no use; none, too, in lessons, or a small policy hardly begins to find the one that is."""
+    fewest = 0 if variant in LESSONS else 1
     return fewest + order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1 - fewest)
 
 

@@ -30,7 +30,7 @@ def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: s
 
 
 def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(tmp_path: Path) -> None:
-    recipe = Path("configs/quickstart.yaml").read_text().replace("train_tasks: wood-renamed-train", "train_tasks: ids.json")
+    recipe = Path("configs/quickstart.yaml").read_text().replace("train_tasks: one-command-train", "train_tasks: ids.json")
     (tmp_path / "recipe.yaml").write_text(recipe)
     prints = set()
     for content in ("[3, 11]", "[3, 12]"):
