@@ -12,9 +12,9 @@ from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
 def test_the_plan_has_every_phase_and_the_evaluations() -> None:
     said = plan(load_recipe("quickstart"), InfraSettings())
     lines = {line.partition("  ")[0]: line.split() for line in said.splitlines()}
-    assert lines["phase 2"][2:5] == ["13-24", "6", "1,536"]
-    assert lines["training"][1:3] == ["1-40", "5,120"]
-    assert lines["training"][5] == "31,744"  # 1,536 x (4 + 6) + 2,048 x 8 turns if all run into the horizon
+    assert lines["phase 2"][2:5] == ["13-24", "6", "4,608"]
+    assert lines["training"][1:3] == ["1-40", "15,360"]
+    assert lines["training"][5] == "95,232"  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
     assert "4 evaluations" in lines
 
 

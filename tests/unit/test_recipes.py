@@ -58,7 +58,7 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ),
         ({"policy.conversation_start": "sytem"}, "policy.conversation_start: write system, agentgym, or the name of a JSON file"),
         ({"algorithm.steps.many": 3}, "algorithm.steps.many: steps holds"),
-        ({"algorithm.mini_batches": 100}, "is more than the 128 episodes of a batch"),
+        ({"algorithm.mini_batches": 400}, "is more than the 384 episodes of a batch"),
         ({"rollout.turn_tokens": 4096}, "rollout.turn_tokens (4096) must be below rollout.trajectory_tokens (1024)"),
         ({"name": "../elsewhere"}, "name: String should match pattern"),
         ({"rollout.overlap": 1}, "rollout.overlap: is called rollout.max_off_policy_steps now"),
