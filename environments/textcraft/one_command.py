@@ -1,6 +1,6 @@
 """Tasks of one crafting command under made-up words and drawn counts: the least that can only be read, and as many templates as wanted.
 
-The game has 17 ways to number such a command that a split could share out. Drawn counts make some thousand, and each is on one side only: a
+The game has 31 templates of such goals, too few to share out. Drawn counts make some thousand, and each is on one side only: a
 held-out template is in no training task, neither as its goal nor as a distractor.
 """
 
