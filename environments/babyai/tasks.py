@@ -1,11 +1,12 @@
 """The tasks of BabyAI: what an index means, and the named lists of tasks.
 
 Task `index` is level `index % 40` of `levels.LEVELS`, drawn from seed `index // 40`, as in AgentGym. The lists hold every level alike and
-share no seed of a level, but for LEFT_OUT.
+share no seed of a level, but for LEFT_OUT. The `doors-` lists hold the levels of DOORS alone, under seeds of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from environments.babyai import RENAMED_TASK_LISTS
@@ -34,6 +35,11 @@ LEFT_OUT = {
 """Seeds, below 130, that no list holds: those whose layout is that of a smaller seed of the level, and those that the oracle cannot
 solve, because the key to the locked room lies in it, or because what is wanted lies behind what must not be picked up."""
 
+DOORS = ("GoToDoor", "Open", "OpenDoorLoc", "PickupAbove", "UnlockLocalDist", "KeyInBox")
+"""Levels of doors to find, open, unlock or go through; the oracle takes 2 to 8 turns on average."""
+DOORS_SEEDS = {"doors-train": range(1000, 1500), "doors-validation": range(130, 146), "doors-test": range(146, 166)}
+"""Their seeds: no layout comes twice, and the oracle solves every task."""
+
 
 def level_and_seed(index: int) -> tuple[int, int]:
     """The level's number, from 0, and the seed of task `index`.
@@ -53,20 +59,22 @@ def task_lists() -> dict[str, tuple[int, ...]]:
 
     - "train", "validation", "test": 100, 5 and 25 seeds of each level;
     - "babyai-ours-90": of the test split the first two tasks of each level, and the third of every fourth level: as many as the paper's,
-      but not the paper's.
+      but not the paper's;
+    - "doors-train", "doors-validation", "doors-test": 500, 16 and 20 seeds of each level of DOORS.
     """
-    lists = {
-        split: tuple(
-            seed * len(LEVELS) + level for seed in seeds for level, name in enumerate(LEVELS) if seed not in LEFT_OUT.get(name, ())
-        )
-        for split, seeds in SPLIT_SEEDS.items()
-    }
+    lists = {split: _tasks_of(LEVELS, seeds, LEFT_OUT) for split, seeds in SPLIT_SEEDS.items()}
     evaluation: list[int] = []
     for level in range(len(LEVELS)):
         of_level = [index for index in lists["test"] if index % len(LEVELS) == level]
         evaluation += of_level[: 3 if level % 4 == 0 else 2]
     lists[EVALUATION] = tuple(sorted(evaluation))
-    return lists
+    return lists | {name: _tasks_of(DOORS, seeds, {}) for name, seeds in DOORS_SEEDS.items()}
+
+
+def _tasks_of(names: Sequence[str], seeds: Iterable[int], left_out: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The tasks of these levels under these seeds, ascending."""
+    levels = sorted((LEVELS.index(name), left_out.get(name, ())) for name in names)
+    return tuple(seed * len(LEVELS) + level for seed in seeds for level, without in levels if seed not in without)
 
 
 def task_list(name: str) -> tuple[int, ...]:

@@ -11,15 +11,35 @@ from hashlib import sha256
 import pytest
 
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION, make_level
-from environments.babyai.tasks import LEFT_OUT, SPLIT_SEEDS, VERSION, level_and_seed, task_list, task_lists
+from environments.babyai.tasks import (
+    DOORS,
+    DOORS_SEEDS,
+    LEFT_OUT,
+    SPLIT_SEEDS,
+    VERSION,
+    level_and_seed,
+    task_list,
+    task_lists,
+)
 from environments.babyai.world import BabyAI
 from environments.environment import TaskIndexError
 
 SPLITS = ("train", "validation", "test")
+DOORS_SPLITS = tuple(DOORS_SEEDS)
 
-# What every thirtieth task of each list means, by version. If this fails, what an index means has changed: undo that, or change VERSION and
-# add its digest.
-MEANING = {"minigrid-3.2.0-1": "84bb9f74e90f89f1d32f0c31522dac8af9a414151ede0743c730865f61e14073"}
+# The indices of each list and what every thirtieth of them means, by version. If this fails for a list that was there before, what an index
+# means has changed: undo that, or change VERSION and add its digests.
+MEANING = {
+    "minigrid-3.2.0-1": {
+        "train": "cbae175c50a69649",
+        "validation": "24fffec0410a1c7a",
+        "test": "81bae54e1fdac347",
+        "babyai-ours-90": "2500cc0971f3b04e",
+        "doors-train": "306ef5e42205f4b2",
+        "doors-validation": "da8c2762f7ac38f1",
+        "doors-test": "ad4ad5565a6d75d8",
+    }
+}
 
 DIGEST_SCRIPT = """
 import random
@@ -43,8 +63,11 @@ print(sha256("\\n".join(said).encode()).hexdigest())
 
 def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
     session = BabyAI().create()
-    said = [session.reset(index) for some in task_lists().values() for index in some[::30]]
-    assert sha256("\n".join([*said, repr(task_lists())]).encode()).hexdigest() == MEANING[VERSION]
+
+    def digest(some: tuple[int, ...]) -> str:
+        return sha256("\n".join([*(session.reset(index) for index in some[::30]), repr(some)]).encode()).hexdigest()[:16]
+
+    assert {name: digest(some) for name, some in task_lists().items()} == MEANING[VERSION]
 
 
 def test_the_version_names_minigrids() -> None:
@@ -81,9 +104,32 @@ def test_splits_share_no_seed_of_a_level_and_hold_all_others_of_their_range() ->
 
 
 def test_lists_ascend_and_begin_with_every_level() -> None:
-    for some in task_lists().values():
+    for name, some in task_lists().items():
         assert list(some) == sorted(set(some))
-        assert len({index % 40 for index in some[:80]}) >= 38
+        assert len({index % 40 for index in some[:80]}) >= (len(DOORS) if name in DOORS_SPLITS else 38)
+
+
+def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other() -> None:
+    for name, n_seeds in zip(DOORS_SPLITS, (500, 16, 20), strict=True):
+        levels = Counter(LEVELS[level_and_seed(index)[0]] for index in task_list(name))
+        assert levels == dict.fromkeys(DOORS, n_seeds)
+    disjoint = [task_list(name) for name in (*SPLITS, *DOORS_SPLITS)]
+    assert len(set().union(*disjoint)) == sum(map(len, disjoint))
+
+
+def test_no_layout_of_a_door_list_comes_twice_or_is_held_out_elsewhere() -> None:
+    held_out = [index for split in ("validation", "test") for index in task_list(split) if LEVELS[index % 40] in DOORS]
+    listed = [layout(index) for name in DOORS_SPLITS for index in task_list(name)] + [layout(index) for index in held_out]
+    assert len(set(listed)) == len(listed)
+
+
+def test_the_oracle_solves_every_twentieth_task_of_the_door_lists() -> None:
+    session = BabyAI().create()
+    for index in [index for name in DOORS_SPLITS for index in task_list(name)[::20]]:
+        session.reset(index)
+        while not session.done:
+            session.step(session.oracle_action())
+        assert session.score == 1
 
 
 def test_the_evaluation_list_holds_ninety_test_tasks_and_the_levels_evenly() -> None:
@@ -118,5 +164,5 @@ def test_no_layout_comes_twice_in_any_level() -> None:
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(KeyError, match="no task list 'easy'; there are: train, validation, test, babyai-ours-90"):
+    with pytest.raises(KeyError, match="no task list 'easy'; there are: train, validation, test, babyai-ours-90, doors-train"):
         task_list("easy")
