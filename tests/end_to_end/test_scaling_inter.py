@@ -132,7 +132,7 @@ def test_a_lost_evaluation_is_made_again_with_its_own_weights_in_moved_runs(
 def test_a_checkpoint_plays_in_collect_as_it_played_in_its_run(undisturbed: Path) -> None:
     """Same tasks, same seed: the tokens are the same only if form, instruction, number type, budgets, horizon and temperature are."""
     checkpoint, out = folder(undisturbed) / "checkpoints" / "step-000006", undisturbed / "collected"
-    words = ["textcraft", "--model", str(checkpoint), "--tasks", "wood-fresh-validation", "--n-tasks", "3", "--samples", "2"]
+    words = ["textcraft", "--model", str(checkpoint), "--tasks", "one-command-validation", "--n-tasks", "3", "--samples", "2"]
     environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "flows.collect", *words, "--out", str(out)], cwd=ROOT, env=environment, check=True)
     measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")
