@@ -246,7 +246,7 @@ def _assisted(policy: Policy, environment: str, seed: int, folder: Path) -> Iter
     if policy.starter.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
         yield None
         return
-    store = folder.with_name(f"{folder.name}.meeting")
+    store = folder / "meeting"  # so that what a killed build leaves behind goes with its folder
     command = [*starter_command(policy, environment, seed, folder.parent), "--assist", str(store)]
     assistant = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:

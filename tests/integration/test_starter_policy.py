@@ -94,10 +94,18 @@ def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, dama
     assert files(report) == files(made)
 
 
-def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "assisted_tokens",
+    [
+        pytest.param(10**9, id="one-process"),
+        pytest.param(0, id="two", marks=pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")),
+    ],
+)
+def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path, assisted_tokens: int) -> None:
     program = (
         "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
-        "from tasks.starter.starter_policy import build_starter_policy\n"
+        "from tasks.starter import starter_policy; from tasks.starter.starter_policy import build_starter_policy\n"
+        f"starter_policy.ASSISTED_TOKENS = {assisted_tokens}\n"
         f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
         f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
     )
