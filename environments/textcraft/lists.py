@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from environments.task_lists import named
@@ -88,11 +88,7 @@ def _nonce() -> dict[str, list[int]]:
             first = goals().index(wanted) + variants.start * len(goals())
             if side == split and len(names_in(task(first).recipes)) >= fewest_names:
                 by_template.setdefault(template_of(wanted).goals[0], []).append(wanted)
-        return [
-            goals().index(some[n % len(some)]) + variant * len(goals())
-            for some in by_template.values()
-            for n, variant in enumerate(variants)
-        ]
+        return _in_turn(by_template.values(), variants)
 
     found = {"train": tasks("train", NONCE_TRAIN)}
     for split, variants in NONCE_HELD_OUT.items():
@@ -103,19 +99,18 @@ def _nonce() -> dict[str, list[int]]:
 def _one_command() -> dict[str, list[int]]:
     """Tasks of one command, of each number of turns as many."""
 
-    def tasks(variants: range) -> list[int]:
-        return [
-            goals().index(some[n % len(some)]) + variant * len(goals())
-            for some in one_command_goals().values()
-            for n, variant in enumerate(variants)
-        ]
-
+    by_turns = one_command_goals().values()
     return {
-        "lessons": tasks(LESSONS),
-        "train": tasks(TRAIN),
-        **{split: tasks(variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()},
-        **{f"fresh-{split}": tasks(variants[:N_HELD_OUT]) for split, variants in FRESH.items()},
+        "lessons": _in_turn(by_turns, LESSONS),
+        "train": _in_turn(by_turns, TRAIN),
+        **{split: _in_turn(by_turns, variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()},
+        **{f"fresh-{split}": _in_turn(by_turns, variants[:N_HELD_OUT]) for split, variants in FRESH.items()},
     }
+
+
+def _in_turn(groups: Iterable[Sequence[str]], variants: range) -> list[int]:
+    """Of each group of goals one task for each variant, its goals taking turns: as many tasks, however many goals it has."""
+    return [goals().index(some[n % len(some)]) + variant * len(goals()) for some in groups for n, variant in enumerate(variants)]
 
 
 def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:

@@ -90,22 +90,26 @@ def task(index: int) -> Task:
     variant = index // len(goals())
     in_nonce = variant >= VARIANTS
     needed, others = _listed(wanted, in_nonce)
-    n_distractors = NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
-    distractors = sorted(others, key=lambda recipe: order(f"distractors {index}", recipe.command()))[:n_distractors]
-    if variant in ONE_COMMAND_VARIANTS:  # also where too few have an ingredient in common with the one that is of use
+    in_one_command = variant in ONE_COMMAND_VARIANTS
+    n_distractors = n_distractors_of(index, variant) if in_one_command else NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
+    distractors = _picked(others, f"distractors {index}", n_distractors)
+    if in_one_command and len(distractors) < n_distractors:  # too few have an ingredient in common with the one that is of use
         more = [recipe for recipe in one_command_recipes() if recipe not in (*needed, *distractors)]
-        more.sort(key=lambda recipe: order(f"more distractors {index}", recipe.command()))
-        distractors = [*distractors, *more][: n_distractors_of(index, variant)]
+        distractors += _picked(more, f"more distractors {index}", n_distractors - len(distractors))
     listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
     if variant in DRAWN_VARIANTS:
         listed = with_drawn_counts(index, wanted, listed)
-    elif variant in ONE_COMMAND_VARIANTS:
+    elif in_one_command:
         listed = with_counts_of_its_split(index, variant, wanted, listed)
     observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
     if not variant:
         return Task(wanted, observation, tuple(listed), recipe_book(), None)
     exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
     return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else recipe_book(), exchanged)
+
+
+def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]:
+    return sorted(recipes, key=lambda recipe: order(purpose, recipe.command()))[:count]
 
 
 def renaming_of(index: int) -> Renaming:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from random import Random
 
 from environments.textcraft.lists import task_list
@@ -12,10 +13,16 @@ from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import Recipe
 from environments.textcraft.tasks import Task, task
 
-LESSONS, TRAIN = ([task(index) for index in Random(0).sample(task_list(f"one-command-{name}"), 1200)] for name in ("lessons", "train"))
-LEARNED = [*LESSONS, *TRAIN]
-HELD_OUT = {split: [task(index) for index in task_list(f"one-command-{split}")] for split in ("validation", "test")}
-FRESH = {split: [task(index) for index in task_list(f"one-command-fresh-{split}")] for split in ("validation", "test")}
+
+@cache
+def listed(name: str) -> tuple[Task, ...]:
+    """The tasks of a list, of a long one 1,200."""
+    indices = task_list(f"one-command-{name}")
+    return tuple(task(index) for index in Random(0).sample(indices, min(1200, len(indices))))
+
+
+def learned() -> tuple[Task, ...]:
+    return listed("lessons") + listed("train")
 
 
 def counts(recipe: Recipe) -> tuple[int, tuple[int, ...]]:
@@ -27,10 +34,10 @@ def wanted(begun: Task) -> tuple[int, tuple[int, ...]]:
 
 
 def test_no_training_task_shows_the_counts_of_a_held_out_goal_distractors_included() -> None:
-    shown = {counts(recipe) for begun in LEARNED for recipe in begun.recipes}
-    for tasks in HELD_OUT.values():
-        assert shown.isdisjoint(map(wanted, tasks))
-    assert {wanted(begun) for begun in HELD_OUT["validation"]}.isdisjoint(map(wanted, HELD_OUT["test"]))
+    shown = {counts(recipe) for begun in learned() for recipe in begun.recipes}
+    for split in ("validation", "test"):
+        assert shown.isdisjoint(map(wanted, listed(split)))
+    assert {wanted(begun) for begun in listed("validation")}.isdisjoint(map(wanted, listed("test")))
 
 
 def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
@@ -40,14 +47,14 @@ def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
 
 
 def test_fresh_tasks_have_training_templates_and_were_never_shown() -> None:
-    shown = {begun.observation for begun in LEARNED}
-    for tasks in FRESH.values():
+    shown = {begun.observation for begun in learned()}
+    for tasks in (listed("fresh-validation"), listed("fresh-test")):
         assert {split_of(recipe) for begun in tasks for recipe in begun.recipes} == {"train"}
         assert shown.isdisjoint(begun.observation for begun in tasks)
 
 
 def test_the_oracle_gets_each_ingredient_and_crafts_once() -> None:
-    for begun in (*HELD_OUT["test"], *FRESH["test"], *LEARNED[::40]):
+    for begun in (*listed("test"), *listed("fresh-test"), *learned()[::40]):
         *gets, craft = plan(begun.goal, {}, begun.book)
         assert len(gets) == len(wanted(begun)[1])
         assert all(action.startswith("get ") for action in gets)
@@ -56,18 +63,18 @@ def test_the_oracle_gets_each_ingredient_and_crafts_once() -> None:
 
 def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
     assert set(one_command_goals()) == {2, 3, 4}
-    for tasks in (*HELD_OUT.values(), *FRESH.values()):
-        assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in tasks) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
+    for name in ("validation", "test", "fresh-validation", "fresh-test"):
+        assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in listed(name)) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
 
 
 def test_one_to_three_commands_are_of_no_use_and_in_lessons_sometimes_none() -> None:
-    for tasks, fewest in ((LESSONS, 1), (TRAIN, 2), (HELD_OUT["test"], 2)):
+    for tasks, fewest in ((listed("lessons"), 1), (listed("train"), 2), (listed("test"), 2)):
         lines = Counter(len(begun.recipes) for begun in tasks)
         assert set(lines) == set(range(fewest, MAX_DISTRACTORS + 2))
         assert min(lines.values()) > len(tasks) / 6
 
 
 def test_names_are_made_up_and_there_are_far_more_templates_than_in_the_game() -> None:
-    assert all(word in WORDS for begun in LEARNED[::50] for word in begun.observation.split("Goal: craft ")[1].rstrip(".").split())
-    assert len({wanted(begun) for begun in LEARNED}) > 400
-    assert len({wanted(begun) for begun in HELD_OUT["test"]}) > 50
+    assert all(word in WORDS for begun in learned()[::50] for word in begun.observation.split("Goal: craft ")[1].rstrip(".").split())
+    assert len({wanted(begun) for begun in learned()}) > 400
+    assert len({wanted(begun) for begun in listed("test")}) > 50
