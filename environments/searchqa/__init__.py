@@ -1,6 +1,7 @@
 """SearchQA: answer a question by searching a collection of passages, over several turns.
 
-By default questions and passages are stand-ins made of installed packages' facts; SEARCHQA_DATA names the published ones.
+By default questions and passages are stand-ins, made of installed packages' facts or about made-up islands; SEARCHQA_DATA names the
+published ones.
 """
 
 TASK_LISTS = {
@@ -12,6 +13,11 @@ TASK_LISTS = {
     "hops-2": "all questions whose answer takes 2 passages",
     "hops-3": "all questions whose answer takes 3 passages",
     "searchqa-ours-400": "400 questions of test, its kinds in turn",
+    "islands-lessons": "questions of one and two hops about made-up islands, for demonstrations",
+    "islands-train": "such questions about other islands, to learn from",
+    "islands-validation": "such questions about islands of their own, to tune on",
+    "islands-test": "such held-out questions",
+    "islands-new-wording-test": "such held-out questions, they and their passages worded like no other",
 }
 """The task lists of the embedded questions, which are stand-ins for the published ones, and what each holds."""
 

@@ -5,6 +5,7 @@
     questions.jsonl  line `index` is the question of task `index`
     lists.json       task indices by list
     bm25/ or vectors.npy or vectors.faiss
+    NAME/bm25/       the index of a collection: the passages that some questions search in place of the others
 
 Everything that is large is read through memory maps, so that the processes of a server share it.
 """
@@ -36,7 +37,7 @@ class Hop(msgspec.Struct, frozen=True):
     passage: int
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     """A question.
 
     Attributes:
@@ -44,12 +45,14 @@ class Question(msgspec.Struct, frozen=True):
         answers: Every answer that is right.
         group: The published set or, of the embedded questions, the template.
         hops: The searches that lead to the answer, where they are known.
+        collection: The passages that are searched for it; "" for those that most questions search.
     """
 
     question: str
     answers: tuple[str, ...]
     group: str
     hops: tuple[Hop, ...] = ()
+    collection: str = ""
 
 
 class Passage(msgspec.Struct):
@@ -75,6 +78,7 @@ class About(msgspec.Struct):
         encoder: The model that turns text into vectors, for "dense".
         passages: How many.
         licences: Whose data it is.
+        collections: Names of those that some questions search, see `Question.collection`.
     """
 
     source: str
@@ -83,6 +87,7 @@ class About(msgspec.Struct):
     passages: int
     encoder: str | None = None
     licences: tuple[str, ...] = ()
+    collections: tuple[str, ...] = ()
     format: int = FORMAT
 
 

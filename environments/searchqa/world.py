@@ -45,11 +45,11 @@ class SearchQAEnvironment:
         found: Numbers of the passages that the episode's searches have shown.
     """
 
-    __slots__ = ("_corpus", "_retriever", "_searched", "_settings", "_well_formed", "found", "task")
+    __slots__ = ("_corpus", "_retrievers", "_searched", "_settings", "_well_formed", "found", "task")
 
-    def __init__(self, corpus: Corpus, retriever: Retriever, settings: Settings) -> None:
+    def __init__(self, corpus: Corpus, retrievers: Mapping[str, Retriever], settings: Settings) -> None:
         self._corpus = corpus
-        self._retriever = retriever
+        self._retrievers = retrievers
         self._settings = settings
         self.task: Question | None = None
         self.found: set[int] = set()
@@ -75,7 +75,7 @@ class SearchQAEnvironment:
             return Step(str(refused), 0.0, False)
         self._well_formed = self._well_formed and meant.well_formed
         if meant.kind == "search":
-            return Step(self._search(meant.text), 0.0, False)
+            return Step(self._search(meant.text, self.task.collection), 0.0, False)
         share = self._settings.format_reward
         if exact_match(meant.text, self.task.answers):
             self.task = None
@@ -111,10 +111,10 @@ class SearchQAEnvironment:
         self.task = None
         self.found = set()
 
-    def _search(self, query: str) -> str:
+    def _search(self, query: str, collection: str) -> str:
         self._searched = True
         lines = []
-        for place, number in enumerate(self._retriever.search(query, SHOWN), 1):
+        for place, number in enumerate(self._retrievers[collection].search(query, SHOWN), 1):
             self.found.add(number)
             title, _, text = self._corpus.passage(number).partition("\n")
             lines.append(f"Doc {place}(Title: {title}) {text}")
@@ -158,7 +158,9 @@ class SearchQA:
         self._corpus = Corpus(self._settings.data or facts_corpus(self._settings.cache))
         about = self._corpus.about
         self.stand_in = STAND_IN if about.source == "facts" else ""
-        self._retriever = open_retriever(self._corpus.folder, encoder or about.encoder)
+        self._retrievers = {"": open_retriever(self._corpus.folder, encoder or about.encoder)}
+        for collection in about.collections:
+            self._retrievers[collection] = open_retriever(self._corpus.folder / collection, None)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
         changes = (
             (rules == "ours" and not self._settings.wrong_ends, "-guessing"),
@@ -169,7 +171,7 @@ class SearchQA:
 
     def create(self) -> SearchQAEnvironment:
         """A new session, before its first reset."""
-        return SearchQAEnvironment(self._corpus, self._retriever, self._settings)
+        return SearchQAEnvironment(self._corpus, self._retrievers, self._settings)
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """The task indices of a split or of another named list, ascending.

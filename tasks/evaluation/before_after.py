@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.bootstrap import paired_difference
-from tasks.evaluation.report import change, share
+from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
+from tasks.evaluation.report import change, partly_rewarded, share
 from tasks.evaluation.statistics import Estimate, Tallies, difference
 from tasks.evaluation.tables import markdown
 
 Results = Mapping[str, EvaluationResult]
 """Name of a cell, e.g. "wood-test, horizon 8, temperature 1", to what was found."""
+Rewards = Mapping[int, float]
+"""Task index to its mean reward."""
+Side = TypeVar("Side")
 
 NOTE = (
     "Start and end are sampled at the same temperature. Brackets are 95 % intervals: over tasks where there is one seed, over seeds and "
-    "tasks, both resampled, where there are more. Differences are in points, paired by task, and by seed where there are more."
+    "tasks, both resampled, where there are more. Differences are paired by task, and by seed where there are more; those of shares are "
+    "in points."
 )
 
 
@@ -49,14 +55,22 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
     header = ["", "start", "end", "end - start", *(["more cloning", "end - more cloning"] if cloned else []), *names]
     rows = []
     for cell in seeds[0].start:
-        starts, ends = ([_tallies(side, cell) for side in sides] for sides in ([s.start for s in seeds], [s.end for s in seeds]))
-        row = [cell, _mean(starts), _mean(ends), change(compared(starts, ends))]
-        if cloned:
-            others = [each.cloned[cell].tallies for each in seeds if each.cloned is not None]
-            row += [_mean(others), change(compared(others, ends))]
+        starts, ends = [each.start[cell] for each in seeds], [each.end[cell] for each in seeds]
+        others = [each.cloned[cell] for each in seeds if each.cloned is not None] if cloned else []
         of_list = scripted.get(cell.partition(", ")[0], {})
-        rows.append([*row, *(share(of_list[name].success) if name in of_list else "" for name in names)])
+        success = _columns([[result.tallies for result in side] for side in (starts, ends, others)], _mean, _success_change)
+        rows.append([cell, *success, *(share(of_list[name].success) if name in of_list else "" for name in names)])
+        if any(partly_rewarded(result) for result in (*starts, *ends)):
+            reward = _columns([[result.rewards for result in side] for side in (starts, ends, others)], _mean_reward, reward_change)
+            scripts = [f"{of_list[name].reward.value:.3f}" if name in of_list else "" for name in names]
+            rows.append([f"{cell}: mean reward", *reward, *scripts])
     return f"{markdown(header, rows)}\n\n{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}\n"
+
+
+def _columns(sides: Sequence[list[Side]], mean: Callable[[list[Side]], str], changed: Callable[[list[Side], list[Side]], str]) -> list[str]:
+    """Start, end and their difference; then more cloning and how the end differs from it, where there was more cloning."""
+    starts, ends, others = sides
+    return [mean(starts), mean(ends), changed(starts, ends), *([mean(others), changed(others, ends)] if others else [])]
 
 
 def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
@@ -71,11 +85,28 @@ def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
     return paired_difference(rates(afters) - rates(befores)).estimate
 
 
-def _tallies(results: Results, cell: str) -> Tallies:
-    return results[cell].tallies
+def compared_rewards(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> Estimate:
+    """Mean reward after minus before, over the tasks that all of them have."""
+    tasks = [task for task in befores[0] if all(task in each for each in (*befores, *afters))]
+    rises = np.array([[later[task] - before[task] for task in tasks] for before, later in zip(befores, afters, strict=True)])
+    return bootstrap_mean(rises[0]) if len(befores) == 1 else paired_difference(rises).estimate
+
+
+def reward_change(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> str:
+    """A difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
+    rise = compared_rewards(befores, afters)
+    return f"{rise.value:+.3f}" + ("" if math.isnan(rise.low) else f" [{rise.low:+.3f}, {rise.high:+.3f}]")
+
+
+def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> str:
+    return change(compared(befores, afters))
 
 
 def _mean(sides: Sequence[Tallies]) -> str:
     """Success over all seeds, as a percentage."""
     rates = [[tally.successes / tally.samples for tally in side.values() if tally.samples] for side in sides]
     return f"{100 * float(np.mean([np.mean(each) for each in rates])):.1f} %"
+
+
+def _mean_reward(sides: Sequence[Rewards]) -> str:
+    return f"{float(np.mean([np.mean(list(each.values())) for each in sides])):.3f}"

@@ -44,9 +44,14 @@ def change(estimate: Estimate) -> str:
     return f"{100 * estimate.value:+.1f}{bounds}"
 
 
+def partly_rewarded(result: EvaluationResult) -> bool:
+    """Whether the world also rewards what is no success, so that the mean reward says more."""
+    return not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9)
+
+
 def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
     ks = sorted({max(result.pass_at) for result in results if result.pass_at and max(result.pass_at) > 1})
-    rewarded = any(not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9) for result in results)
+    rewarded = any(map(partly_rewarded, results))
     header = ["", "step", "success", "change", *(f"pass@{k}" for k in ks), *(["reward"] if rewarded else []), "turns", "cut", "episodes"]
     rows = []
     for i, result in enumerate(results):

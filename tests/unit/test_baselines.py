@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from configs.infrastructure import InfraSettings
+from configs.recipe import load_recipe
 from environments.registry import load_world
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
+from flows.scripted_policies import scripted_results
 from tasks.agents.twin_replay import TwinReplay
 from tasks.evaluation.baselines import ORACLE, RANDOM, TWIN, baseline_table, baselines
 
@@ -23,6 +26,20 @@ def test_held_out_templates_cannot_be_replayed_and_twins_of_other_words_can(tmp_
     birches = [goals().index(name) for name in ("birch fence", "birch button", "birch sign")]
     oaks = [goals().index(name) for name in ("oak fence", "oak button", "oak sign")]
     assert baselines("textcraft", birches, oaks, 8, tmp_path, [TWIN])[TWIN].success.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("learned", "first", "twins"),
+    [(("birch fence", "birch button"), None, 1.0), (("chest",), None, 0.0), (("chest", "birch fence", "birch button"), 1, 0.0)],
+)
+def test_the_table_of_a_run_looks_for_twins_among_the_tasks_that_it_learns_from(
+    tmp_path: Path, learned: tuple[str, ...], first: int | None, twins: float
+) -> None:
+    given = {"environment.train_tasks": [goals().index(name) for name in learned], "environment.n_train_tasks": first}
+    experiment = load_recipe("quickstart", given)
+    oaks = [goals().index(name) for name in ("oak fence", "oak button")]
+    found = scripted_results(experiment.environment, oaks, 8, InfraSettings(runs=tmp_path))
+    assert found[TWIN].success.value == twins
 
 
 def test_a_twins_plan_is_told_in_the_words_of_the_task() -> None:

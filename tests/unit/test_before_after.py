@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from configs.recipe import load_recipe
-from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared
+from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared, compared_rewards
 from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Tallies, Tally, success_rate
 
 CELL = "wood-test, horizon 8, temperature 1"
@@ -41,6 +43,23 @@ def test_several_seeds_are_compared_over_seeds_and_tasks() -> None:
     assert math.isclose(estimate.value, (5 / 24 + 5 / 24) / 2)
     assert estimate.low < estimate.value < estimate.high
     assert estimate.n == 2
+
+
+def test_where_the_world_rewards_parts_a_row_more_compares_mean_rewards() -> None:
+    def rewarded(*rewards: float) -> EvaluationResult:
+        plain = result(solved(*(8 * (each == 1) for each in rewards)))
+        return replace(plain, reward=bootstrap_mean(rewards), rewards=dict(enumerate(rewards)))
+
+    one = BeforeAfter({CELL: rewarded(0.25, 0.5, 1.0)}, {CELL: rewarded(0.5, 1.0, 1.0)}, {CELL: rewarded(0.5, 0.5, 1.0)})
+    two = BeforeAfter({CELL: rewarded(0.25, 0.25, 0.5)}, {CELL: rewarded(0.25, 1.0, 1.0)}, {CELL: rewarded(0.25, 0.5, 1.0)})
+    rows = before_after_table([one, two], {"wood-test": {"oracle": rewarded(1.0, 1.0, 0.5)}}).splitlines()[2:4]
+    cells = [cell.strip() for cell in rows[1].strip("|").split("|")]
+    assert cells[:3] == [f"{CELL}: mean reward", "0.458", "0.792"]
+    assert cells[3].startswith("+0.333 [")
+    assert (cells[4], cells[5].split()[0], cells[6]) == ("0.625", "+0.167", "0.833")
+    estimate = compared_rewards([one.start[CELL].rewards], [one.end[CELL].rewards])
+    assert estimate.low <= estimate.value == 0.25 <= estimate.high
+    assert estimate.n == 3
 
 
 def test_a_policy_that_was_not_cloned_has_no_column_of_more_cloning() -> None:

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from hashlib import sha256
 
 import pytest
 
 from environments.environment import TaskIndexError
 from environments.registry import load_world
-from environments.sciworld.tasks import KINDS, N_AGENTGYM, NOT_IN_AGENTGYM, VERSION, Task, all_tasks, task, task_list, task_lists
+from environments.sciworld.java import INSTALL
+from environments.sciworld.tasks import FIND, KINDS, N_AGENTGYM, NOT_IN_AGENTGYM, STILL, VERSION, Task, all_tasks, task, task_list
 from environments.sciworld.world import SciWorld
 
-# Everything that a task index means, for each version that there has been. If this fails, what an index means has changed:
-# undo that, or change VERSION and add its digest.
-MEANING = {"scienceworld-1.2.3-1": "0b145d3c34b505a0d29cb34d45d23027f310d37c4a885aa4b787349216b28a92"}
+# What every index means, and the indices of each list, by version. If this fails for what was there before, what an index means has
+# changed: undo that, or change VERSION and add its digests.
+MEANING = {
+    "scienceworld-1.2.3-1": {
+        "tasks": "576185f3afbc46ae",
+        "train": "d05f25186f05021e",
+        "validation": "d4facddc18256b38",
+        "test": "20e0a2c90f88bc0a",
+        "agentgym-kinds-train": "4c6f07264b5e2347",
+        "agentgym-kinds-validation": "ba95afc8675f1ba2",
+        "agentgym-kinds-test": "35f86ab980aafe15",
+        "sciworld-ours-200": "be12b2ee56c90c84",
+        "find-train": "5b61dbf2d69f7058",
+        "find-validation": "14b73c616ce74e72",
+        "find-test": "d8e49be1016df11c",
+        "still-train": "651f80620fed79be",
+        "still-validation": "5c3f9a3eae9c011b",
+        "still-test": "6f9930c712184db2",
+    }
+}
 
 DIGEST_SCRIPT = """
+import json
 from hashlib import sha256
 from environments.sciworld.tasks import all_tasks, task_lists
-print(sha256(repr((all_tasks(), task_lists())).encode()).hexdigest())
+print(json.dumps({name: sha256(repr(some).encode()).hexdigest()[:16] for name, some in {"tasks": all_tasks(), **task_lists()}.items()}))
 """
 
 
@@ -34,10 +54,9 @@ def test_the_registry_finds_the_world_without_starting_a_simulator() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "4242"])
 def test_an_index_means_the_same_for_as_long_as_the_version_stays(seed: str) -> None:
-    here = sha256(repr((all_tasks(), task_lists())).encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    there = subprocess.run([sys.executable, "-c", DIGEST_SCRIPT], env=environment, capture_output=True, text=True, check=True)
-    assert (here, there.stdout.strip()) == (MEANING[VERSION], MEANING[VERSION])
+    found = subprocess.run([sys.executable, "-c", DIGEST_SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == MEANING[VERSION]
 
 
 def test_agentgyms_indices_come_first_and_in_its_order() -> None:
@@ -80,6 +99,27 @@ def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> N
     assert len(counts) == 23
     assert all(counts[number] >= min(9, available[number]) for number in available)
     assert max(counts.values()) == 10
+
+
+@pytest.mark.parametrize(("prefix", "kinds"), [("find", FIND), ("still", STILL)])
+def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variation(prefix: str, kinds: tuple[str, ...]) -> None:
+    for split, n_tasks in {"train": 150 * len(kinds), "validation": 96, "test": 120}.items():
+        some = task_list(f"{prefix}-{split}")
+        assert Counter(task(index).number for index in some) == dict.fromkeys(kinds, n_tasks // len(kinds))
+        assert set(some) <= set(task_list(split))
+    of_split = [{task(index).variation for index in task_list(f"{prefix}-{split}")} for split in ("train", "validation", "test")]
+    assert sum(map(len, of_split)) == len(set().union(*of_split))
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+@pytest.mark.parametrize("prefix", ["find", "still"])
+def test_no_held_out_thing_to_find_begins_as_another_task_does(prefix: str) -> None:
+    world = SciWorld(processes=1)
+    session = world.create()
+    first = {split: [session.reset(index) for index in task_list(f"{prefix}-{split}")] for split in ("train", "validation", "test")}
+    world.close()
+    held_out = [*first["validation"], *first["test"]]
+    assert len({*held_out, *first["train"]}) == len(held_out) + len(set(first["train"]))
 
 
 def test_a_list_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from environments.searchqa.atomic_folder import atomic_folder
 from environments.searchqa.corpus import PASSAGES, About, Question, finish, write_questions
 from environments.searchqa.corpus import Hop as FoundBy
 from environments.searchqa.facts.geography import Atlas
+from environments.searchqa.facts.islands import COLLECTION, island_questions, islands, passages
 from environments.searchqa.facts.model import Facts
 from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
 from environments.searchqa.facts.science import add_code_lists, add_elements
@@ -38,10 +40,13 @@ def build_facts(output: Path) -> About:
     gc.disable()  # a million small objects that all stay: collecting takes a third of the time and frees nothing
     with atomic_folder(output) as folder:
         facts = gather()
+        all_islands = islands()
+        told = list(passages(all_islands).values())
         with LineWriter(folder / PASSAGES) as file:
-            for number, contents in enumerate(facts.passages):
+            for number, contents in enumerate(chain(facts.passages, told)):
                 file.write(msgspec.json.encode({"id": str(number), "contents": contents}))
         build_bm25(folder / "bm25", tqdm(facts.passages, "passages", disable=None))
+        build_bm25(folder / COLLECTION / "bm25", told, first=len(facts.passages))
         retriever = Bm25(folder / "bm25")
 
         @cache
@@ -50,8 +55,12 @@ def build_facts(output: Path) -> About:
 
         bar = tqdm(questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None)
         drafts = sorted(bar, key=lambda draft: shuffle_key("index", draft.question))
-        write_questions(folder, {index: _question(draft) for index, draft in enumerate(drafts)}, _lists(drafts))
-        about = About("facts", "", "bm25", len(facts.passages), licences=LICENCES)
+        asked, lists = [_question(draft) for draft in drafts], _lists(drafts)
+        for name, some in island_questions(all_islands, len(facts.passages)).items():
+            lists[name] = list(range(len(asked), len(asked) + len(some)))
+            asked += some
+        write_questions(folder, dict(enumerate(asked)), lists)
+        about = About("facts", "", "bm25", len(facts.passages) + len(told), licences=LICENCES, collections=(COLLECTION,))
         return finish(folder, about, ranked_by())
 
 
@@ -70,7 +79,7 @@ def _question(draft: Draft) -> Question:
 
 
 def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
-    """The task lists.
+    """The task lists, without those of the islands.
 
     - "train", "validation", "test": they share no thing that a question starts from; some templates are of "test" alone;
     - "new-templates": the test questions of those templates;

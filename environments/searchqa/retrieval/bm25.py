@@ -39,16 +39,16 @@ def _schema() -> tantivy.Schema:
     return builder.build()
 
 
-def build_bm25(folder: Path, passages: Iterable[str]) -> None:
-    """Indexes the passages, numbered from 0 in their order, into a new folder.
+def build_bm25(folder: Path, passages: Iterable[str], first: int = 0) -> None:
+    """Indexes the passages, numbered from `first` in their order, into a new folder.
 
     One thread writes, so that the same passages give the same segments and with them the same order among equal scores.
     """
-    folder.mkdir()
+    folder.mkdir(parents=True)
     index = tantivy.Index(_schema(), str(folder), reuse=False)
     index.register_tokenizer(_ANALYZER, _analyzer())
     writer = index.writer(HEAP_BYTES, num_threads=1)
-    for number, contents in enumerate(passages):
+    for number, contents in enumerate(passages, first):
         document = tantivy.Document()
         document.add_text("contents", contents)
         document.add_unsigned("number", number)

@@ -1,0 +1,132 @@
+"""Made-up islands: passages of one fact each, few words, and questions of one and two hops that only searching and reading can answer.
+
+The other embedded questions have the words of a whole geography, too many for a policy of a million weights. An island's name is two
+words, its facts are drawn, and no island is on two sides: a held-out question is about a name and facts that no lesson asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+
+from environments.searchqa.corpus import Hop, Question
+from environments.searchqa.sampling import hashed_fraction, shuffle_key
+
+COLLECTION = "islands"
+SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120}
+"""How many islands each list's questions are about."""
+HELD_OUT_TASKS = 120
+"""Questions of each list to measure on, half of them of one hop."""
+NAMES = tuple(
+    "".join(parts)
+    for parts in product(
+        ("Ba", "De", "Fi", "Go", "Ka", "Lo", "Mu", "Re", "Ti", "Zu"), ("dok", "fam", "gip", "kor", "lun", "mab", "rup", "zot")
+    )
+)
+VALUES = tuple(
+    "".join(parts) for parts in product(("Ha", "Je", "No", "Pi", "Su", "Vo"), ("bim", "dug", "kal", "lok", "mof", "nat", "pod", "rim"))
+)
+RELATIONS = {"capital": "Port", "castle": "Fort", "lake": "Lake", "peak": "Mount"}
+"""What an island may have, and how its name begins."""
+NEIGHBOUR = "neighbour"
+ASKED = ("What is the {}?", "Tell me the {}.", "What is the name of the {}?")
+STATED = ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}.")
+NEW_ASKED = ("Tell me the name of the {}.",)
+NEW_STATED = ("The name of the {relation} of {island} is {value}.",)
+"""Wordings of the last list alone; each word of them is in the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """An island.
+
+    Attributes:
+        name: Two words.
+        side: Which list asks about it.
+        has: By relation what it has, e.g. "capital": "Port Habim".
+        neighbour: The name of another island of that side.
+    """
+
+    name: str
+    side: str
+    has: dict[str, str]
+    neighbour: str
+
+
+def islands() -> tuple[Island, ...]:
+    """All islands, those of a side in a ring of neighbours."""
+    names = iter(sorted((" ".join(pair) for pair in permutations(NAMES, 2)), key=lambda name: shuffle_key("island", name)))
+    found = []
+    for side, count in SIDES.items():
+        ring = [next(names) for _ in range(count)]
+        found += [Island(name, side, _drawn(name), ring[place - 1]) for place, name in enumerate(ring)]
+    return tuple(found)
+
+
+def _drawn(name: str) -> dict[str, str]:
+    """One to four of the relations, each with a value."""
+    order = sorted(RELATIONS, key=lambda relation: shuffle_key(name, relation))
+    some = sorted(order[: 1 + int(hashed_fraction("how many", name) * len(order))])
+    return {relation: f"{RELATIONS[relation]} {_choice(VALUES, f'{relation} of {name}')}" for relation in some}
+
+
+def passages(all_islands: Sequence[Island]) -> dict[tuple[str, str], str]:
+    """The passages, title, line end, text, by the island's name and the relation that they tell."""
+    return {
+        (island.name, relation): f"{island.name}\n{_stated(island, relation, value)}"
+        for island in all_islands
+        for relation, value in {**island.has, NEIGHBOUR: island.neighbour}.items()
+    }
+
+
+def _stated(island: Island, relation: str, value: str) -> str:
+    wordings = NEW_STATED if island.side == "new-wording-test" else STATED
+    return _choice(wordings, f"passage {relation} {island.name}").format(relation=relation, island=island.name, value=value)
+
+
+def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[str, list[Question]]:
+    """The questions of each list.
+
+    Args:
+        all_islands: All of them.
+        first_passage: The number that the first of their `passages` has.
+    """
+    numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
+    by_name = {island.name: island for island in all_islands}
+    found: dict[str, list[Question]] = {}
+    for side in SIDES:
+        asked = [question for island in all_islands if island.side == side for question in _questions(island, by_name, numbers)]
+        asked.sort(key=lambda question: shuffle_key("island question", question.question))
+        if side not in ("lessons", "train"):
+            asked = _balanced(asked)[:HELD_OUT_TASKS]
+        found[f"{COLLECTION}-{side}"] = asked
+    return found
+
+
+def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[tuple[str, str], int]) -> Iterator[Question]:
+    """What the island has, and what its neighbour has."""
+
+    def hop(of: Island, relation: str) -> Hop:
+        return Hop(f"{relation} of {of.name}", numbers[of.name, relation])
+
+    def question(template: str, asked: str, answer: str, *hops: Hop) -> Question:
+        wording = _choice(NEW_ASKED if island.side == "new-wording-test" else ASKED, f"question {asked}")
+        return Question(wording.format(asked), (answer,), template, hops, COLLECTION)
+
+    for relation, value in island.has.items():
+        yield question(f"island > {relation}", f"{relation} of {island.name}", value, hop(island, relation))
+    other = by_name[island.neighbour]
+    for relation, value in other.has.items():
+        asked = f"{relation} of the {NEIGHBOUR} of {island.name}"
+        yield question(f"island > {NEIGHBOUR} > {relation}", asked, value, hop(island, NEIGHBOUR), hop(other, relation))
+
+
+def _balanced(asked: Sequence[Question]) -> list[Question]:
+    """One of one hop, one of two, and so on."""
+    one, two = ([question for question in asked if len(question.hops) == hops] for hops in (1, 2))
+    return [question for pair in zip(one, two, strict=False) for question in pair]
+
+
+def _choice(some: Sequence[str], purpose: str) -> str:
+    return some[int(hashed_fraction("island", purpose) * len(some))]
