@@ -10,7 +10,8 @@ import urllib.request
 import uuid
 from typing import Any
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
+"""Its database writes one thing at a time, so that an answer can take more than a minute on a disk that other work keeps busy."""
 NO_SUCH_PROTECTION = 422
 """What a server answers that wants no token against cross-site requests, when it is asked for one."""
 

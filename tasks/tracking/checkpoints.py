@@ -71,7 +71,7 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
         client.set_logged_model_tags(model.model_id, tags)
     else:
         model = mlflow.create_external_model(
-            f"{entry.model}-step-{entry.step}",
+            f"{entry.model.replace('.', '-')}-step-{entry.step}",  # MLflow takes no full stop there, and in a registered model's name does
             run_id,
             tags={**tags, _IDENTITY: f"{keys[-1]}/{entry.step}"},
             model_type="checkpoint",

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times tha
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("services") / "runs"
-    often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "2"}
+    often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15"}
     with services_up(folder, **often) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
         found = addresses_of(folder)
         assert found.prefect_ui_url in printed

@@ -96,6 +96,14 @@ def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
     assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
 
 
+def test_a_checkpoint_of_a_recipe_whose_name_has_a_full_stop_is_registered(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+    run = tracker.start_run("run", {})
+    tracker.register_checkpoint(run, checkpoint(tmp_path / "step-10", 10, "textcraft-qwen2.5-7b"))
+    stored(tracker, run)
+    (version,) = client.search_model_versions("name = 'textcraft-qwen2.5-7b'")
+    assert version.tags["step"] == "10"
+
+
 def test_the_task_lists_of_a_run_are_its_datasets_once(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("run", {})
     lists = [
