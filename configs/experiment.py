@@ -23,7 +23,7 @@ from configs.algorithm import ALGORITHMS, Algorithm
 from configs.conversation_start import ConversationStart
 from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
-from configs.part import Part
+from configs.part import Fraction, Part
 from configs.task_selection import TaskSelection
 
 
@@ -39,7 +39,10 @@ class StarterPolicy(Part):
     tasks: str = "wood-renamed-train"
     """Task list of the environment that the oracle demonstrates; as many of its tasks as the tokens take, drawn at random."""
     tokens: PositiveInt = 600_000
-    """Tokens of demonstrations that the policy sees while it is cloned, repeats counted."""
+    """Tokens of demonstrations that the policy sees while it is cloned, repeats counted; at most, if `until_foretold` is given."""
+    until_foretold: Fraction | None = None
+    """Cloning comes to its end when the policy foretells this share of the oracle's episodes, new to it, to the last token: from
+    seed to seed it takes another number of tokens until a policy begins to copy what it reads. Empty: it sees all of `tokens`."""
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""
     demonstrations: PositiveInt = 5_000

@@ -88,19 +88,15 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     if experiment.policy.model != "starter":
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
     starters, world, seed = infrastructure.runs.absolute() / "starter", experiment.environment.name, experiment.seeds.starter
-
-    def cloned(tokens: int) -> str:
-        policy, starter = experiment.policy, experiment.policy.starter
-        demonstrations = -(-starter.demonstrations * tokens // starter.tokens)  # more cloning is not made to repeat what it has seen
-        config = starter.model_copy(update={"tokens": tokens, "demonstrations": demonstrations})
-        return starter_policy(policy.model_copy(update={"starter": config}), world, seed, starters, lambda _: None)
-
-    tokens = experiment.policy.starter.tokens
-    start = results(experiment, cloned(tokens), infrastructure)
+    start = starter_policy(experiment.policy, world, seed, starters, lambda _: None)
     made = find_starter_policy(experiment.policy, world, seed, starters)
     assert made is not None
-    more = int(tokens * (1 + training_seconds(run) / made.seconds))
-    return BeforeAfter(start, end, results(experiment, cloned(more), infrastructure))
+    policy, starter = experiment.policy, experiment.policy.starter
+    tokens = int(made.tokens * (1 + training_seconds(run) / made.seconds))
+    unseen = max(starter.demonstrations, -(-made.demonstrations * tokens // made.tokens))  # it is not made to repeat what it has seen
+    more = starter.model_copy(update={"tokens": tokens, "demonstrations": unseen, "until_foretold": None})
+    longer = starter_policy(policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None)
+    return BeforeAfter(results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure))
 
 
 def training_seconds(run: RunFolder) -> float:

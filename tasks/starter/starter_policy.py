@@ -32,9 +32,9 @@ from tasks.starter.demonstrations import Demonstration
 if TYPE_CHECKING:
     from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-    from tasks.starter.cloning import Example
+    from tasks.starter.cloning import Cloning, Example
 
-CODE_VERSION = 7
+CODE_VERSION = 8
 """Changes whenever the same configuration and seed would give other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
@@ -137,16 +137,17 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, report: Repo
         cloned = clone_from_oracle(policy, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
-    tenth = max(1, len(cloned.losses) // 10)
+    losses = cloned.cloning.losses
+    tenth = max(1, len(losses) // 10)
     made = StarterReport(
         path=path,
         parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
         vocabulary=len(cloned.tokenizer),
-        demonstrations=cloned.demonstrations,
-        tokens=sum(len(example.tokens) for example in cloned.examples),
-        learned_tokens=sum(sum(example.learned) for example in cloned.examples),
-        first_loss=sum(cloned.losses[:tenth]) / tenth,
-        last_loss=sum(cloned.losses[-tenth:]) / tenth,
+        demonstrations=min(cloned.demonstrations, cloned.cloning.examples),
+        tokens=cloned.cloning.tokens,
+        learned_tokens=cloned.cloning.learned_tokens,
+        first_loss=sum(losses[:tenth]) / tenth,
+        last_loss=sum(losses[-tenth:]) / tenth,
         seconds=time.monotonic() - began,
         found=False,
     )
@@ -161,8 +162,7 @@ class _Cloned:
     model: Qwen2ForCausalLM
     tokenizer: Qwen2Tokenizer
     demonstrations: int
-    examples: list[Example]
-    losses: list[float]
+    cloning: Cloning
 
 
 def clone_from_oracle(
@@ -172,7 +172,8 @@ def clone_from_oracle(
     import torch
     from torch import distributed
 
-    from tasks.starter import cloning
+    from tasks.starter.cloning import clone
+    from tasks.starter.starting_model import build_model
 
     config = policy.starter
     threads = torch.get_num_threads()
@@ -194,21 +195,25 @@ def clone_from_oracle(
             tokens += len(example.tokens)
             if tokens >= config.tokens:
                 break
-        model = cloning.build_model(config, tokenizer, seed)
-        losses = cloning.clone(
-            model, examples, config.learning_rate, seed, lambda seen, loss: report("tokens", seen, tokens, loss) if report else None
-        )
+        model = build_model(config, tokenizer, seed)
+
+        def progress(seen: int, loss: float) -> None:
+            if report:
+                report("tokens", seen, tokens, loss)
+
+        cloned = clone(model, examples, config.learning_rate, seed, progress, config.until_foretold)
     finally:
         torch.set_num_threads(threads)
         if store is not None:
             distributed.destroy_process_group()
-    return _Cloned(model, tokenizer, min(len(played), len(examples)), examples, losses)
+    return _Cloned(model, tokenizer, len(played), cloned)
 
 
 def _examples(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Example]]:
     """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
     from tasks.agents.chat_format import ChatFormat
-    from tasks.starter import cloning
+    from tasks.starter.cloning import to_example
+    from tasks.starter.starting_model import build_tokenizer
 
     def played(count: int) -> list[Demonstration]:
         return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
@@ -217,12 +222,12 @@ def _examples(policy: Policy, oracle: DemonstrationCache, report: Report | None)
     most, count = config.demonstrations, 0
     while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
         count = min(count + CHUNK, most)
-    tokenizer = cloning.build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
+    tokenizer = build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
     chat_format = ChatFormat(tokenizer, action_format, None)
-    examples = [cloning.to_example(each, chat_format) for each in played(count)]
+    examples = [to_example(each, chat_format) for each in played(count)]
     while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
         count = min(count + CHUNK, most)
-        examples += [cloning.to_example(each, chat_format) for each in played(count)[len(examples) :]]
+        examples += [to_example(each, chat_format) for each in played(count)[len(examples) :]]
     return tokenizer, examples
 
 

@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.starter.cloning import build_tokenizer
+from tasks.starter.starting_model import build_tokenizer
 from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
 

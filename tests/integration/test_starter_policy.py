@@ -22,7 +22,7 @@ from configs.experiment import Policy, StarterPolicy
 from environments.registry import load_world
 from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
-from tasks.starter import cloning
+from tasks.starter import cloning, starting_model
 from tasks.starter.demonstrations import Demonstration, Demonstrator
 from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
 
@@ -256,8 +256,8 @@ def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(ma
 
     for batch in ([example], [longer], [example, longer]):
         sums, weights = zip(*(weighted(each) for each in batch), strict=True)
-        torch.testing.assert_close(cloning.cloning_loss(model, batch), sum(sums))
-        assert cloning.set_gradient(model, batch) == pytest.approx(float(sum(sums).detach() / sum(weights)))
+        torch.testing.assert_close(cloning.cloning_loss(model, batch)[0], sum(sums))
+        assert cloning.set_gradient(model, batch).loss == pytest.approx(float(sum(sums).detach() / sum(weights)))
         mean = sum(sums) / sum(weights)
         gradients = torch.autograd.grad(mean, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -274,12 +274,12 @@ def test_batches_hold_every_example_once_and_few_tokens() -> None:
 
 
 def test_heads_of_the_first_layer_begin_by_looking_back(tokenizer: Qwen2Tokenizer) -> None:
-    model = cloning.build_model(StarterPolicy(hidden_size=128, layers=1, heads=4), tokenizer, 0)
+    model = starting_model.build_model(StarterPolicy(hidden_size=128, layers=1, heads=4), tokenizer, 0)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         tokens = torch.randint(len(tokenizer), (1, 40), generator=torch.Generator().manual_seed(0))
         attention = model(tokens, output_attentions=True).attentions[0][0]
-    for head, distance in enumerate(cloning.PREVIOUS_TOKENS):
+    for head, distance in enumerate(starting_model.PREVIOUS_TOKENS):
         looked_at = attention[head, 10:].argmax(-1)
         assert (looked_at == torch.arange(10, 40) - distance).all()
 

@@ -70,7 +70,7 @@ def build_saying(folder: Path, word: str) -> str:
     """
     import torch
 
-    from tasks.starter.cloning import build_model, build_tokenizer
+    from tasks.starter.starting_model import build_model, build_tokenizer
     from tests.support.tiny_policy import TINY
 
     tokenizer = build_tokenizer([f"Say {RIGHT}, not {WRONG}.", RIGHT, WRONG])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.experiment import StarterPolicy
 from environments.registry import load_world
-from tasks.starter.cloning import build_model, build_tokenizer
+from tasks.starter.starting_model import build_model, build_tokenizer
 
 TINY = StarterPolicy(hidden_size=64, layers=2, heads=2)
 
