@@ -18,6 +18,14 @@ TASK_LISTS = {
     "islands-validation": "such questions about islands of their own, to tune on",
     "islands-test": "such held-out questions",
     "islands-new-wording-test": "such held-out questions, they and their passages worded like no other",
+    **{
+        name: text
+        for side in ("lessons", "train", "validation", "test", "new-wording-test")
+        for name, text in (
+            (f"islands-three-hops-{side}", f"such questions of three hops, about the islands of islands-{side}"),
+            (f"islands-deep-{side}", f"questions of one to three hops about the islands of islands-{side}"),
+        )
+    },
 }
 """The task lists of the embedded questions, which are stand-ins for the published ones, and what each holds."""
 

@@ -15,7 +15,7 @@ from environments.searchqa.atomic_folder import atomic_folder
 from environments.searchqa.corpus import PASSAGES, About, Question, finish, write_questions
 from environments.searchqa.corpus import Hop as FoundBy
 from environments.searchqa.facts.geography import Atlas
-from environments.searchqa.facts.islands import COLLECTION, island_questions, islands, passages
+from environments.searchqa.facts.islands import COLLECTION, deep_lists, island_questions, islands, passages
 from environments.searchqa.facts.model import Facts
 from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
 from environments.searchqa.facts.science import add_code_lists, add_elements
@@ -59,6 +59,7 @@ def build_facts(output: Path) -> About:
         for name, some in island_questions(all_islands, len(facts.passages)).items():
             lists[name] = list(range(len(asked), len(asked) + len(some)))
             asked += some
+        lists |= deep_lists(lists)
         write_questions(folder, dict(enumerate(asked)), lists)
         about = About("facts", "", "bm25", len(facts.passages) + len(told), licences=LICENCES, collections=(COLLECTION,))
         return finish(folder, about, ranked_by())

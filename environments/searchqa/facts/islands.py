@@ -30,6 +30,7 @@ VALUES = tuple(
 RELATIONS = {"capital": "Port", "castle": "Fort", "lake": "Lake", "peak": "Mount"}
 """What an island may have, and how its name begins."""
 NEIGHBOUR = "neighbour"
+MOST_HOPS = 3
 ASKED = ("What is the {}?", "Tell me the {}.", "What is the name of the {}?")
 STATED = ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}.")
 NEW_ASKED = ("Tell me the name of the {}.",)
@@ -86,7 +87,7 @@ def _stated(island: Island, relation: str, value: str) -> str:
 
 
 def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[str, list[Question]]:
-    """The questions of each list.
+    """The questions of one and two hops of each list, and those of three hops ("islands-three-hops-..."), see `deep_lists`.
 
     Args:
         all_islands: All of them.
@@ -95,37 +96,50 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
     by_name = {island.name: island for island in all_islands}
     found: dict[str, list[Question]] = {}
+    for name, hop_counts in (("{}-{}", (1, 2)), ("{}-three-hops-{}", (3,))):
+        for side in SIDES:
+            asked = [
+                question
+                for island in all_islands
+                if island.side == side
+                for question in _questions(island, by_name, numbers)
+                if len(question.hops) in hop_counts
+            ]
+            asked.sort(key=lambda question: shuffle_key("island question", question.question))
+            if side not in ("lessons", "train"):
+                asked = _balanced(asked, hop_counts)[:HELD_OUT_TASKS]
+            found[name.format(COLLECTION, side)] = asked
+    return found
+
+
+def deep_lists(lists: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Lists of one to three hops, made of those of the islands' questions; to measure on, as many of each."""
+    found = {}
     for side in SIDES:
-        asked = [question for island in all_islands if island.side == side for question in _questions(island, by_name, numbers)]
-        asked.sort(key=lambda question: shuffle_key("island question", question.question))
+        shallow, deep = lists[f"{COLLECTION}-{side}"], lists[f"{COLLECTION}-three-hops-{side}"]
         if side not in ("lessons", "train"):
-            asked = _balanced(asked)[:HELD_OUT_TASKS]
-        found[f"{COLLECTION}-{side}"] = asked
+            shallow, deep = shallow[: HELD_OUT_TASKS * 2 // MOST_HOPS], deep[: HELD_OUT_TASKS // MOST_HOPS]
+        found[f"{COLLECTION}-deep-{side}"] = [*shallow, *deep]
     return found
 
 
 def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[tuple[str, str], int]) -> Iterator[Question]:
-    """What the island has, and what its neighbour has."""
-
-    def hop(of: Island, relation: str) -> Hop:
-        return Hop(f"{relation} of {of.name}", numbers[of.name, relation])
-
-    def question(template: str, asked: str, answer: str, *hops: Hop) -> Question:
-        wording = _choice(NEW_ASKED if island.side == "new-wording-test" else ASKED, f"question {asked}")
-        return Question(wording.format(asked), (answer,), template, hops, COLLECTION)
-
-    for relation, value in island.has.items():
-        yield question(f"island > {relation}", f"{relation} of {island.name}", value, hop(island, relation))
-    other = by_name[island.neighbour]
-    for relation, value in other.has.items():
-        asked = f"{relation} of the {NEIGHBOUR} of {island.name}"
-        yield question(f"island > {NEIGHBOUR} > {relation}", asked, value, hop(island, NEIGHBOUR), hop(other, relation))
+    """What the island has, what its neighbour has, and what that one's neighbour has."""
+    of, asked_of, path, hops = island, island.name, "island", list[Hop]()
+    for _ in range(MOST_HOPS):
+        for relation, value in of.has.items():
+            asked = f"{relation} of {asked_of}"
+            wording = _choice(NEW_ASKED if island.side == "new-wording-test" else ASKED, f"question {asked}")
+            found_by = Hop(f"{relation} of {of.name}", numbers[of.name, relation])
+            yield Question(wording.format(asked), (value,), f"{path} > {relation}", (*hops, found_by), COLLECTION)
+        hops.append(Hop(f"{NEIGHBOUR} of {of.name}", numbers[of.name, NEIGHBOUR]))
+        of, asked_of, path = by_name[of.neighbour], f"the {NEIGHBOUR} of {asked_of}", f"{path} > {NEIGHBOUR}"
 
 
-def _balanced(asked: Sequence[Question]) -> list[Question]:
-    """One of one hop, one of two, and so on."""
-    one, two = ([question for question in asked if len(question.hops) == hops] for hops in (1, 2))
-    return [question for pair in zip(one, two, strict=False) for question in pair]
+def _balanced(asked: Sequence[Question], hop_counts: Sequence[int]) -> list[Question]:
+    """One of each number of hops in turn."""
+    of_count = ([question for question in asked if len(question.hops) == hops] for hops in hop_counts)
+    return [question for some in zip(*of_count, strict=False) for question in some]
 
 
 def _choice(some: Sequence[str], purpose: str) -> str:
