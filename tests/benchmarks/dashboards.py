@@ -58,7 +58,7 @@ def write(runs: Path) -> None:
         folder = runs / f"bench-{number % RUNS:012d}"
         if number < RUNS:
             folder.mkdir(parents=True)
-            recipe = load_recipe("quickstart", {"seeds.training": number}).model_dump(mode="json")
+            recipe = load_recipe("textcraft", {"seeds.training": number}).model_dump(mode="json")
             (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
         write_trajectories(folder / "rollouts" / f"step-{number // RUNS + 1:06d}.parquet", batch)
 

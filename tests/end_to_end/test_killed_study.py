@@ -33,7 +33,7 @@ def study(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_study(path: Path, policy: str, **further: object) -> Path:
     overrides = {name: value for name, value in SMALL.items() if name not in ("name", "curriculum.horizons", "curriculum.every")}
     overrides |= {"policy.model": policy, "algorithm.steps": 2, "checkpoint_every": 1}
-    tree = {"name": "tiny", "question": "Does it end?", "recipe": "quickstart", "overrides": overrides, "arms": ARMS, "seeds": 1}
+    tree = {"name": "tiny", "question": "Does it end?", "recipe": "textcraft", "overrides": overrides, "arms": ARMS, "seeds": 1}
     tree |= {"comparisons": [["long", "short"], ["long", "start"]], **further}
     path.write_text(yaml.safe_dump(tree))
     return path

@@ -38,7 +38,7 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(**fields: Any) -> Experiment:
-    return load_recipe("quickstart", {"curriculum": {**CYCLIC, **fields}, "algorithm.steps": 12})
+    return load_recipe("textcraft", {"curriculum": {**CYCLIC, **fields}, "algorithm.steps": 12})
 
 
 def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:

@@ -138,7 +138,7 @@ from tasks.rollout.episode import RolloutRequest, RolloutSettings
 NAME = "{name}"
 fields = {{"environment.name": NAME, "environment.train_tasks": "train", "evaluation.tasks": "guessing-20"}}
 fields |= {{"policy.starter.tasks": "train"}}
-experiment = load_recipe("quickstart", fields)
+experiment = load_recipe("textcraft", fields)
 check_experiment(experiment, infra_settings())
 collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare", "--tasks", "guessing-20"])
 with environment_replicas(NAME, backend="local", state_dir=Path("{state}")) as servers:
@@ -179,8 +179,8 @@ def test_a_folder_and_the_line_of_the_guide_are_all_that_a_recipe_needs(folder: 
 
 def test_a_name_spelt_wrong_in_a_recipe_is_refused_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"environment\.name: no world is called 'textcarft'; did you mean 'textcraft'"):
-        check_experiment(load_recipe("quickstart", {"environment.name": "textcarft"}), InfraSettings())
+        check_experiment(load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings())
     with pytest.raises(RecipeError, match="'textcarft'"):
         check_experiment(
-            load_recipe("quickstart", {"environment.name": "textcarft"}), InfraSettings(environment_urls=["http://127.0.0.1:1"])
+            load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings(environment_urls=["http://127.0.0.1:1"])
         )

@@ -38,15 +38,15 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_recipe_may_name_it_and_its_fields_and_no_others() -> None:
-    assert load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.margin": 0.5}).algorithm.model_dump()["margin"] == 0.5
+    assert load_recipe("textcraft", {"algorithm.name": NAME, "algorithm.margin": 0.5}).algorithm.model_dump()["margin"] == 0.5
     with pytest.raises(RecipeError, match=r"algorithm.gae_lambda: does nothing in outside_of_the_project.* only in ppo"):
-        load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.gae_lambda": 0.5})
+        load_recipe("textcraft", {"algorithm.name": NAME, "algorithm.gae_lambda": 0.5})
     with pytest.raises(RecipeError, match=r"algorithm.margin: Input should be greater than 0 \(it is 0\)"):
-        load_recipe("quickstart", {"algorithm.name": NAME, "algorithm.margin": 0})
+        load_recipe("textcraft", {"algorithm.name": NAME, "algorithm.margin": 0})
 
 
 def test_a_recipe_with_it_is_checked_without_torch(folder: Path) -> None:
-    load = f"from configs.recipe import load_recipe; load_recipe('quickstart', {{'algorithm.name': {NAME!r}}})"
+    load = f"from configs.recipe import load_recipe; load_recipe('textcraft', {{'algorithm.name': {NAME!r}}})"
     code = f"{load}; import sys; print('torch' in sys.modules)"
     paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
     found = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def steps(*rewards: float) -> Iterator[StepDone]:
 
 def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     """A run that has been told of these steps, with its records in real files."""
-    experiment = load_recipe("quickstart", {"name": "falls", "algorithm.on_collapse": on_collapse})
+    experiment = load_recipe("textcraft", {"name": "falls", "algorithm.on_collapse": on_collapse})
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     folder = RunFolder(tmp_path, experiment)
     with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:

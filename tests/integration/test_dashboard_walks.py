@@ -118,7 +118,7 @@ def test_a_run_without_a_checkpoint_offers_none_to_watch(page: Page, run: Path) 
 
 
 def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str, run: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run.parent, load_recipe("quickstart", {"algorithm.steps": 9, "seeds.training": 77}))
+    folder = RunFolder(run.parent, load_recipe("textcraft", {"algorithm.steps": 9, "seeds.training": 77}))
     with folder.claimed():
         write_run(folder, numbers_of(3), (0.4, 0.5), 77)
         page = browser.new_page(base_url=viewer)
@@ -131,7 +131,7 @@ def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str,
 
 
 def test_the_policy_of_a_checkpoint_is_watched_while_it_plays(page: Page, run: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run.parent, load_recipe("quickstart", {"seeds.training": 78}))
+    folder = RunFolder(run.parent, load_recipe("textcraft", {"seeds.training": 78}))
     with folder.claimed():
         write_run(folder, numbers_of(2), (0.4, 0.5), 78)
     build_tiny_policy(folder.path / "checkpoints" / "step-000002")

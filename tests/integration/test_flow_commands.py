@@ -28,7 +28,7 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
     ("words", "said"),
     [
         (
-            ["flows.scaling_inter", "quickstart", "--evaluation.tasks", "wood-tset"],
+            ["flows.scaling_inter", "textcraft", "--evaluation.tasks", "wood-tset"],
             "evaluation.tasks: textcraft has no task list 'wood-tset'",
         ),
         (
@@ -44,7 +44,7 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["flows.evaluate", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
         (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
         (["flows.collect", "textcraft", "--model", "runs/x/checkpoints/step-000001"], "--model: there is no folder runs/x/checkpoints"),
-        (["flows.scaling_inter", "quickstart", "--algorithm.steps", "many"], "override of quickstart.yaml cannot be used: algorithm.steps"),
+        (["flows.scaling_inter", "textcraft", "--algorithm.steps", "many"], "override of textcraft.yaml cannot be used: algorithm.steps"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_started(words: list[str], said: str, tmp_path: Path) -> None:

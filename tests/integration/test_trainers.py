@@ -185,7 +185,7 @@ from importlib.util import find_spec
 from configs.recipe import load_recipe
 from tasks.training.trainer_main import vllm_left_out
 with vllm_left_out():
-    load_recipe("quickstart").algorithm.trainer()
+    load_recipe("textcraft").algorithm.trainer()
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """
     done = subprocess.run(

@@ -25,7 +25,7 @@ def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Ex
     if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
         fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
-    return load_recipe("quickstart", {**overrides, "policy.lora": lora, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
+    return load_recipe("textcraft", {**overrides, "policy.lora": lora, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
 
 
 def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0) -> list[Trajectory]:

@@ -49,7 +49,7 @@ def recorded_run(
     runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6
 ) -> RunFolder:
     """A run of three phases in TextCraft: one training step and one evaluation each, by a player that gets better."""
-    experiment = load_recipe("quickstart", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
+    experiment = load_recipe("textcraft", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
     with folder.claimed():
         write_run(folder, numbers_of(tasks), skills, seed)

@@ -47,7 +47,7 @@ def command(policy: str, without: Collection[str] = (), **overrides: object) -> 
     fields = {name: value for name, value in SMALL.items() if name not in without}
     fields |= {"policy.model": policy, **{name.replace("__", "."): value for name, value in overrides.items()}}
     arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "flows.scaling_inter", "quickstart", *arguments]
+    return [sys.executable, "-m", "flows.scaling_inter", "textcraft", *arguments]
 
 
 def start(runs: Path, policy: str, without: Collection[str] = (), **overrides: object) -> subprocess.Popen[bytes]:

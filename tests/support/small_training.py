@@ -29,7 +29,7 @@ SMALL = {
 def small_job(policy: str, folder: Path, environment_url: str, fields: dict[str, Any], **job: Any) -> TrainerJob:
     """What the trainer is told; `fields` are further fields of the recipe, `job` of this message."""
     return TrainerJob(
-        experiment=load_recipe("quickstart", {"policy.model": policy, **SMALL, **fields}),
+        experiment=load_recipe("textcraft", {"policy.model": policy, **SMALL, **fields}),
         fingerprint="small",
         policy=policy,
         folder=folder,

@@ -14,7 +14,7 @@ from dashboards.run_folders import RunFolder
 
 def run_of(runs: Path, **overrides: Any) -> RunFolder:
     given = {name.replace("__", "."): value for name, value in overrides.items()}
-    recipe = load_recipe("quickstart", given).model_dump(mode="json")
+    recipe = load_recipe("textcraft", given).model_dump(mode="json")
     return RunFolder(runs / str(len(overrides)), str(given), recipe)
 
 

@@ -36,7 +36,7 @@ def test_the_table_of_a_run_looks_for_twins_among_the_tasks_that_it_learns_from(
     tmp_path: Path, learned: tuple[str, ...], first: int | None, twins: float
 ) -> None:
     given = {"environment.train_tasks": [goals().index(name) for name in learned], "environment.n_train_tasks": first}
-    experiment = load_recipe("quickstart", given)
+    experiment = load_recipe("textcraft", given)
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
     found = scripted_results(experiment.environment, oaks, 8, InfraSettings(runs=tmp_path))
     assert found[TWIN].success.value == twins

@@ -68,7 +68,7 @@ def test_a_policy_that_was_not_cloned_has_no_column_of_more_cloning() -> None:
 
 
 def test_the_quickstart_looks_at_its_test_lists_only_at_the_end() -> None:
-    experiment = load_recipe("quickstart")
+    experiment = load_recipe("textcraft")
     assert experiment.evaluation.tasks == "one-command-validation"
     assert experiment.evaluation.final_tasks == ("one-command-test", "one-command-fresh-test")
     assert experiment.rollout.temperature == experiment.evaluation.temperature == 1.0

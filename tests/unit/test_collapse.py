@@ -83,7 +83,7 @@ def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
 
 def test_a_run_that_may_be_rolled_back_keeps_checkpoints_from_before_a_collapse_can_show() -> None:
     def kept(**overrides: object) -> int:
-        return checkpoints_kept(load_recipe("quickstart", {name.replace("__", "."): value for name, value in overrides.items()}))
+        return checkpoints_kept(load_recipe("textcraft", {name.replace("__", "."): value for name, value in overrides.items()}))
 
     assert kept(keep_checkpoints=2, checkpoint_every=3) == 2
     assert kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5  # 3, 6, 9 and 12 steps back, and the last

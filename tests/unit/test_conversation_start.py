@@ -33,7 +33,7 @@ def test_agentgyms_start_is_three_messages_and_later_turns_are_as_ever(name: str
 
 
 def test_messages_of_ones_own_stand_in_place_of_the_instruction() -> None:
-    messages = load_recipe("quickstart", {"policy.conversation_start": AGENTGYMS}).policy.conversation_start
+    messages = load_recipe("textcraft", {"policy.conversation_start": AGENTGYMS}).policy.conversation_start
     said = TOKENIZERS[NAME].decode(ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt("Goal"))
     assert "You craft." in said
     assert "OK." in said
@@ -44,7 +44,7 @@ def test_messages_of_ones_own_stand_in_place_of_the_instruction() -> None:
 def test_a_file_holds_agentgyms_conversation_start_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     path.write_text(json.dumps(AGENTGYMS))
-    start = load_recipe("quickstart", {"policy.conversation_start": str(path)}).policy.conversation_start
+    start = load_recipe("textcraft", {"policy.conversation_start": str(path)}).policy.conversation_start
     assert [message.model_dump() for message in start if not isinstance(message, str)] == [
         {"role": "user", "content": "You craft."},
         {"role": "assistant", "content": "OK."},
@@ -52,7 +52,7 @@ def test_a_file_holds_agentgyms_conversation_start_as_it_is(tmp_path: Path) -> N
     assert not isinstance(start, str)
     path.write_text('[{"from": "robot", "value": "x"}]')
     with pytest.raises(RecipeError, match=r"policy\.conversation_start"):
-        load_recipe("quickstart", {"policy.conversation_start": str(path)})
+        load_recipe("textcraft", {"policy.conversation_start": str(path)})
 
 
 @pytest.mark.parametrize(("start", "roles"), [("system", ["system"]), ("agentgym", ["user", "assistant"])])

@@ -122,7 +122,7 @@ def test_a_collection(tmp_path: Path) -> None:
 
 
 def test_metrics_of_the_steps(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, load_recipe("quickstart"))
+    folder = RunFolder(tmp_path, load_recipe("textcraft"))
     with folder.claimed():
         folder.add_metrics(1, {"loss": 1.0})
         with full_disk(100), pytest.raises(OSError, match="File too large"):

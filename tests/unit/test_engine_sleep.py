@@ -13,13 +13,13 @@ SLEEP = InfraSettings(engine_sleep=True)
 
 def test_a_recipe_that_plays_ahead_is_refused_with_field_value_and_fix() -> None:
     with pytest.raises(RecipeError, match=r"rollout.max_off_policy_steps: 2 .* set it to 0, or unset AGENTGYM_ENGINE_SLEEP"):
-        check_experiment(load_recipe("quickstart", {"rollout.max_off_policy_steps": 2}), SLEEP)
+        check_experiment(load_recipe("textcraft", {"rollout.max_off_policy_steps": 2}), SLEEP)
 
 
 def test_an_engine_without_sleep_mode_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"rollout.engine: transformers has no sleep mode; set it to vllm"):
-        check_experiment(load_recipe("quickstart", {"rollout.engine": "transformers"}), SLEEP)
-    check_experiment(load_recipe("quickstart"), SLEEP)
+        check_experiment(load_recipe("textcraft", {"rollout.engine": "transformers"}), SLEEP)
+    check_experiment(load_recipe("textcraft"), SLEEP)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tasks.tracking.run_folder import RunFolder
 
 @pytest.fixture
 def experiment() -> Experiment:
-    return load_recipe("quickstart", {"algorithm.steps": 30})
+    return load_recipe("textcraft", {"algorithm.steps": 30})
 
 
 def finished(runs: Path, experiment: Experiment) -> RunFolder:

@@ -27,7 +27,7 @@ curricula: st.SearchStrategy[Curriculum] = st.one_of(
         st.integers(0, 30),
     ),
 )
-QUICKSTART = load_recipe("quickstart")
+QUICKSTART = load_recipe("textcraft")
 STEPWISE = {"kind": "stepwise", "horizons": [6, 10, 16], "every": 10}
 
 
@@ -38,7 +38,7 @@ def under(curriculum: Curriculum, steps: int, **evaluation: Any) -> Experiment:
 
 
 def horizons(curriculum: dict[str, Any], seed: int = 0, steps: int = 40) -> list[int]:
-    experiment = load_recipe("quickstart", {"curriculum": curriculum, "seeds.training": seed, "algorithm.steps": steps})
+    experiment = load_recipe("textcraft", {"curriculum": curriculum, "seeds.training": seed, "algorithm.steps": steps})
     return [horizon_at(experiment, step, {}) for step in range(steps)]
 
 
@@ -103,11 +103,11 @@ def test_random_draws_each_horizon_as_often_as_the_other_schedule_has_it() -> No
 
 @pytest.mark.parametrize("kind", ["shuffled", "random"])
 def test_controls_without_order_are_measured_where_their_schedule_is(kind: str) -> None:
-    experiment = load_recipe("quickstart", {"curriculum": {"kind": kind, "of": STEPWISE}})
+    experiment = load_recipe("textcraft", {"curriculum": {"kind": kind, "of": STEPWISE}})
     assert [phase.end_step for phase in phases(experiment, {})] == [10, 20, 40]
     assert phases(experiment, {})[2].horizons == "horizons 6 to 16"
 
 
 def test_a_schedule_that_looks_back_has_no_control() -> None:
     with pytest.raises(RecipeError, match="horizons of success-gated are not known beforehand"):
-        load_recipe("quickstart", {"curriculum": {"kind": "shuffled", "of": {"kind": "success-gated", "horizons": [4, 8]}}})
+        load_recipe("textcraft", {"curriculum": {"kind": "shuffled", "of": {"kind": "success-gated", "horizons": [4, 8]}}})

@@ -31,7 +31,7 @@ def played(task: int, group: int, member: int, reward: float, outcome: Outcome |
 
 def recipe(**overrides: Any) -> Experiment:
     fields = {name.replace("__", "."): value for name, value in overrides.items()}
-    return load_recipe("quickstart", {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "algorithm.micro_batches": 1, **fields})
+    return load_recipe("textcraft", {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "algorithm.micro_batches": 1, **fields})
 
 
 def resample(batch: list[Trajectory], experiment: Experiment, tasks: list[int], play: Any) -> tuple[list[Trajectory], list[Trajectory]]:
@@ -194,20 +194,20 @@ def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_pat
 )
 def test_options_that_do_not_go_together_are_refused_with_the_fix(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as problem:
-        load_recipe("quickstart", overrides)
+        load_recipe("textcraft", overrides)
     assert said in str(problem.value)
 
 
 def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
-    ours = load_recipe("quickstart", {"algorithm.name": "sft"}).algorithm.model_dump()
+    ours = load_recipe("textcraft", {"algorithm.name": "sft"}).algorithm.model_dump()
     assert (ours["name"], ours["steps"], ours["warmup_steps"]) == ("sft", 40, 2)
     assert "loss_aggregation" not in ours
-    assert load_recipe("quickstart", {"algorithm.name": "ppo"}).algorithm.model_dump()["loss_aggregation"] == "trajectory"
+    assert load_recipe("textcraft", {"algorithm.name": "ppo"}).algorithm.model_dump()["loss_aggregation"] == "trajectory"
 
 
 def test_every_method_has_only_fields_that_it_describes_and_survives_the_way_to_the_trainer() -> None:
     for name, kind in ALGORITHMS.all().items():
         assert all(field.description for field in kind.model_fields.values()), name
-        experiment = load_recipe("quickstart", {"algorithm.name": name})
+        experiment = load_recipe("textcraft", {"algorithm.name": name})
         assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
         assert type(experiment.algorithm) is kind

@@ -10,7 +10,7 @@ from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
 
 
 def test_the_plan_has_every_phase_and_the_evaluations() -> None:
-    said = plan(load_recipe("quickstart"), InfraSettings())
+    said = plan(load_recipe("textcraft"), InfraSettings())
     lines = {line.partition("  ")[0]: line.split() for line in said.splitlines()}
     assert lines["phase 2"][2:5] == ["13-24", "6", "4,608"]
     assert lines["training"][1:3] == ["1-40", "15,360"]
@@ -19,20 +19,20 @@ def test_the_plan_has_every_phase_and_the_evaluations() -> None:
 
 
 def test_a_gated_schedule_is_planned_as_if_it_never_advanced() -> None:
-    said = plan(load_recipe("quickstart", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}), InfraSettings())
+    said = plan(load_recipe("textcraft", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}), InfraSettings())
     assert "1-40        6" in said
     assert "if it never advances" in said
 
 
 def test_a_world_whose_expert_cannot_play_here_is_bounded_by_the_budgets() -> None:
-    experiment = load_recipe("quickstart", {"environment.name": "no_such_package.world:World"})
+    experiment = load_recipe("textcraft", {"environment.name": "no_such_package.world:World"})
     said = plan(experiment, InfraSettings())
     assert "the world's expert cannot play here" in said
     assert "6,144" in said
 
 
 def test_work_by_hand() -> None:
-    experiment = load_recipe("quickstart", {"rollout.turn_tokens": 10, "rollout.trajectory_tokens": 100})
+    experiment = load_recipe("textcraft", {"rollout.turn_tokens": 10, "rollout.trajectory_tokens": 100})
     expert = [ExpertEpisode(turns=2, characters=80, actions=8), ExpertEpisode(turns=8, characters=160, actions=64)]
     # Under horizon 4: 2 + 4 turns, 80 + 80 characters, 8 + 32 of actions over two episodes.
     assert work(experiment, 20, 4, expert) == Work(20, (60, 80), (100, 800), (400, 2000))

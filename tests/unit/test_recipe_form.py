@@ -20,7 +20,7 @@ from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
 
 ROOT = Path(__file__).parents[2]
-QUICKSTART = load_recipe("quickstart").curriculum.model_dump()
+QUICKSTART = load_recipe("textcraft").curriculum.model_dump()
 
 
 def filled(**fields: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def form_schema() -> dict[str, Any]:
 
 
 def test_what_is_left_empty_stays_as_the_recipe_says() -> None:
-    assert load_recipe("quickstart", filled()) == load_recipe("quickstart")
+    assert load_recipe("textcraft", filled()) == load_recipe("textcraft")
 
 
 def test_every_field_changes_the_recipe() -> None:
@@ -42,7 +42,7 @@ def test_every_field_changes_the_recipe() -> None:
         "evaluation_horizon": 9,
     }  # fmt: skip
     assert set(values) == set(RecipeForm.model_fields)
-    made = load_recipe("quickstart", filled(**values))
+    made = load_recipe("textcraft", filled(**values))
     assert (made.environment.name, made.environment.train_tasks, made.policy.model) == ("babyai", "train", "some/model")
     assert (made.algorithm.name, made.algorithm.steps, made.algorithm.learning_rate, made.seeds.training) == ("rloo", 7, 1e-5, 11)
     assert made.curriculum.model_dump() == {"kind": "stepwise", "horizons": [3, 5], "every": 4}
@@ -60,7 +60,7 @@ def test_every_field_changes_the_recipe() -> None:
     ],
 )
 def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
-    assert load_recipe("quickstart", filled(**fields)).curriculum.model_dump() == curriculum
+    assert load_recipe("textcraft", filled(**fields)).curriculum.model_dump() == curriculum
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_only_the_recipe_can_refuse_is_refused_by_it(fields: dict[str, Any]
     from flows.checks import check_experiment
 
     with pytest.raises(RecipeError, match=said):
-        check_experiment(load_recipe("quickstart", filled(**fields)), InfraSettings())
+        check_experiment(load_recipe("textcraft", filled(**fields)), InfraSettings())
 
 
 def test_a_field_in_two_places_must_say_the_same() -> None:

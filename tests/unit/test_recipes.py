@@ -67,17 +67,17 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
 )
 def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as problem:
-        load_recipe("quickstart", overrides)
+        load_recipe("textcraft", overrides)
     assert said in str(problem.value)
 
 
 def test_a_wrong_override_is_blamed_and_not_the_file() -> None:
     with pytest.raises(RecipeError) as problem:
-        load_recipe("quickstart", {"seeds.training": 3, "algorithm.steps": "many"})
+        load_recipe("textcraft", {"seeds.training": 3, "algorithm.steps": "many"})
     first = str(problem.value).splitlines()[0]
-    assert first == "this override of quickstart.yaml cannot be used: algorithm.steps = 'many'"
-    with pytest.raises(RecipeError, match=r"override of quickstart.yaml cannot be used: rollout.turn_tokens = 4096"):
-        load_recipe("quickstart", {"rollout.turn_tokens": 4096})  # which does not fit to another field
+    assert first == "this override of textcraft.yaml cannot be used: algorithm.steps = 'many'"
+    with pytest.raises(RecipeError, match=r"override of textcraft.yaml cannot be used: rollout.turn_tokens = 4096"):
+        load_recipe("textcraft", {"rollout.turn_tokens": 4096})  # which does not fit to another field
 
 
 def test_a_wrong_file_is_blamed_whatever_is_overridden(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def checkpoint(tmp_path: Path) -> str:
     folder = tmp_path / "checkpoints" / "step-000004"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    write_recipe(folder, load_recipe("quickstart", CHECKPOINT))
+    write_recipe(folder, load_recipe("textcraft", CHECKPOINT))
     return str(folder)
 
 
@@ -187,7 +187,7 @@ def serving(models: dict[str, Any]) -> Iterator[str]:
 def test_a_recipe_in_a_checkpoint_that_is_not_understood_is_named(checkpoint: str) -> None:
     (Path(checkpoint) / "recipe.yaml").write_text("algorithm: {steps: never}\n")
     with pytest.raises(RecipeError, match=r"recipe.yaml, which says how the checkpoint is to be used, is not understood"):
-        load_recipe("quickstart", {"policy.model": checkpoint})
+        load_recipe("textcraft", {"policy.model": checkpoint})
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B-Instruct", "gpt2"])
@@ -242,7 +242,7 @@ def test_overrides_are_read_as_yaml() -> None:
         "policy.model": "a/b",
         "algorithm.learning_rate": "1e-5",
     }
-    assert load_recipe("quickstart", overrides).algorithm.learning_rate == 1e-5
+    assert load_recipe("textcraft", overrides).algorithm.learning_rate == 1e-5
 
 
 @pytest.mark.parametrize("arguments", [["steps", "3"], ["--algorithm.steps"], ["--", "3"], ["--a.b", "[1"]])
@@ -252,8 +252,8 @@ def test_arguments_that_are_no_overrides_are_refused(arguments: list[str]) -> No
 
 
 def test_equal_recipes_have_equal_fingerprints_and_a_seed_changes_it() -> None:
-    assert fingerprint(load_recipe("quickstart")) == fingerprint(load_recipe("quickstart", {"seeds.training": 0}))
-    assert fingerprint(load_recipe("quickstart")) != fingerprint(load_recipe("quickstart", {"seeds.training": 1}))
+    assert fingerprint(load_recipe("textcraft")) == fingerprint(load_recipe("textcraft", {"seeds.training": 0}))
+    assert fingerprint(load_recipe("textcraft")) != fingerprint(load_recipe("textcraft", {"seeds.training": 1}))
 
 
 def _parts(model: type[BaseModel]) -> list[type[BaseModel]]:

@@ -14,7 +14,7 @@ from flows.run_names import chosen_name
 
 
 def name(overrides: dict[str, Any]) -> str:
-    return run_name(load_recipe("quickstart", overrides), overrides)
+    return run_name(load_recipe("textcraft", overrides), overrides)
 
 
 def test_runs_that_differ_in_method_schedule_or_seed_have_other_names() -> None:

@@ -32,9 +32,9 @@ def test_operations_are_those_of_the_passes_that_the_recipe_makes() -> None:
     assert operations_per_token(load_recipe("textcraft-qwen2.5-7b", {"policy.lora": {"rank": 8}})) == 2 * (2 + 2 + 2) + 2 + 2
     # Policy and critic, old log-probabilities, values.
     ppo = {"algorithm": {"name": "ppo", "steps": 1, "importance_correction": "truncated"}}
-    assert operations_per_token(load_recipe("quickstart", ppo)) == 6 + 6 + 2 + 2
+    assert operations_per_token(load_recipe("textcraft", ppo)) == 6 + 6 + 2 + 2
     behaviour = {"algorithm": {"name": "grpo", "steps": 1, "importance_correction": "behaviour"}}
-    assert operations_per_token(load_recipe("quickstart", behaviour)) == 6
+    assert operations_per_token(load_recipe("textcraft", behaviour)) == 6
 
 
 def test_an_update_is_shared_out_over_the_gpus() -> None:

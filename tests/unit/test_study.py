@@ -27,7 +27,7 @@ from tasks.evaluation.study_results import StudyRun, after, common_budget, compa
 TREE: dict[str, Any] = {
     "name": "tried",
     "question": "Does it?",
-    "recipe": "quickstart",
+    "recipe": "textcraft",
     "arms": {"long": {"curriculum": {"kind": "fixed", "horizon": 16}}, "short": {"curriculum": {"kind": "fixed", "horizon": 6}}},
     "seeds": 3,
     "comparisons": [["long", "short"], ["long", "start"]],

@@ -18,7 +18,7 @@ GATE = {"kind": "success-gated", "horizons": [4, 8, 16], "threshold": 0.5, "wind
 
 def gated(off_policy: int = 0, **fields: Any) -> Experiment:
     overrides = {"curriculum": {**GATE, **fields}, "algorithm.steps": 30, "rollout.max_off_policy_steps": off_policy}
-    return load_recipe("quickstart", overrides)
+    return load_recipe("textcraft", overrides)
 
 
 def played(experiment: Experiment, successes: list[float], cut: float = 0.0, groups: float = 16.0, history: Steps | None = None) -> Steps:
@@ -124,4 +124,4 @@ def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], said: str
 @pytest.mark.parametrize("method", ["sft", "dpo", "agentevol"])
 def test_methods_that_play_nothing_in_most_steps_cannot_be_gated_by_them(method: str) -> None:
     with pytest.raises(RecipeError, match=f"decides by the episodes of every step, and {method} plays some only now and then"):
-        load_recipe("quickstart", {"curriculum": GATE, "algorithm.name": method})
+        load_recipe("textcraft", {"curriculum": GATE, "algorithm.name": method})

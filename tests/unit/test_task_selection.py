@@ -23,14 +23,14 @@ FILES = {
 def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(FILES[name])
-    experiment = load_recipe("quickstart", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
+    experiment = load_recipe("textcraft", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
     assert not isinstance(experiment.environment.train_tasks, str)
     assert indices(experiment.environment.train_tasks) == [3, 11]
     assert experiment.evaluation.tasks == (5,)
 
 
 def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(tmp_path: Path) -> None:
-    recipe = Path("configs/quickstart.yaml").read_text().replace("train_tasks: one-command-train", "train_tasks: ids.json")
+    recipe = Path("configs/textcraft.yaml").read_text().replace("train_tasks: one-command-train", "train_tasks: ids.json")
     (tmp_path / "recipe.yaml").write_text(recipe)
     prints = set()
     for content in ("[3, 11]", "[3, 12]"):
@@ -55,7 +55,7 @@ def test_a_file_that_lists_no_tasks_of_the_world_is_refused(tmp_path: Path, cont
     path = tmp_path / "ids.json"
     path.write_text(content)
     with pytest.raises(RecipeError, match=said):
-        load_recipe("quickstart", {"environment.train_tasks": str(path)})
+        load_recipe("textcraft", {"environment.train_tasks": str(path)})
 
 
 def test_ids_with_a_set_in_their_name_keep_their_index() -> None:
