@@ -37,7 +37,7 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ),
         (
             ["flows.study", "quickstart", "--overrides", "{policy.starter.tasks: x}"],
-            "policy.starter.tasks: textcraft has no task list 'x'",
+            "policy.starter.tasks: searchqa has no task list 'x'",
         ),
         (["flows.study", "methods", "--overrides", "{policy.model: /no/such/folder}"], "policy.model: there is no folder /no/such/folder"),
         (["flows.study", "methods", "--seeds", "0"], "seeds"),

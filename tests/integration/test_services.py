@@ -171,7 +171,7 @@ def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(r
     train = deployment_id(runs, "train")
     begun = {"flow_runs": {"deployment_id": {"any_": [train]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}}
     before = {run["id"] for run in ask(runs, "flow_runs/filter", begun)}
-    wrong = {"changes": {"evaluation_tasks": "wood-tset"}}
+    wrong = {"changes": {"evaluation_tasks": "islands-tset"}}
     often = {"schedule": {"interval": 30, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True, "parameters": wrong}
     (made,) = ask(runs, f"deployments/{train}/schedules", [often])  # type: ignore[arg-type]
     wait_until(lambda: {run["id"] for run in ask(runs, "flow_runs/filter", begun)} > before)
@@ -181,7 +181,7 @@ def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(r
     assert fired["auto_scheduled"]
     assert fired["created_by"]["type"] == "SCHEDULE"
     assert ended["state_type"] == "FAILED"
-    assert "evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?" in ended["state"]["message"]
+    assert "evaluation.tasks: searchqa has no task list 'islands-tset'; did you mean 'islands-test'?" in ended["state"]["message"]
     assert list(runs.glob("quickstart-*")) == []
 
 

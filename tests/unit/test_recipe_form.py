@@ -134,7 +134,7 @@ import json, sys, time
 from flows.scaling_inter import scaling_inter
 before, began = set(sys.modules), time.process_time()
 try:
-    scaling_inter.fn(changes={"evaluation_tasks": "wood-tset"})
+    scaling_inter.fn(changes={"evaluation_tasks": "islands-tset"})
 except Exception as refused:
     print(json.dumps([str(refused), time.process_time() - began, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
 """
@@ -144,7 +144,7 @@ def test_a_wrong_value_is_refused_in_less_than_a_second_of_work_and_nothing_larg
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path)}
     shown = subprocess.run([sys.executable, "-c", REFUSE], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     said, worked_s, loaded = json.loads(shown.splitlines()[-1])
-    assert said.startswith("evaluation.tasks: textcraft has no task list 'wood-tset'; did you mean 'wood-test'?")
+    assert said.startswith("evaluation.tasks: searchqa has no task list 'islands-tset'; did you mean 'islands-test'?")
     assert worked_s < 1.0
     assert set(loaded) <= {"environments", "tasks"}
     assert list(tmp_path.iterdir()) == []
