@@ -74,7 +74,7 @@ def undisturbed(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_written_and_every_run_is_a_child_of_one_run_in_mlflow(undisturbed: Path) -> None:
     (page,) = undisturbed.glob("studies/tiny-*/report.md")
     assert "All 2 runs are finished." in page.read_text()
-    assert "quickstart" in page.read_text()
+    assert "Recipe `textcraft`" in page.read_text()
     assert "| long - short |" in page.read_text()
     client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
     (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")

@@ -31,7 +31,7 @@ TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_r
 BARE = Policy(starter=TINY, action_format="bare")
 
 
-def bare(**changes: int | str) -> Policy:
+def bare(**changes: float | str) -> Policy:
     """The policy with other fields of `policy.starter`."""
     return BARE.model_copy(update={"starter": TINY.model_copy(update=changes)})
 
@@ -262,6 +262,28 @@ def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(ma
         gradients = torch.autograd.grad(mean, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
+
+
+@torch.no_grad()
+def test_an_example_is_foretold_if_every_token_of_the_oracle_was_the_likeliest(made: StarterReport) -> None:
+    model = AutoModelForCausalLM.from_pretrained(made.path)
+    tokens = [5, 6, 7]
+    for learned in (False, True, True, False, True):
+        likeliest = int(model(torch.tensor([tokens])).logits[0, -1].argmax())
+        tokens.append(likeliest if learned else likeliest + 1)
+    learned = [False, False, False, False, True, True, False, True]
+    foretold = cloning.Example(tokens, learned)
+    missed = cloning.Example([*tokens[:-1], tokens[-1] + 1], learned)
+    told_nothing = cloning.Example(tokens, [False] * len(tokens))
+    for batch, count in (([foretold], 1), ([missed], 0), ([told_nothing], 0), ([foretold, missed, told_nothing, foretold], 2)):
+        assert cloning.cloning_loss(model, batch)[1] == count
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.0, 500, 4_000), (1.0, 10_000, 11_000)])
+def test_cloning_ends_where_the_share_is_foretold_and_else_at_the_last_token(tmp_path: Path, share: float, least: int, most: int) -> None:
+    built = build_starter_policy(bare(tokens=10_000, until_foretold=share), "textcraft", 0, tmp_path)
+    assert least <= built.tokens <= most
+    assert built.learned_tokens < built.tokens
 
 
 def test_batches_hold_every_example_once_and_few_tokens() -> None:

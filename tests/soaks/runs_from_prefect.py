@@ -107,7 +107,7 @@ def test_a_run_of_the_form_completes_and_clicks_lead_to_it_from_ui_to_ui(runs: P
     overrides = {
         name: value for name, value in rest.items() if name not in ("algorithm.steps", "rollout.group_size", "rollout.tasks_per_step")
     }
-    wanted = {"parameters": {"changes": changes, "overrides": overrides}, "state": {"type": "SCHEDULED"}}
+    wanted = {"parameters": {"recipe": "textcraft", "changes": changes, "overrides": overrides}, "state": {"type": "SCHEDULED"}}
     run = ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", wanted)
     ended = ended_run(runs, run["id"])
     assert ended["state_name"] == "Completed", ended["state"]
