@@ -75,3 +75,11 @@ def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         assert not (tmp_path / "made").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
     assert (tmp_path / "made" / "part").read_text() == "y"
+
+
+def test_a_build_says_nothing_on_the_callers_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache.sys, "executable", "/bin/echo")
+    facts_corpus(tmp_path)
+    assert capfd.readouterr().out == ""

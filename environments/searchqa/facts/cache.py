@@ -73,7 +73,8 @@ def _build(folder: Path) -> None:
     began = time.monotonic()
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    status = subprocess.run(command, env=environment, preexec_fn=_die_with_parent, check=False).returncode
+    # It names the folder on stdout, which is for what this process has to say.
+    status = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent, check=False).returncode
     if status:
         raise SearchDataError(f"the embedded questions could not be built (exit status {status}); to see why: {' '.join(command)}")
     log.info("built the embedded questions and passages", extra={"seconds": round(time.monotonic() - began, 1)})
