@@ -13,10 +13,10 @@ help: ## Show what can be made
 setup: ## Create or update .venv from the lock files (every other target does this)
 	@locks/install.sh $(DEVICE)
 
-quickstart: setup ## Train a small agent in TextCraft by ScalingInter-RL and show what it learned
+quickstart: setup ## Train a small agent to search and answer by ScalingInter-RL and show what it learned
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
 
-methods: setup ## Train with every method under 5 seeds on the quickstart's task and compare them (hours; a second call goes on)
+methods: setup ## Train with every method under 5 seeds on TextCraft's wood family and compare them (hours; a second call goes on)
 	@$(python) -m flows.study methods
 
 # Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
