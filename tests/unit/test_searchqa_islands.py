@@ -38,8 +38,11 @@ def about(question: Question) -> set[str]:
     return {hop.query.partition(" of ")[2] for hop in question.hops}
 
 
-def test_no_two_lists_ask_about_the_same_island(asked: dict[str, list[Question]]) -> None:
-    named = {side: set().union(*map(about, some)) for side, some in asked.items()}
+def test_no_two_lists_ask_about_the_same_island(world: SearchQA) -> None:
+    named = {}
+    for side in SIDES:
+        tasks = (index for name in ("islands", "islands-three-hops", "islands-deep") for index in world.tasks(f"{name}-{side}"))
+        named[side] = set().union(*(about(corpus_of(world).question(index)) for index in tasks))
     assert sum(map(len, named.values())) == len(set().union(*named.values()))
     sides = {island.name: island.side for island in islands()}
     assert all(sides[name] == side for side, names in named.items() for name in names)
@@ -53,16 +56,24 @@ def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_
     assert len({normalise(question.question) for some in asked.values() for question in some}) == sum(map(len, asked.values()))
 
 
+def test_deep_lists_ask_as_often_for_one_hop_as_for_two_and_three(world: SearchQA) -> None:
+    for side in SIDES:
+        counts = Counter(world.tag(index) for index in world.tasks(f"islands-deep-{side}"))
+        assert set(counts) == {"hops 1", "hops 2", "hops 3"}
+        if side in HELD_OUT:
+            assert set(counts.values()) == {HELD_OUT_TASKS // 3}
+
+
 def test_the_last_passage_states_the_answer_and_the_question_does_not(asked: dict[str, list[Question]], world: SearchQA) -> None:
     for question in chain.from_iterable(asked.values()):
         assert f" {normalise(question.answers[0])} " in f" {normalise(corpus_of(world).passage(question.hops[-1].passage))} "
         assert normalise(question.answers[0]) not in normalise(question.question)
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_the_oracle_searches_once_a_hop_and_is_right(world: SearchQA, side: str) -> None:
+@pytest.mark.parametrize("name", [f"{name}-{side}" for name in ("islands", "islands-three-hops") for side in SIDES])
+def test_the_oracle_searches_once_a_hop_and_is_right(world: SearchQA, name: str) -> None:
     session = world.create()
-    tasks = world.tasks(f"islands-{side}")
+    tasks = world.tasks(name)
     for index in Random(0).sample(tasks, min(200, len(tasks))):
         session.reset(index)
         hops = len(session.task.hops) if session.task else 0
