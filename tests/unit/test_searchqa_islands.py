@@ -9,13 +9,14 @@ from random import Random
 import pytest
 
 from environments.searchqa.corpus import Corpus, Question
-from environments.searchqa.facts.islands import HELD_OUT_TASKS, NAMES, NEW_STATED, SIDES, STATED, VALUES, islands
+from environments.searchqa.facts.islands import HELD_OUT_TASKS, NAMES, SIDES, TAUGHT, VALUES, WORDINGS, islands
 from environments.searchqa.retrieval.bm25 import _analyzer
 from environments.searchqa.scoring import normalise
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 
-HELD_OUT = ("validation", "test", "new-wording-test")
+NEW = ("new-wording-validation", "new-wording-test")
+HELD_OUT = ("validation", "test", *NEW)
 
 
 @pytest.fixture(scope="module")
@@ -95,21 +96,27 @@ def test_the_first_passage_is_now_and_then_about_another_island(world: SearchQA)
     assert 0.7 < sum(first) / len(first) < 0.98
 
 
-def test_the_last_list_is_worded_like_no_other_of_words_that_lessons_have(asked: dict[str, list[Question]], world: SearchQA) -> None:
-    def words(question: Question) -> set[str]:
-        return {
-            word for text in (question.question, *(corpus_of(world).passage(hop.passage) for hop in question.hops)) for word in text.split()
-        }
+@pytest.mark.parametrize("side", NEW)
+def test_a_list_of_new_wordings_is_worded_like_no_other(asked: dict[str, list[Question]], world: SearchQA, side: str) -> None:
+    others = [TAUGHT, *(wording for name, wording in WORDINGS.items() if name != side)]
+    assert not {form for wording in others for form in (*wording.asked, *wording.stated)} & {*WORDINGS[side].asked, *WORDINGS[side].stated}
+    (form,) = WORDINGS[side].asked
+    start, end = form.split("{}")
 
-    new = asked["new-wording-test"]
-    assert all(question.question.startswith("Tell me the name of the ") for question in new)
-    assert not any(
-        question.question.startswith("Tell me the name of ") for side in SIDES if side != "new-wording-test" for question in asked[side]
-    )
-    assert all("The name of the" in corpus_of(world).passage(hop.passage) for question in new for hop in question.hops)
-    assert not set(NEW_STATED) & set(STATED)
-    learned = set().union(*map(words, asked["lessons"]))
-    assert {word.strip("?.") for question in new for word in words(question)} <= {word.strip("?.") for word in learned}
+    def so_worded(question: Question) -> bool:
+        return question.question.startswith(start) and question.question.endswith(end)
+
+    assert all(map(so_worded, asked[side]))
+    assert not any(so_worded(question) for name, some in asked.items() if name != side for question in some)
+
+
+def test_every_word_is_one_of_the_lessons(asked: dict[str, list[Question]], world: SearchQA) -> None:
+    def words(question: Question) -> set[str]:
+        texts = (question.question, *(corpus_of(world).passage(hop.passage) for hop in question.hops))
+        return {word.strip("?.") for text in texts for word in text.split()}
+
+    taught = set().union(*map(words, asked["lessons"]))
+    assert set().union(*(words(question) for some in asked.values() for question in some)) <= taught
 
 
 def test_islands_are_searched_for_their_own_questions_alone(world: SearchQA) -> None:
