@@ -20,7 +20,7 @@ from flows.checks import check_policy, check_task_lists, check_world, served_mod
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
-  python -m flows.collect searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000045 --tasks islands-test --samples 8
+  python -m flows.collect searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --tasks islands-test --samples 8
   python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 

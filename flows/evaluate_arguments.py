@@ -11,8 +11,8 @@ from flows.collect_arguments import checkpoint_defaults, merged, policy_of, poli
 
 EXAMPLES = """examples:
   python -m flows.evaluate textcraft --oracle --tasks wood-test
-  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000045 --horizon 3 6 --temperature 1 0.25
-  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000045 --against runs/evaluated/searchqa-oracle-4f5e6d
+  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --horizon 3 6 --temperature 1 0.25
+  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --against runs/evaluated/searchqa-oracle-4f5e6d
   OPENAI_API_KEY=... python -m flows.evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
 
 A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, tasks, horizon and temperature are those of its run's

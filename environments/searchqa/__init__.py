@@ -14,14 +14,15 @@ TASK_LISTS = {
     "hops-3": "all questions whose answer takes 3 passages",
     "searchqa-ours-400": "400 questions of test, its kinds in turn",
     "islands-lessons": "questions of one and two hops about made-up islands, for demonstrations",
-    "islands-train": "such questions about other islands, in more wordings, to learn from",
+    "islands-train": "such questions about other islands, to learn from",
     "islands-validation": "such questions about islands of their own, to tune on",
     "islands-test": "such held-out questions",
-    "islands-new-wording-validation": "such questions, they and their passages worded like no other, to tune on",
+    "islands-new-templates-validation": "questions of two hops to what nothing else asks of neighbours, to tune on",
+    "islands-new-templates-test": "such held-out questions, about other islands",
     "islands-new-wording-test": "such held-out questions, they and their passages worded like no other",
     **{
         name: text
-        for side in ("lessons", "train", "validation", "test", "new-wording-validation", "new-wording-test")
+        for side in ("lessons", "train", "validation", "test", "new-wording-test")
         for name, text in (
             (f"islands-three-hops-{side}", f"such questions of three hops, about the islands of islands-{side}"),
             (f"islands-deep-{side}", f"questions of one to three hops about the islands of islands-{side}"),

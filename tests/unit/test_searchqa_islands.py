@@ -9,14 +9,13 @@ from random import Random
 import pytest
 
 from environments.searchqa.corpus import Corpus, Question
-from environments.searchqa.facts.islands import HELD_OUT_TASKS, NAMES, SIDES, TAUGHT, VALUES, WORDINGS, islands
+from environments.searchqa.facts.islands import HELD_OUT_TASKS, NAMES, NEW_STATED, NEW_TEMPLATES, SIDES, STATED, VALUES, islands
 from environments.searchqa.retrieval.bm25 import _analyzer
 from environments.searchqa.scoring import normalise
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 
-NEW = ("new-wording-validation", "new-wording-test")
-HELD_OUT = ("validation", "test", *NEW)
+HELD_OUT = ("validation", "test", "new-wording-test")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,8 @@ def about(question: Question) -> set[str]:
 def test_no_two_lists_ask_about_the_same_island(world: SearchQA) -> None:
     named = {}
     for side in SIDES:
-        tasks = (index for name in ("islands", "islands-three-hops", "islands-deep") for index in world.tasks(f"{name}-{side}"))
+        names = ["islands", "islands-three-hops", "islands-deep", *["islands-new-templates"] * (side in NEW_TEMPLATES)]
+        tasks = (index for name in names for index in world.tasks(f"{name}-{side}"))
         named[side] = set().union(*(about(corpus_of(world).question(index)) for index in tasks))
     assert sum(map(len, named.values())) == len(set().union(*named.values()))
     sides = {island.name: island.side for island in islands()}
@@ -50,11 +50,24 @@ def test_no_two_lists_ask_about_the_same_island(world: SearchQA) -> None:
 
 
 def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_hop_as_for_two(asked: dict[str, list[Question]]) -> None:
-    assert len(asked["lessons"]) > 4500
-    assert len(asked["train"]) > 3000
+    assert len(asked["lessons"]) > 3500
+    assert len(asked["train"]) > 2300
     for side in HELD_OUT:
         assert Counter(len(question.hops) for question in asked[side]) == dict.fromkeys((1, 2), HELD_OUT_TASKS // 2)
     assert len({normalise(question.question) for some in asked.values() for question in some}) == sum(map(len, asked.values()))
+
+
+@pytest.mark.parametrize("side", NEW_TEMPLATES)
+def test_new_templates_are_in_no_lesson_and_no_training_task_and_what_they_are_made_of_is(
+    asked: dict[str, list[Question]], world: SearchQA, side: str
+) -> None:
+    new = [corpus_of(world).question(index) for index in world.tasks(f"islands-new-templates-{side}")]
+    assert len(new) == HELD_OUT_TASKS
+    held_out = {question.group for question in new}
+    assert held_out == {"island > neighbour > lake", "island > neighbour > peak"}
+    shown = {question.group for name in ("lessons", "train") for question in asked[name]}
+    assert not held_out & shown
+    assert {"island > lake", "island > peak", "island > neighbour > castle"} <= shown
 
 
 def test_deep_lists_ask_as_often_for_one_hop_as_for_two_and_three(world: SearchQA) -> None:
@@ -71,7 +84,11 @@ def test_the_last_passage_states_the_answer_and_the_question_does_not(asked: dic
         assert normalise(question.answers[0]) not in normalise(question.question)
 
 
-@pytest.mark.parametrize("name", [f"{name}-{side}" for name in ("islands", "islands-three-hops") for side in SIDES])
+@pytest.mark.parametrize(
+    "name",
+    [f"{name}-{side}" for name in ("islands", "islands-three-hops") for side in SIDES]
+    + [f"islands-new-templates-{side}" for side in NEW_TEMPLATES],
+)
 def test_the_oracle_searches_once_a_hop_and_is_right(world: SearchQA, name: str) -> None:
     session = world.create()
     tasks = world.tasks(name)
@@ -96,27 +113,21 @@ def test_the_first_passage_is_now_and_then_about_another_island(world: SearchQA)
     assert 0.7 < sum(first) / len(first) < 0.98
 
 
-@pytest.mark.parametrize("side", NEW)
-def test_a_list_of_new_wordings_is_worded_like_no_other(asked: dict[str, list[Question]], world: SearchQA, side: str) -> None:
-    others = [TAUGHT, *(wording for name, wording in WORDINGS.items() if name != side)]
-    assert not {form for wording in others for form in (*wording.asked, *wording.stated)} & {*WORDINGS[side].asked, *WORDINGS[side].stated}
-    (form,) = WORDINGS[side].asked
-    start, end = form.split("{}")
-
-    def so_worded(question: Question) -> bool:
-        return question.question.startswith(start) and question.question.endswith(end)
-
-    assert all(map(so_worded, asked[side]))
-    assert not any(so_worded(question) for name, some in asked.items() if name != side for question in some)
-
-
-def test_every_word_is_one_of_the_lessons(asked: dict[str, list[Question]], world: SearchQA) -> None:
+def test_the_last_list_is_worded_like_no_other_of_words_that_lessons_have(asked: dict[str, list[Question]], world: SearchQA) -> None:
     def words(question: Question) -> set[str]:
-        texts = (question.question, *(corpus_of(world).passage(hop.passage) for hop in question.hops))
-        return {word.strip("?.") for text in texts for word in text.split()}
+        return {
+            word for text in (question.question, *(corpus_of(world).passage(hop.passage) for hop in question.hops)) for word in text.split()
+        }
 
-    taught = set().union(*map(words, asked["lessons"]))
-    assert set().union(*(words(question) for some in asked.values() for question in some)) <= taught
+    new = asked["new-wording-test"]
+    assert all(question.question.startswith("Tell me the name of the ") for question in new)
+    assert not any(
+        question.question.startswith("Tell me the name of ") for side in SIDES if side != "new-wording-test" for question in asked[side]
+    )
+    assert all("The name of the" in corpus_of(world).passage(hop.passage) for question in new for hop in question.hops)
+    assert not set(NEW_STATED) & set(STATED)
+    learned = set().union(*map(words, asked["lessons"]))
+    assert {word.strip("?.") for question in new for word in words(question)} <= {word.strip("?.") for word in learned}
 
 
 def test_islands_are_searched_for_their_own_questions_alone(world: SearchQA) -> None:

@@ -14,7 +14,7 @@ from environments.searchqa.corpus import Hop, Question
 from environments.searchqa.sampling import hashed_fraction, shuffle_key
 
 COLLECTION = "islands"
-SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120, "new-wording-validation": 120}
+SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120}
 """How many islands each list's questions are about."""
 HELD_OUT_TASKS = 120
 """Questions of each list to measure on, half of them of one hop."""
@@ -31,41 +31,15 @@ RELATIONS = {"capital": "Port", "castle": "Fort", "lake": "Lake", "peak": "Mount
 """What an island may have, and how its name begins."""
 NEIGHBOUR = "neighbour"
 MOST_HOPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """How questions and passages may be worded. Every word is one of the lessons', so that a policy knows it.
-
-    Attributes:
-        asked: Questions about a thing, e.g. "castle of the neighbour of Bagip Dekor".
-        stated: Passages.
-    """
-
-    asked: tuple[str, ...]
-    stated: tuple[str, ...]
-
-
-TAUGHT = Wording(
-    ("What is the {}?", "Tell me the {}.", "What is the name of the {}?"),
-    ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}."),
-)
-TRAINED = Wording(
-    (*TAUGHT.asked, "The {}?", "The name of the {}?"),
-    (
-        *TAUGHT.stated,
-        "{value} is the {relation} of {island}.",
-        "{value} is the name of the {relation} of {island}.",
-        "{island} has the {relation} of the name {value}.",
-    ),
-)
-WORDINGS = {
-    "train": TRAINED,
-    "new-wording-test": Wording(("Tell me the name of the {}.",), ("The name of the {relation} of {island} is {value}.",)),
-    "new-wording-validation": Wording(("What is the name the {} has?",), ("The {relation} of {island} has the name {value}.",)),
-}
-"""Those of lists that are not worded as the lessons are. What is trained on has more, since whoever learns to read knows more ways to say a
-thing than anybody demonstrates; what is measured on has wordings of its own, each on one list only."""
+SHOWN_OF_NEIGHBOURS = ("capital", "castle")
+"""What lessons and training ask about an island's neighbours. Their lakes and peaks are templates that are held out."""
+NEW_TEMPLATES = ("validation", "test")
+"""Sides of which there is a list of held-out templates, too."""
+ASKED = ("What is the {}?", "Tell me the {}.", "What is the name of the {}?")
+STATED = ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}.")
+NEW_ASKED = ("Tell me the name of the {}.",)
+NEW_STATED = ("The name of the {relation} of {island} is {value}.",)
+"""Wordings of the last list alone; each word of them is in the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +86,7 @@ def passages(all_islands: Sequence[Island]) -> dict[tuple[str, str], str]:
 
 
 def _stated(island: Island, relation: str, value: str) -> str:
-    wordings = WORDINGS.get(island.side, TAUGHT).stated
+    wordings = NEW_STATED if island.side == "new-wording-test" else STATED
     return _choice(wordings, f"passage {relation} {island.name}").format(relation=relation, island=island.name, value=value)
 
 
@@ -125,21 +99,23 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[
     """
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
     by_name = {island.name: island for island in all_islands}
-    found: dict[str, list[Question]] = {}
-    for name, hop_counts in (("{}-{}", (1, 2)), ("{}-three-hops-{}", (3,))):
-        for side in SIDES:
-            asked = [
-                question
-                for island in all_islands
-                if island.side == side
-                for question in _questions(island, by_name, numbers)
-                if len(question.hops) in hop_counts
-            ]
-            asked.sort(key=lambda question: shuffle_key("island question", question.question))
-            if side not in ("lessons", "train"):
-                asked = _balanced(asked, hop_counts)[:HELD_OUT_TASKS]
-            found[name.format(COLLECTION, side)] = asked
-    return found
+
+    def asked(side: str, hop_counts: Sequence[int], held_out_templates: bool) -> list[Question]:
+        some = (question for island in all_islands if island.side == side for question in _questions(island, by_name, numbers))
+        chosen = [each for each in some if len(each.hops) in hop_counts and is_held_out(each.group) == held_out_templates]
+        chosen.sort(key=lambda question: shuffle_key("island question", question.question))
+        return chosen if side in ("lessons", "train") else _balanced(chosen, hop_counts)[:HELD_OUT_TASKS]
+
+    return {
+        **{f"{COLLECTION}-{side}": asked(side, (1, 2), False) for side in SIDES},
+        **{f"{COLLECTION}-new-templates-{side}": asked(side, (2,), True) for side in NEW_TEMPLATES},
+        **{f"{COLLECTION}-three-hops-{side}": asked(side, (3,), False) for side in SIDES},
+    }
+
+
+def is_held_out(template: str) -> bool:
+    """Whether lessons and training have no question of a template such as "island > neighbour > lake"."""
+    return NEIGHBOUR in template and not template.endswith(SHOWN_OF_NEIGHBOURS)
 
 
 def deep_lists(lists: Mapping[str, list[int]]) -> dict[str, list[int]]:
@@ -159,7 +135,7 @@ def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[t
     for _ in range(MOST_HOPS):
         for relation, value in of.has.items():
             asked = f"{relation} of {asked_of}"
-            wording = _choice(WORDINGS.get(island.side, TAUGHT).asked, f"question {asked}")
+            wording = _choice(NEW_ASKED if island.side == "new-wording-test" else ASKED, f"question {asked}")
             found_by = Hop(f"{relation} of {of.name}", numbers[of.name, relation])
             yield Question(wording.format(asked), (value,), f"{path} > {relation}", (*hops, found_by), COLLECTION)
         hops.append(Hop(f"{NEIGHBOUR} of {of.name}", numbers[of.name, NEIGHBOUR]))
