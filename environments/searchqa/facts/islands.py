@@ -27,11 +27,11 @@ NAMES = tuple(
 VALUES = tuple(
     "".join(parts) for parts in product(("Ha", "Je", "No", "Pi", "Su", "Vo"), ("bim", "dug", "kal", "lok", "mof", "nat", "pod", "rim"))
 )
-RELATIONS = {"capital": "Port", "castle": "Fort", "lake": "Lake", "peak": "Mount"}
+RELATIONS = {"capital": "Port", "castle": "Fort", "harbour": "Bay", "lake": "Lake", "peak": "Mount"}
 """What an island may have, and how its name begins."""
 NEIGHBOUR = "neighbour"
 MOST_HOPS = 3
-SHOWN_OF_NEIGHBOURS = ("capital", "castle")
+SHOWN_OF_NEIGHBOURS = ("capital", "castle", "harbour")
 """What lessons and training ask about an island's neighbours. Their lakes and peaks are templates that are held out."""
 NEW_TEMPLATES = ("validation", "test")
 """Sides of which there is a list of held-out templates, too."""
@@ -70,7 +70,7 @@ def islands() -> tuple[Island, ...]:
 
 
 def _drawn(name: str) -> dict[str, str]:
-    """One to four of the relations, each with a value."""
+    """At least one of the relations, each with a value."""
     order = sorted(RELATIONS, key=lambda relation: shuffle_key(name, relation))
     some = sorted(order[: 1 + int(hashed_fraction("how many", name) * len(order))])
     return {relation: f"{RELATIONS[relation]} {_choice(VALUES, f'{relation} of {name}')}" for relation in some}
