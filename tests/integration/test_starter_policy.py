@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from configs.experiment import Policy, StarterPolicy
 from environments.registry import load_world
 from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
-from tasks.starter import cloning, starting_model
+from tasks.starter import cloning
 from tasks.starter.demonstrations import Demonstration, Demonstrator
 from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
 
@@ -284,26 +283,6 @@ def test_cloning_ends_where_the_share_is_foretold_and_else_at_the_last_token(tmp
     built = build_starter_policy(bare(tokens=10_000, until_foretold=share), "textcraft", 0, tmp_path)
     assert least <= built.tokens <= most
     assert built.learned_tokens < built.tokens
-
-
-def test_batches_hold_every_example_once_and_few_tokens() -> None:
-    random = Random(0)
-    examples = [cloning.Example([0] * random.randint(2, 900), []) for _ in range(100)]
-    found = list(cloning.batches(examples, 1))
-    assert sorted(id(example) for batch in found for example in batch) == sorted(id(example) for example in examples)
-    for batch in found:
-        assert len(batch) == 1 or len(batch) * max(len(example.tokens) for example in batch) <= cloning.BATCH_TOKENS
-
-
-def test_heads_of_the_first_layer_begin_by_looking_back(tokenizer: Qwen2Tokenizer) -> None:
-    model = starting_model.build_model(StarterPolicy(hidden_size=128, layers=1, heads=4), tokenizer, 0)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        tokens = torch.randint(len(tokenizer), (1, 40), generator=torch.Generator().manual_seed(0))
-        attention = model(tokens, output_attentions=True).attentions[0][0]
-    for head, distance in enumerate(starting_model.PREVIOUS_TOKENS):
-        looked_at = attention[head, 10:].argmax(-1)
-        assert (looked_at == torch.arange(10, 40) - distance).all()
 
 
 def test_few_demonstrations_are_repeated_until_the_tokens_are_seen(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Five walks through the viewer as a new user takes them from a finished quickstart, each in a real browser, with a picture at its end.
+"""Five walks through the viewer as a new user takes them from a run in TextCraft, each in a real browser, with a picture at its end.
 
     python -m tests.support.viewer_walks RUNS OUT [--study RUNS]
 
@@ -154,7 +154,7 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
         "/trajectories",
         f"/compare?run={run}",
         "/play",
-        "/studies/quickstart",
+        "/studies/textcraft",
         f"/runs/{run}",
         f"/steps/{run}/rollouts/step-000002",
         f"/groups/{run}/rollouts/step-000002/0",
@@ -167,13 +167,13 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
 def main() -> None:
     """Takes the walks over real runs and writes the pictures."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("runs", type=Path, help="folder with a finished quickstart")
+    parser.add_argument("runs", type=Path, help="folder with a finished run in TextCraft")
     parser.add_argument("out", type=Path, help="folder for the pictures")
     parser.add_argument("--study", type=Path, help="folder with the runs of a study (default: RUNS)")
-    parser.add_argument("--run", help="name of the run's folder (default: the first quickstart)")
+    parser.add_argument("--run", help="name of the run's folder (default: the first of TextCraft)")
     parser.add_argument("--step", type=int, default=12, help="training step of the further pictures (default: %(default)s)")
     chosen = parser.parse_args()
-    run = chosen.run or next(path.name for path in sorted(chosen.runs.glob("quickstart-*")))
+    run = chosen.run or next(path.name for path in sorted(chosen.runs.glob("textcraft-*")))
     chosen.out.mkdir(parents=True, exist_ok=True)
 
     def look(page: Page, name: str) -> None:

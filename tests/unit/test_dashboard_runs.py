@@ -189,7 +189,7 @@ def test_every_page_of_a_run_answers(pages: TestClient, first: RunFolder) -> Non
 
 
 def test_a_study_is_one_file_that_asks_nobody(pages: TestClient) -> None:
-    answer = pages.get("/shared/studies/quickstart")
+    answer = pages.get("/shared/studies/textcraft")
     assert "attachment" in answer.headers["content-disposition"]
     assert 'src="' not in answer.text.split("<script>")[0]
     assert "Content-Security-Policy".lower() in answer.text
