@@ -1,4 +1,4 @@
-"""Made-up islands: passages of one fact each, few words, and questions of one and two hops that only searching and reading can answer.
+"""Made-up islands: passages of one fact each, few words, and questions of one to three hops that only searching and reading can answer.
 
 The other embedded questions have the words of a whole geography, too many for a policy of a million weights. An island's name is two
 words, its facts are drawn, and no island is on two sides: a held-out question is about a name and facts that no lesson asks for.
@@ -17,7 +17,7 @@ COLLECTION = "islands"
 SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120}
 """How many islands each list's questions are about."""
 HELD_OUT_TASKS = 120
-"""Questions of each list to measure on, half of them of one hop."""
+"""Questions of each list to measure on, as many of each number of hops that the list has."""
 NAMES = tuple(
     "".join(parts)
     for parts in product(
@@ -100,9 +100,12 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
     by_name = {island.name: island for island in all_islands}
 
+    of_side: dict[str, list[Question]] = {side: [] for side in SIDES}
+    for island in all_islands:
+        of_side[island.side] += _questions(island, by_name, numbers)
+
     def asked(side: str, hop_counts: Sequence[int], held_out_templates: bool) -> list[Question]:
-        some = (question for island in all_islands if island.side == side for question in _questions(island, by_name, numbers))
-        chosen = [each for each in some if len(each.hops) in hop_counts and is_held_out(each.group) == held_out_templates]
+        chosen = [each for each in of_side[side] if len(each.hops) in hop_counts and is_held_out(each.group) == held_out_templates]
         chosen.sort(key=lambda question: shuffle_key("island question", question.question))
         return chosen if side in ("lessons", "train") else _balanced(chosen, hop_counts)[:HELD_OUT_TASKS]
 
