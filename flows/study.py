@@ -3,7 +3,7 @@
     python -m flows.study configs/studies/NAME.yaml [--field value ...] [--report]
 
 What is finished is not done again, so the same command goes on after a kill. With --report nothing is trained: the page is written from
-what is there, into docs/evidence/.
+what is there, and from the runs that docs/evidence/ keeps, into docs/evidence/.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from flows.records import open_tracker
 from flows.run_names import named_by
 from flows.study_page import StudyPage, write_page
 from flows.study_runs import StudyRuns
+from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
 
-DOCS = Path("docs") / "evidence"
+DOCS, KEPT = Path("docs") / "evidence", "runs.jsonl.gz"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
 """On the number of its processes the last digits of a run depend: one, on every machine, unless a person says otherwise."""
 
@@ -96,9 +97,16 @@ def show(page: StudyPage, tracker: Tracker, run: str) -> None:
 
 
 def report(name: str, overrides: dict[str, Any]) -> Path:
-    """Writes the page of what is there to docs/evidence/NAME, without training anything; returns that folder."""
+    """Writes the page of what is there to docs/evidence/NAME, without training anything; returns that folder.
+
+    The runs are kept there, too: those that are gone from this machine, or were made on another one, are taken from that file.
+    """
     what = load_study(name, overrides)
-    write_page(what, StudyRuns(what, infra_settings()).found(), DOCS / what.name)
+    runs, file = StudyRuns(what, infra_settings()), DOCS / what.name / KEPT
+    kept = read_runs(file)
+    found = runs.found(kept)
+    write_page(what, found, DOCS / what.name)
+    write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
     return DOCS / what.name
 
 

@@ -44,7 +44,7 @@ def write_page(study: Study, runs: Runs, folder: Path) -> StudyPage:
     if whole:
         family = family_section(study, whole)
         pictures = folder / CURVES, folder / TRAINING
-        draw_study(pictures[0], whole, family[0].data if family else {})
+        draw_study(pictures[0], whole, family[0].data if family else {}, study.endpoint.measure)
         draw_mechanism(pictures[1], whole)
         lines += [f"![success]({CURVES})", *(section.markdown() for section in found), f"![training]({TRAINING})"]
         lines += ["## What also depends on the machine", *(section.markdown() for section in timed)]

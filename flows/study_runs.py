@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -12,6 +12,7 @@ import yaml
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.study import Study
+from environments.registry import load_world
 from flows.evaluate import read_results
 from flows.parallel_commands import Command
 from flows.records import evaluations, finished_run
@@ -37,10 +38,23 @@ class StudyRuns:
         """
         return [self._commands(arm, seed) for arm, seed in self._experiments]
 
-    def found(self) -> dict[str, list[StudyRun]]:
-        """Arm to its runs that are whole."""
-        each = {arm: [self._found(arm, seed) for seed in self._study.seeds] for arm in self._study.arms}
+    def found(self, kept: Mapping[str, StudyRun] | None = None) -> dict[str, list[StudyRun]]:
+        """Arm to its runs that are whole.
+
+        Args:
+            kept: Runs by their keys (see `key`), for those that are not on this machine.
+        """
+        each = {
+            arm: [self._found(arm, seed) or self._kept(arm, seed, kept or {}) for seed in self._study.seeds] for arm in self._study.arms
+        }
         return {arm: [run for run in of_arm if run is not None] for arm, of_arm in each.items()}
+
+    def key(self, arm: str, seed: int) -> str:
+        """Names a run by all that its result depends on, the content of its world included."""
+        experiment, beyond = self._experiments[arm, seed], self._study.beyond
+        version = load_world(experiment.environment.name, experiment.environment.rules).version
+        facts = [arm, seed, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
         experiment, logs = self._experiments[arm, seed], self.folder / "logs"
@@ -70,6 +84,9 @@ class StudyRuns:
             further[side] = read_results(place)
         steps = folder.metrics()
         return StudyRun(arm, seed, evaluations(folder, experiment), steps, bool(collapse_note(steps)), further["first"], further["last"])
+
+    def _kept(self, arm: str, seed: int, kept: Mapping[str, StudyRun]) -> StudyRun | None:
+        return kept.get(self.key(arm, seed)) if kept else None  # its key takes a world
 
     def _further(self, arm: str, seed: int, experiment: Experiment) -> Iterator[tuple[str, Path, Path]]:
         """The further evaluations of a finished run: of which policy, where they lie, and the policy's folder."""

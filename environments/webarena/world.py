@@ -22,7 +22,7 @@ from environments.webarena.settings import Settings
 from environments.webarena.sign_in import Logins, embedded_cookies
 from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
-from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
+from environments.webarena.tasks import VERSION, embedded_tasks, plan, product_lists, product_tasks, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -239,16 +239,17 @@ class WebArena:
         if settings.tasks:
             tasks = read_tasks(settings.tasks, self.addresses)
             self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
+            self._lists = task_lists(task for task in tasks if self.judge or not task.needs_judge)
             self.logins = Logins(settings.logins, tasks)
             self.stand_in = ""
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
-            self._all = embedded_tasks()
+            self._all = {**embedded_tasks(), **product_tasks()}
+            self._lists = task_lists(embedded_tasks().values()) | product_lists()
             self.stand_in = STAND_IN
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
             self.version += f"-page{self.page_characters}"
-        self._lists = task_lists(task for task in self._all.values() if self.judge or not task.needs_judge)
 
     def create(self) -> WebArenaEnvironment:
         """A new session, before its first reset."""

@@ -133,7 +133,7 @@ def write_evaluation(path: Path, result: EvaluationResult) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(_unknown_as_null(asdict(result)), file, indent=1)
+            json.dump(evaluation_tree(result), file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -149,19 +149,34 @@ def read_evaluation(path: Path) -> EvaluationResult:
         EvaluationFileError: The file holds something else.
     """
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("success", "reward"):
-            stored[name] = _estimate(stored[name])
-        for name in ("turns", "truncated", "tokens", "malformed"):
-            stored[name] = _number(stored.get(name))
-        for name in ("pass_at", "pass_all"):
-            stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}
-        stored["rewards"] = {int(task): float(value) for task, value in stored.get("rewards", {}).items()}
-        stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
-        stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
-        return EvaluationResult(**stored)
+        return evaluation_of(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise EvaluationFileError(f"{path} does not hold an evaluation: {error!r}; measure again to replace it") from error
+
+
+def evaluation_tree(result: EvaluationResult) -> dict[str, Any]:
+    """A result as JSON takes it. What is unknown (nan) is null."""
+    tree: dict[str, Any] = _unknown_as_null(asdict(result))
+    return tree
+
+
+def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
+    """The result that a tree was made of.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: It was made of something else.
+    """
+    stored = dict(tree)
+    for name in ("success", "reward"):
+        stored[name] = _estimate(stored[name])
+    for name in ("turns", "truncated", "tokens", "malformed"):
+        stored[name] = _number(stored.get(name))
+    for name in ("pass_at", "pass_all"):
+        stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}
+    stored["rewards"] = {int(task): float(value) for task, value in stored.get("rewards", {}).items()}
+    stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
+    stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
+    return EvaluationResult(**stored)
 
 
 def _sample_numbers(tallies: Tallies) -> list[int]:

@@ -11,39 +11,41 @@ from typing import Any
 import numpy as np
 
 from tasks.evaluation.statistics import Estimate, mean
-from tasks.evaluation.study_report import MECHANISM
-from tasks.evaluation.study_results import Axis, Runs, StudyRun, after
+from tasks.evaluation.study_report import MECHANISM, WORDS
+from tasks.evaluation.study_results import Measure, Runs, StudyRun, after, level
 
 POINTS = 60
 """Of a curve over turns: the runs of an arm are measured after different numbers of turns, so each is read off its own line."""
 
 
-def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draws success over steps and over environment turns, and the comparisons with their intervals, as a PNG.
+def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, Any]], measure: Measure = "success") -> None:
+    """Draws success, or the mean reward, over steps and over environment turns, and the comparisons with their intervals, as a PNG.
 
     Args:
         path: Where to write.
         runs: Arm to its runs.
         differences: Name of each comparison to its difference, low and high, in [-1, 1], as `family_section` gives them; may be empty.
+        measure: What is drawn.
     """
     figure, axes = _figure(3 if differences else 2)
     for arm, of_arm in runs.items():
         steps = sorted(set.intersection(*({result.step for result in run.results} for run in of_arm)))
-        at_step = [mean(next(r for r in run.results if r.step == step).success.value for run in of_arm) for step in steps]
+        at_step = [mean(level(next(r for r in run.results if r.step == step), measure) for run in of_arm) for step in steps]
         _band(axes[0], steps, at_step, arm)
         end = min(run.positions("turns")[-1] for run in of_arm)
         turns = list(np.linspace(0, end, POINTS)) if end > 0 else []
-        _band(axes[1], turns, [mean(_success(run, "turns", budget) for run in of_arm) for budget in turns], arm)
+        _band(axes[1], turns, [mean(_after(run, budget, measure) for run in of_arm) for budget in turns], arm)
     for panel, label in ((axes[0], "training step"), (axes[1], "environment turns")):
         panel.set_xlabel(label)
         panel.set_ylim(0, 1)
-        panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        if measure == "success":
+            panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         panel.grid(axis="y", alpha=0.2)
-    axes[0].set_ylabel("success, mean over seeds and 95 % interval")
+    axes[0].set_ylabel(f"{WORDS[measure]}, mean over seeds and 95 % interval")
     if any(runs.values()):
         axes[0].legend(frameon=False)
     if differences:
-        _forest(axes[2], differences)
+        _forest(axes[2], differences, measure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
@@ -75,8 +77,8 @@ def _figure(panels: int) -> tuple[Any, Sequence[Any]]:
     return figure, list(np.ravel(figure.subplots(1, panels)))
 
 
-def _success(run: StudyRun, axis: Axis, budget: float) -> float:
-    values = after(run, axis, budget, "success")
+def _after(run: StudyRun, budget: float, measure: Measure) -> float:
+    values = after(run, "turns", budget, measure)
     return fmean(values.values()) if values else math.nan
 
 
@@ -92,15 +94,16 @@ def _bounds(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
     return [e.low for e in estimates], [e.high for e in estimates]
 
 
-def _forest(panel: Any, differences: Mapping[str, Mapping[str, Any]]) -> None:
+def _forest(panel: Any, differences: Mapping[str, Mapping[str, Any]], measure: Measure) -> None:
+    unit = 100 if measure == "success" else 1
     for place, found in enumerate(differences.values()):
         if found["difference"] is None:
             continue
         value, low, high = (
-            100 * (found[name] if found[name] is not None else found["difference"]) for name in ("difference", "low", "high")
+            unit * (found[name] if found[name] is not None else found["difference"]) for name in ("difference", "low", "high")
         )
         panel.errorbar([value], [place], xerr=[[value - low], [high - value]], marker="o", capsize=4, color="#1f2937")
     panel.axvline(0, color="grey", linewidth=0.8)
     panel.set_yticks(range(len(differences)), list(differences))
     panel.invert_yaxis()
-    panel.set_xlabel("difference at the endpoint, points (95 % interval)")
+    panel.set_xlabel(f"difference at the endpoint{', points' if measure == 'success' else ''} (95 % interval)")

@@ -19,6 +19,7 @@ from tasks.evaluation.report import change, share
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
     Axis,
+    Measure,
     Runs,
     StudyRun,
     after,
@@ -26,6 +27,7 @@ from tasks.evaluation.study_results import (
     common_budget,
     compared,
     endpoint_values,
+    level,
     over_training,
     paired,
     reached_at,
@@ -40,10 +42,12 @@ MECHANISM = {
 }
 """Metrics of the training steps that the report follows over the thirds of training, where they were measured."""
 
-NOTE = (
-    "Differences are in points, paired by seed and task, with 95 % intervals and p values of a bootstrap over seeds and tasks; intervals "
-    "of shares are Student's t over seeds."
-)
+WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
+_PAIRED = "paired by seed and task, with 95 % intervals and p values of a bootstrap over seeds and tasks; intervals of"
+NOTES: dict[Measure, str] = {
+    "success": f"Differences are in points, {_PAIRED} shares are Student's t over seeds.",
+    "reward": f"Differences are of mean rewards, {_PAIRED} means are Student's t over seeds.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Section:
 
 def findings(study: Study, runs: Runs) -> list[Section]:
     """The tables that the runs' seeds determine."""
-    sections = [arms_section(runs), *family_section(study, runs), *budget_section(study, runs, "turns")]
+    sections = [arms_section(study, runs), *family_section(study, runs), *budget_section(study, runs, "turns")]
     sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
     return sections
 
@@ -91,18 +95,20 @@ def _trajectories(run: StudyRun) -> float:
     return sum(metrics.get("rollout/episodes", 0.0) for metrics in run.steps.values())
 
 
-def arms_section(runs: Runs) -> Section:
+def arms_section(study: Study, runs: Runs) -> Section:
     """Each arm before and after training."""
-    rows, data = [], {}
+    rows, data, measure = [], {}, study.endpoint.measure
     for arm, of_arm in runs.items():
-        rise = compared([(by_task(run.results[-1], "success"), by_task(run.results[0], "success")) for run in of_arm])
-        start, end = (mean(run.results[i].success.value for run in of_arm) for i in (0, -1))
+        rise = compared([(by_task(run.results[-1], measure), by_task(run.results[0], measure)) for run in of_arm])
+        start, end = (mean(level(run.results[i], measure) for run in of_arm) for i in (0, -1))
         turns = fmean(run.positions("turns")[-1] for run in of_arm)
         collapsed = sum(run.collapsed for run in of_arm)
-        rows.append([arm, str(len(of_arm)), share(start), share(end), change(rise.estimate), f"{turns:,.0f}", str(collapsed)])
+        reached = [shown(start, measure), shown(end, measure), shown_change(rise.estimate, measure)]
+        rows.append([arm, str(len(of_arm)), *reached, f"{turns:,.0f}", str(collapsed)])
         data[arm] = {"start": start.value, "end": end.value, "rise": _plain(rise), "turns": turns, "collapsed": collapsed}
-    header = ["arm", "seeds", "success before", "after", "rise", "turns of training", "collapsed"]
-    return Section("Success before and after training", header, rows, NOTE, data)
+    what = WORDS[measure]
+    header = ["arm", "seeds", f"{what} before", "after", "rise", "turns of training", "collapsed"]
+    return Section(f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data)
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
@@ -120,7 +126,7 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
     rows = [
         [
             f"{arm} - {other}",
-            change(found.estimate),
+            shown_change(found.estimate, study.endpoint.measure),
             p_value(found.p),
             p_value(p),
             f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
@@ -129,7 +135,8 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
     ]
     data = {f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)} for (arm, other, found), p in zip(made, adjusted, strict=True)}
     when = "after training" if study.endpoint.at == "end" else f"after {budget:,.0f} environment turns"
-    note = f"Endpoint, named beforehand: {study.endpoint.measure} {when}. p (Holm) holds for the {len(made)} comparisons together. {NOTE}"
+    measured = f"Endpoint, named beforehand: {WORDS[study.endpoint.measure]} {when}."
+    note = f"{measured} p (Holm) holds for the {len(made)} comparisons together. {NOTES[study.endpoint.measure]}"
     header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
     return [Section("The comparisons", header, rows, note, data)] if made else []
 
@@ -146,10 +153,10 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
                 for run, against in paired(runs, arm, other)
             ]
         )
-        rows.append([f"{arm} - {other}", change(found.estimate)])
+        rows.append([f"{arm} - {other}", shown_change(found.estimate, study.endpoint.measure)])
         data[f"{arm} - {other}"] = _plain(found)
     amount = f"{budget:,.0f} environment turns" if axis == "turns" else f"{budget / 60:.1f} minutes of training"
-    note = f"The most that every run has spent; between two measurements a straight line is drawn. {NOTE}"
+    note = f"The most that every run has spent; between two measurements a straight line is drawn. {NOTES[study.endpoint.measure]}"
     return [Section(f"After {amount} in every run", ["comparison", "difference"], rows, note, data)] if rows and budget > 0 else []
 
 
@@ -158,28 +165,28 @@ def beyond_sections(study: Study, runs: Runs) -> list[Section]:
     cells = list(dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last))
     if not cells:
         return []
-    rows, data = [], {}
+    rows, data, measure = [], {}, study.endpoint.measure
     for arm, of_arm in runs.items():
         for name, side in ((f"{arm}, before", "first"), (arm, "last")):
-            found = [[getattr(run, side)[cell].success.value for run in of_arm if cell in getattr(run, side)] for cell in cells]
-            rows.append([name, *(share(mean(values)) for values in found)])
+            found = [[level(getattr(run, side)[cell], measure) for run in of_arm if cell in getattr(run, side)] for cell in cells]
+            rows.append([name, *(shown(mean(values), measure) for values in found)])
             data[name] = {cell: _known(mean(values).value) for cell, values in zip(cells, found, strict=True)}
-    note = "Mean over seeds with Student's t over seeds."
+    note = f"{WORDS[measure].capitalize()}: mean over seeds with Student's t over seeds."
     table = Section("Beyond the recipe's evaluation", ["policy", *cells], rows, note, data)
     rows, differences = [], {}
     for arm, other in study.comparisons:
-        there = {cell: _beyond_difference(runs, arm, other, cell) for cell in cells}
-        rows.append([f"{arm} - {other}", *(change(each.estimate) for each in there.values())])
+        there = {cell: _beyond_difference(runs, arm, other, cell, measure) for cell in cells}
+        rows.append([f"{arm} - {other}", *(shown_change(each.estimate, measure) for each in there.values())])
         differences[f"{arm} - {other}"] = {cell: _plain(each) for cell, each in there.items()}
-    return [table, *([Section("The comparisons there", ["comparison", *cells], rows, NOTE, differences)] if rows else [])]
+    return [table, *([Section("The comparisons there", ["comparison", *cells], rows, NOTES[measure], differences)] if rows else [])]
 
 
-def _beyond_difference(runs: Runs, arm: str, other: str, cell: str) -> PairedDifference:
+def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Measure) -> PairedDifference:
     pairs = []
     for run, against in paired(runs, arm, other):
         side = against.first if other == START else against.last
         if cell in run.last and cell in side:
-            pairs.append((by_task(run.last[cell], "success"), by_task(side[cell], "success")))
+            pairs.append((by_task(run.last[cell], measure), by_task(side[cell], measure)))
     return compared(pairs)
 
 
@@ -235,6 +242,22 @@ def number(estimate: Estimate) -> str:
     """A figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
     bounds = "" if math.isnan(estimate.low) else f" [{estimate.low:,.1f}, {estimate.high:,.1f}]"
     return f"{estimate.value:,.1f}{bounds}"
+
+
+def shown(estimate: Estimate, measure: Measure) -> str:
+    """A share of successes in percent, a mean reward as it is."""
+    if measure == "success" or math.isnan(estimate.value):
+        return share(estimate)
+    bounds = f" [{estimate.low:.3f}, {estimate.high:.3f}]" if not math.isnan(estimate.low) else ""
+    return f"{estimate.value:.3f}{bounds}"
+
+
+def shown_change(estimate: Estimate, measure: Measure) -> str:
+    """A difference of shares in points, one of mean rewards as it is."""
+    if measure == "success" or math.isnan(estimate.value):
+        return change(estimate)
+    bounds = f" [{estimate.low:+.3f}, {estimate.high:+.3f}]" if not math.isnan(estimate.low) else ""
+    return f"{estimate.value:+.3f}{bounds}"
 
 
 def p_value(p: float) -> str:

@@ -65,6 +65,11 @@ def by_task(result: EvaluationResult, measure: Measure) -> dict[int, float]:
     return {task: tally.successes / tally.samples for task, tally in result.tallies.items() if tally.samples}
 
 
+def level(result: EvaluationResult, measure: Measure) -> float:
+    """Success, or the mean reward."""
+    return (result.reward if measure == "reward" else result.success).value
+
+
 def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[int, float]:
     """What a run did by task after it had spent so much: on the straight line between the measurements before and after that."""
     points = [(at, by_task(result, measure)) for at, result in zip(run.positions(axis), run.results, strict=True)]

@@ -15,14 +15,16 @@ from scipy import stats
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe, parse_overrides
 from configs.study import Study, load_study, study_names
+from flows.study import report
 from flows.study_arguments import study_arguments
 from flows.study_page import write_page
 from flows.study_runs import StudyRuns
-from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.statistics import Tally, mean, success_rate
 from tasks.evaluation.study_report import family_section, findings
 from tasks.evaluation.study_results import StudyRun, after, common_budget, compared, over_training, reached_at
+from tasks.evaluation.study_runs_file import read_runs, write_runs
 
 TREE: dict[str, Any] = {
     "name": "tried",
@@ -223,9 +225,55 @@ def test_the_page_of_a_study_under_way_has_what_there_is(tmp_path: Path) -> None
     assert "| long - short |" in page.markdown
 
 
+def test_a_study_of_rewards_shows_rewards(tmp_path: Path) -> None:
+    """Of tasks that are partly done, success says nothing."""
+
+    def half(each: StudyRun) -> StudyRun:
+        results = [replace(e, tallies={t: Tally(0, 4) for t in e.tallies}, reward=mean(e.rewards.values())) for e in each.results]
+        return replace(each, results=results, first={"there": results[0]}, last={"there": results[-1]})
+
+    runs = {"long": [half(r) for r in LONG], "short": [half(r) for r in SHORT]}
+    page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path)
+    assert "| arm | seeds | mean reward before | after |" in page.markdown
+    assert "| long - short | +0.375 [" in page.markdown
+    beyond = page.markdown.split("### The comparisons there")[1]
+    assert "| long - start | +0.792 [" in beyond  # (11/12 - 1/12 + 10/12 - 1/12) / 2
+
+
 def test_findings_do_not_depend_on_chance() -> None:
     runs = {"long": LONG, "short": SHORT}
     assert [s.data for s in findings(study(), runs)] == [s.data for s in findings(study(), runs)]
+
+
+def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
+    name = written(tmp_path, seeds=2)
+    made = load_study(name)
+    runs = {
+        "long": [replace(r, last={"deep": measured(6, [4, 4, 4])}, first={"deep": measured(0, [0, 1, 0])}) for r in LONG],
+        "short": SHORT,
+    }
+    keys = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    folder = Path("docs") / "evidence" / "tried"
+    write_runs(folder / "runs.jsonl.gz", {keys.key(arm, r.seed): r for arm, of_arm in runs.items() for r in of_arm})
+    kept = (folder / "runs.jsonl.gz").read_bytes()
+    whole = write_page(made, runs, tmp_path / "whole")
+    assert report(name, {}).absolute() == folder.absolute()
+    assert (folder / "report.md").read_text() == whole.markdown
+    assert (folder / "report.json").read_text() == (tmp_path / "whole" / "report.json").read_text()
+    assert (folder / "runs.jsonl.gz").read_bytes() == kept
+
+    report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
+    assert "0 of 4 runs are finished" in (folder / "report.md").read_text()
+    assert (folder / "runs.jsonl.gz").read_bytes() == kept
+
+
+def test_a_file_that_keeps_no_runs_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    assert read_runs(tmp_path / "none") == {}
+    (tmp_path / "runs.jsonl.gz").write_text("not compressed")
+    with pytest.raises(EvaluationFileError, match="restore it, or delete it"):
+        read_runs(tmp_path / "runs.jsonl.gz")
 
 
 def test_each_run_trains_what_its_arm_was_when_the_study_began(tmp_path: Path) -> None:

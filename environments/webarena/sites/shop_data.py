@@ -31,7 +31,7 @@ _CATEGORIES = {
     "chairs": ("Chairs", "Chair", 9_000),
     "rugs": ("Rugs", "Rug", 7_500),
     "kettles": ("Kettles", "Kettle", 2_800),
-    "clocks": ("Clocks", "TimeBreakdown", 4_200),
+    "clocks": ("Clocks", "Clock", 4_200),
     "shelves": ("Shelves", "Shelf", 6_400),
     "blankets": ("Blankets", "Blanket", 3_900),
 }

@@ -1,0 +1,88 @@
+"""What is asked about each of the shop's products: the same questions of all, so that some products can be kept for the test."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable
+
+from environments.webarena.intents.intent import (
+    Catalogue,
+    Facts,
+    Instance,
+    Move,
+    arrived,
+    button,
+    link,
+    shown,
+    stop,
+    text_of,
+    told_exactly,
+    write,
+)
+from environments.webarena.sites.pages import money
+
+products = Catalogue("shopping")
+
+
+def _all(facts: Facts) -> list[sqlite3.Row]:
+    return facts.db.execute("SELECT * FROM products ORDER BY id").fetchall()
+
+
+def _find(row: sqlite3.Row) -> list[Move]:
+    return [write("Search products", row["name"], enter=True), link(row["name"])]
+
+
+def _asked(row: sqlite3.Row, answer: str) -> Instance:
+    return {"product": row["name"]}, told_exactly(answer), [*_find(row), stop(answer)]
+
+
+@products("Tell me the price of the {{product}}")
+def _price(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, money(row["price"]))
+
+
+@products("Tell me the SKU of the {{product}}")
+def _sku(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, row["sku"])
+
+
+@products("Tell me the colour of the {{product}}")
+def _colour(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, row["colour"])
+
+
+@products("Tell me how many years the {{product}} is guaranteed for, as a number")
+def _years(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        found = re.search(r"guarantee of (\d+) years", row["description"])
+        assert found is not None
+        yield _asked(row, found[1])
+
+
+@products("Tell me who wrote the newest review of the {{product}}")
+def _newest(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, facts.one("SELECT author FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", row["id"]))
+
+
+@products("Tell me how many stars the newest review of the {{product}} gives, as a number")
+def _stars(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, str(facts.one("SELECT rating FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", row["id"])))
+
+
+@products("Go to the page of the {{product}}")
+def _page(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield {"product": row["name"]}, arrived(f"__SHOPPING__/product/{row['slug']}"), [*_find(row), stop()]
+
+
+@products("Put the {{product}} on my wish list")
+def _wish(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        check = shown(("__SHOPPING__/wishlist", text_of("#wishes"), [row["name"]]))
+        yield {"product": row["name"]}, check, [*_find(row), button("Add to wish list"), stop()]

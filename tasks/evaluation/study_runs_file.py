@@ -1,0 +1,71 @@
+"""The runs of a study in one small file, from which its tables and pictures can be made again where the runs' folders are gone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluation_of, evaluation_tree
+from tasks.evaluation.study_report import MECHANISM
+from tasks.evaluation.study_results import SECONDS, StudyRun
+
+METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
+"""What the report reads of the training steps."""
+
+
+def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
+    """Writes runs as lines of JSON, compressed; the same runs give the same file.
+
+    Args:
+        path: Where.
+        runs: What names a run by all that its result depends on, to the run.
+    """
+    lines = "".join(json.dumps([key, _tree(run)], sort_keys=True) + "\n" for key, run in sorted(runs.items()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+
+
+def read_runs(path: Path) -> dict[str, StudyRun]:
+    """What was written; nothing where there is no file.
+
+    Raises:
+        EvaluationFileError: The file holds something else.
+    """
+    try:
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        return {key: _run(tree) for key, tree in map(json.loads, lines)}
+    except FileNotFoundError:
+        return {}
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise EvaluationFileError(f"{path} does not hold the runs of a study: {problem!r}; restore it, or delete it") from problem
+
+
+def _tree(run: StudyRun) -> dict[str, Any]:
+    return {
+        "arm": run.arm,
+        "seed": run.seed,
+        "results": [evaluation_tree(result) for result in run.results],
+        "steps": {step: {name: value for name, value in metrics.items() if name in METRICS} for step, metrics in run.steps.items()},
+        "collapsed": run.collapsed,
+        "first": {cell: evaluation_tree(result) for cell, result in run.first.items()},
+        "last": {cell: evaluation_tree(result) for cell, result in run.last.items()},
+    }
+
+
+def _run(tree: Mapping[str, Any]) -> StudyRun:
+    return StudyRun(
+        arm=tree["arm"],
+        seed=tree["seed"],
+        results=[evaluation_of(result) for result in tree["results"]],
+        steps={int(step): metrics for step, metrics in tree["steps"].items()},
+        collapsed=tree["collapsed"],
+        first=_cells(tree["first"]),
+        last=_cells(tree["last"]),
+    )
+
+
+def _cells(trees: Mapping[str, Any]) -> dict[str, EvaluationResult]:
+    return {cell: evaluation_of(tree) for cell, tree in trees.items()}
