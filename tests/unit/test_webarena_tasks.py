@@ -20,7 +20,7 @@ from environments.server.app import Application, Options
 from environments.server.request import Request
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
-from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
+from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, product_lists, product_tasks, task_lists
 from environments.webarena.world import WebArena
 
 REAL = {"SHOPPING": "http://shop.example:7770", "REDDIT": "http://forum.example/", "SHOPPING_ADMIN": "http://shop.example:7780/admin"}
@@ -89,6 +89,23 @@ def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
     assert sorted(lists["train"] + lists["validation"] + lists["test"]) == sorted(tasks)
 
 
+def test_the_lists_about_products_share_no_product_and_no_task_with_other_lists() -> None:
+    lists, tasks = product_lists(), product_tasks()
+    assert {name: len(some) for name, some in lists.items()} == {"products-train": 352, "products-validation": 64, "products-test": 96}
+    products = {name: {tasks[i].intent.split(" the ")[-1].split(" is ")[0].split(" gives")[0].split(" on my")[0] for i in some}
+                for name, some in lists.items()}  # fmt: skip
+    assert {name: len(some) for name, some in products.items()} == {"products-train": 44, "products-validation": 8, "products-test": 12}
+    assert len(set.union(*products.values())) == 64
+    assert len({task.template for task in tasks.values()}) == 8
+    assert not set(tasks) & set(embedded_tasks())
+    assert not {task.intent for task in tasks.values()} & {task.intent for task in embedded_tasks().values()}
+    world = WebArena({})
+    for name, some in lists.items():
+        assert world.tasks(name) == some
+        assert world.task(some[0]).sites == ("shopping",)
+    assert world.tasks("train") == task_lists(embedded_tasks().values())["train"]
+
+
 def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_templates() -> None:
     tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
     chosen = lists["webarena-ours-50"]
@@ -103,7 +120,7 @@ def test_no_two_tasks_ask_for_the_same() -> None:
 
 
 def test_every_task_has_a_plan_that_stops() -> None:
-    for index in embedded_tasks():
+    for index in [*embedded_tasks(), *product_tasks()]:
         verbs = [move.verb for move in plan(index)]
         assert verbs[-1] == "stop"
         assert "stop" not in verbs[:-1]
@@ -114,9 +131,11 @@ def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
     code = (
         "import json; from hashlib import sha256; from environments.webarena.tasks import *; from environments.webarena.tasks import plan;"
         "t = json.dumps(embedded_entries()) + repr([plan(i) for i in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()));"
+        "t += repr([(task, plan(i)) for i, task in product_tasks().items()]) + repr(product_lists());"
         "print(sha256(t.encode()).hexdigest())"
     )
     text = json.dumps(embedded_entries()) + repr([plan(index) for index in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()))
+    text += repr([(task, plan(index)) for index, task in product_tasks().items()]) + repr(product_lists())
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": "4242", "PYTHONPATH": str(root)}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120)
