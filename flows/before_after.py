@@ -9,16 +9,14 @@ The same command continues where it was cut off.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import os
-
-    from flows.command import LocalRecords, parse_recipe, positive, recipe_parser
+    from flows.command import LocalRecords, expect_engine, parse_recipe, positive, recipe_parser
 
     PARSER = recipe_parser(
         "python -m flows.before_after", "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
     )
     PARSER.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="train and measure under so many (default: the recipe's)")
     GIVEN, OVERRIDES = parse_recipe(PARSER)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    expect_engine()
     RECORDS = LocalRecords()
 
 from pathlib import Path

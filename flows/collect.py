@@ -8,13 +8,11 @@ The same command continues a collection that was cut off: what is on disk is not
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import os
-
     from flows.collect_arguments import collection_arguments
-    from flows.command import LocalRecords
+    from flows.command import LocalRecords, expect_engine
 
     COLLECTION, FOLDER = collection_arguments()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    expect_engine()
     RECORDS = LocalRecords()
 
 from collections.abc import Mapping

@@ -32,6 +32,12 @@ Every field of a recipe can be overridden by its dotted name; configs/experiment
 continues a run that was interrupted. Addresses, folders and processes are set by AGENTGYM_... variables: configs/infrastructure.py."""
 
 
+def expect_engine() -> None:
+    """Sets variables for an engine in this process, which torch reads when it is imported."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM's choice of memory on a CPU is told as a warning
+
+
 def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     """Reads and checks RECIPE and --field.path overrides; ends the process on --help and on mistakes."""
     parsed, overrides = parse_recipe(recipe_parser(prog, description))

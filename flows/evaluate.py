@@ -8,13 +8,11 @@ The same command continues an evaluation that was cut off: what is on disk is no
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import os
-
-    from flows.command import LocalRecords
+    from flows.command import LocalRecords, expect_engine
     from flows.evaluate_arguments import evaluation_arguments
 
     GRID, FOLDER, AGAINST = evaluation_arguments()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    expect_engine()
     RECORDS = LocalRecords()
 
 import json

@@ -16,7 +16,6 @@ if __name__ == "__main__":
     GIVEN, OVERRIDES = parse_recipe(PARSER)
     RECORDS = LocalRecords()
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -35,6 +34,7 @@ from configs.model_folder import ModelError, recipe_of
 from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
+from flows.command import expect_engine
 from flows.evaluate import stored_episodes
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
@@ -101,7 +101,7 @@ def nightly(
         RecipeError: A value cannot be used; nothing has been started then.
         RunBusyError: Another process carries out a night of this recipe.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
+    expect_engine()
     tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
     check_night(start_from, overrides)
     experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()

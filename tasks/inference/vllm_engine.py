@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ def import_vllm(cpu_cache_gb: int) -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # before it sets this itself it warns of a Triton without CPUs
     from vllm import LLMEngine  # noqa: F401
 
 
@@ -108,6 +110,7 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
             enforce_eager=self._on_cpu,
+            use_tqdm_on_load=False,
             gpu_memory_utilization=gpu_memory_fraction,
             enable_sleep_mode=sleep_mode,
             # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
@@ -119,7 +122,10 @@ class VllmEngine:
         )
         set_threads = torch.set_num_threads
         try:
-            self._engine = LLMEngine.from_engine_args(arguments)
+            with warnings.catch_warnings():
+                # Where vLLM looks for its kernels it touches every name of every module, those that torch will take away too.
+                warnings.filterwarnings("ignore", message=".*reduce_op.*is deprecated", category=FutureWarning)
+                self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
             raise EngineError(f"vLLM could not start with {model}: {problem}") from problem
         finally:
