@@ -72,7 +72,8 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
             scaling_inter(recipe, overrides=fields)
         found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
     table = before_after_table(found, scripted(experiment, infrastructure))
-    path = infrastructure.runs / "before-after" / f"{experiment.name}-{n_seeds}.md"
+    seeds = f"{n_seeds}-seeds" if n_seeds > 1 else f"seed-{experiment.seeds.training}"
+    path = infrastructure.runs / "before-after" / f"{experiment.name}-{seeds}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table, encoding="utf-8")
     create_markdown_artifact(table, key="before-after", description=experiment.name)

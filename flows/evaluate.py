@@ -23,8 +23,10 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
+from configs.environment import World
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, infra_settings
+from configs.model_folder import recipe_of
 from flows.collection_session import CollectionSession, folder_name
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
@@ -144,9 +146,15 @@ def without_learning(grid: EvaluationGrid, results: Results, infrastructure: Inf
     """What scripted policies reach on each list under each horizon, in a sentence each."""
     said: dict[str, str] = {}
     for name, cell in grid.cells().items():
-        played = scripted_results(grid.environment, list(results[name].tallies), cell.horizon, infrastructure)
+        played = scripted_results(learned_in(grid), list(results[name].tallies), cell.horizon, infrastructure)
         said[name.partition(", temperature")[0]] = baseline_line(played)
     return "\n\n".join(f"{name}. {line}" for name, line in said.items() if line)
+
+
+def learned_in(grid: EvaluationGrid) -> World:
+    """The world; for a checkpoint that was trained in it, with the tasks that it learned from, among which twins are looked for."""
+    recipe = recipe_of(grid.source.model) if grid.source.model else None
+    return recipe.environment if recipe is not None and recipe.environment.served() == grid.environment else grid.environment
 
 
 def read_results(folder: Path) -> dict[str, EvaluationResult]:

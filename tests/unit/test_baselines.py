@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from configs.environment import World
+from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from environments.registry import load_world
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
+from flows.evaluate import learned_in
 from flows.scripted_policies import scripted_results
 from tasks.agents.twin_replay import TwinReplay
 from tasks.evaluation.baselines import ORACLE, RANDOM, TWIN, baseline_table, baselines
@@ -40,6 +44,19 @@ def test_the_table_of_a_run_looks_for_twins_among_the_tasks_that_it_learns_from(
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
     found = scripted_results(experiment.environment, oaks, 8, InfraSettings(runs=tmp_path))
     assert found[TWIN].success.value == twins
+
+
+def test_an_evaluation_of_a_checkpoint_looks_for_twins_among_the_tasks_that_it_was_trained_on(tmp_path: Path) -> None:
+    oaks = [goals().index(name) for name in ("oak fence", "oak button")]
+    trained = {"environment.train_tasks": [goals().index(name) for name in ("birch fence", "birch button")]}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(load_recipe("textcraft", trained).model_dump(mode="json")))
+    grid = EvaluationGrid.model_validate(
+        {"environment": "textcraft", "source": {"kind": "model", "model": str(tmp_path)}, "tasks": [oaks], "horizons": [8]}
+    )
+    found = scripted_results(learned_in(grid), oaks, 8, InfraSettings(runs=tmp_path / "runs"))
+    assert found[TWIN].success.value == 1.0
+    elsewhere = grid.model_copy(update={"environment": World(name="babyai")})
+    assert learned_in(elsewhere) == World(name="babyai")
 
 
 def test_a_twins_plan_is_told_in_the_words_of_the_task() -> None:
