@@ -93,7 +93,12 @@ def test_the_page_can_be_written_anew_into_the_documents_without_training(study:
     (page,) = undisturbed.glob("studies/tiny-*/report.md")
     written = tmp_path / "docs" / "evidence" / "tiny"
     assert (written / "report.md").read_text() == page.read_text()
-    assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png"}
+    assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png", "runs.jsonl.gz"}
+    figures = (written / "report.json").read_text()
+    elsewhere = environment | {"AGENTGYM_RUNS": str(tmp_path / "nothing")}  # where the runs are gone their page is made of what it kept
+    subprocess.run(command, cwd=tmp_path, env=elsewhere, check=True, timeout=300)
+    assert (written / "report.md").read_text() == page.read_text()
+    assert (written / "report.json").read_text() == figures
 
 
 def test_a_study_that_is_killed_and_continued_finds_the_same(policy: str, undisturbed: Path, tmp_path: Path) -> None:
