@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.recipe import fingerprint
+from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
 from flows.evaluate import read_results
@@ -44,16 +47,17 @@ class StudyRuns:
         Args:
             kept: Runs by their keys (see `key`), for those that are not on this machine.
         """
-        each = {
-            arm: [self._found(arm, seed) or self._kept(arm, seed, kept or {}) for seed in self._study.seeds] for arm in self._study.arms
-        }
-        return {arm: [run for run in of_arm if run is not None] for arm, of_arm in each.items()}
+        each: dict[str, list[StudyRun]] = {arm: [] for arm in self._study.arms}
+        for arm, seed in self._experiments:
+            run = self._found(arm, seed) or (kept.get(self.key(arm, seed)) if kept else None)
+            each[arm] += [run] if run else []
+        return each
 
     def key(self, arm: str, seed: int) -> str:
         """Names a run by all that its result depends on, the content of its world included."""
         experiment, beyond = self._experiments[arm, seed], self._study.beyond
-        version = load_world(experiment.environment.name, experiment.environment.rules).version
-        facts = [arm, seed, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version]
+        version = world_version(experiment.environment.name, experiment.environment.rules)
+        facts = [arm, seed, fingerprint(experiment), beyond.model_dump(mode="json") if beyond else None, version]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
@@ -84,9 +88,6 @@ class StudyRuns:
             further[side] = read_results(place)
         steps = folder.metrics()
         return StudyRun(arm, seed, evaluations(folder, experiment), steps, bool(collapse_note(steps)), further["first"], further["last"])
-
-    def _kept(self, arm: str, seed: int, kept: Mapping[str, StudyRun]) -> StudyRun | None:
-        return kept.get(self.key(arm, seed)) if kept else None  # its key takes a world
 
     def _further(self, arm: str, seed: int, experiment: Experiment) -> Iterator[tuple[str, Path, Path]]:
         """The further evaluations of a finished run: of which policy, where they lie, and the policy's folder."""
@@ -123,6 +124,12 @@ class StudyRuns:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return str(path)
+
+
+@cache
+def world_version(name: str, rules: Rules) -> str:
+    """What a world's tasks and observations are; building the world to ask it may take seconds."""
+    return load_world(name, rules).version
 
 
 def is_whole(folder: Path) -> bool:

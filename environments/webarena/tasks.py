@@ -97,7 +97,7 @@ def product_lists() -> dict[str, tuple[int, ...]]:
 
 def plan(index: int) -> tuple[Move, ...]:
     """How an embedded task, or one about a product, is done from its start page."""
-    return (_embedded() | _about_products())[index][1]
+    return (_about_products() if index >= _PRODUCTS_FROM else _embedded())[index][1]
 
 
 def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:

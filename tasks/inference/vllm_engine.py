@@ -53,7 +53,7 @@ def import_vllm(cpu_cache_gb: int) -> None:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # before it sets this itself it warns of a Triton without CPUs
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # until it does, it warns of a Triton without CPUs
     from vllm import LLMEngine  # noqa: F401
 
 

@@ -37,6 +37,11 @@ def _asked(row: sqlite3.Row, answer: str) -> Instance:
     return {"product": row["name"]}, told_exactly(answer), [*_find(row), stop(answer)]
 
 
+def _newest_review(facts: Facts, row: sqlite3.Row) -> sqlite3.Row:
+    found: sqlite3.Row = facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", (row["id"],)).fetchone()
+    return found
+
+
 @products("Tell me the price of the {{product}}")
 def _price(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
@@ -66,13 +71,13 @@ def _years(facts: Facts) -> Iterable[Instance]:
 @products("Tell me who wrote the newest review of the {{product}}")
 def _newest(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
-        yield _asked(row, facts.one("SELECT author FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", row["id"]))
+        yield _asked(row, _newest_review(facts, row)["author"])
 
 
 @products("Tell me how many stars the newest review of the {{product}} gives, as a number")
 def _stars(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
-        yield _asked(row, str(facts.one("SELECT rating FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", row["id"])))
+        yield _asked(row, str(_newest_review(facts, row)["rating"]))
 
 
 @products("Go to the page of the {{product}}")
