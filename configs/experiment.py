@@ -6,7 +6,7 @@ laptop and on a node of GPUs.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -16,6 +16,8 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
     model_validator,
 )
 
@@ -47,6 +49,18 @@ class StarterPolicy(Part):
     """Peak learning rate of the cloning."""
     demonstrations: PositiveInt = 5_000
     """Most episodes that the oracle plays; where they have fewer tokens than the policy is to see, they are repeated."""
+
+    excerpts: tuple[Fraction, ...] = ()
+    """Passes over the demonstrations before they are seen whole: of each observation but its last three lines, so great a share is shown.
+    In long pages a small policy does not find what to copy; having found it in short ones, it goes on. Not counted in `tokens`."""
+
+    @model_serializer(mode="wrap")
+    def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `excerpts` where there are none: what was built and measured before there was the field keeps its name."""
+        fields: dict[str, Any] = handler(self)
+        if not self.excerpts:
+            fields.pop("excerpts", None)
+        return fields
 
     @model_validator(mode="after")
     def _divisible(self) -> StarterPolicy:

@@ -15,9 +15,9 @@ TASK_LISTS = {
     "reddit": "all tasks of the forum alone",
     "gitlab": "all tasks of the code host alone",
     "webarena-ours-50": "50 tasks of test, its templates in turn",
-    "products-train": "eight questions and errands about each of 44 products of the shop; in no list above",
-    "products-validation": "the same about 8 others",
-    "products-test": "the same about 12 others, held out",
+    "drawn-shops-train": "4,000 errands, each in a small shop drawn for it; in no list above",
+    "drawn-shops-validation": "64 in other shops",
+    "drawn-shops-test": "120 in others again, held out",
 }
 """The task lists of the embedded tasks, which are stand-ins for WebArena's, and what each holds."""
 

@@ -1,7 +1,7 @@
 """The tasks of the world: those of the embedded sites, or WebArena's own; their splits and named lists.
 
-Splits are disjoint by intent template: no template of the test split has been trained on, whatever values it took. The lists `products-`
-are apart: what they share is the templates, and what they do not share is the products asked about.
+Splits are disjoint by intent template: no template of the test split has been trained on, whatever values it took. The tasks in drawn shops
+(`environments.webarena.drawn_shops`) are apart.
 """
 
 from __future__ import annotations
@@ -14,58 +14,51 @@ from typing import Any
 from environments.webarena.addresses import EMBEDDED, Addresses
 from environments.webarena.intents.content import content
 from environments.webarena.intents.forum import forum
-from environments.webarena.intents.intent import Facts, Intent, Move
-from environments.webarena.intents.products import products
+from environments.webarena.intents.intent import Facts, Instance, Intent, Move
 from environments.webarena.intents.repositories import repositories
 from environments.webarena.intents.shop import shop
 from environments.webarena.sites.database import known_state
 from environments.webarena.task_files import TaskFile, parse_task
 
-VERSION = "embedded-2"
+VERSION = "embedded-3"
 EVALUATION_SIZE = 50
 EVALUATION = f"webarena-ours-{EVALUATION_SIZE}"
 _TEST_SHARE, _VALIDATION_SHARE = 0.25, 0.12
-_PRODUCTS_FROM = 10_000
-"""The first index, and the first template, of the tasks about products."""
-_TEST_PRODUCTS, _VALIDATION_PRODUCTS = 12, 8
-_EMBEDDED = Addresses(EMBEDDED)
+EMBEDDED_ADDRESSES = Addresses(EMBEDDED)
 
 Made = tuple[dict[str, Any], tuple[Move, ...]]
 """A task as a JSON object of WebArena's task files, and its plan."""
 
 
+def make(intent: Intent, template: int, index: int, instance: Instance) -> Made:
+    """The task of that index, of that number of a template, with the template's values of `instance`."""
+    values, evaluation, plan = instance
+    text = intent.wording
+    for name, value in values.items():
+        text = text.replace("{{" + name + "}}", str(value))
+    entry = {
+        "sites": [intent.site],
+        "task_id": index,
+        "require_login": intent.login,
+        "storage_state": f"./.auth/{intent.site}_state.json" if intent.login else None,
+        "start_url": f"__{intent.site.upper()}__",
+        "geolocation": None,
+        "intent_template": intent.wording,
+        "instantiation_dict": values,
+        "intent": text,
+        "require_reset": False,
+        "eval": {"reference_answers": None, "reference_url": "", "program_html": []} | evaluation,
+        "intent_template_id": template,
+    }
+    return entry, tuple(plan)
+
+
 @cache
 def _embedded() -> dict[int, Made]:
-    return _made([*shop.intents, *forum.intents, *repositories.intents, *content.intents], 0)
-
-
-@cache
-def _about_products() -> dict[int, Made]:
-    return _made(products.intents, _PRODUCTS_FROM)
-
-
-def _made(intents: Sequence[Intent], first: int) -> dict[int, Made]:
     made: dict[int, Made] = {}
-    for number, intent in enumerate(intents, start=first):
-        for values, evaluation, plan in intent.instances(Facts(known_state(), intent.wording)):
-            text = intent.wording
-            for name, value in values.items():
-                text = text.replace("{{" + name + "}}", str(value))
-            entry = {
-                "sites": [intent.site],
-                "task_id": first + len(made),
-                "require_login": intent.login,
-                "storage_state": f"./.auth/{intent.site}_state.json" if intent.login else None,
-                "start_url": f"__{intent.site.upper()}__",
-                "geolocation": None,
-                "intent_template": intent.wording,
-                "instantiation_dict": values,
-                "intent": text,
-                "require_reset": False,
-                "eval": {"reference_answers": None, "reference_url": "", "program_html": []} | evaluation,
-                "intent_template_id": number,
-            }
-            made[first + len(made)] = (entry, tuple(plan))
+    for number, intent in enumerate([*shop.intents, *forum.intents, *repositories.intents, *content.intents]):
+        for instance in intent.instances(Facts(known_state(), intent.wording)):
+            made[len(made)] = make(intent, number, len(made), instance)
     return made
 
 
@@ -76,28 +69,13 @@ def embedded_entries() -> list[dict[str, Any]]:
 
 @cache
 def embedded_tasks() -> Mapping[int, TaskFile]:
-    """The embedded tasks by index, without those about products."""
-    return {index: parse_task(entry, _EMBEDDED, "the embedded tasks") for index, (entry, _) in _embedded().items()}
-
-
-@cache
-def product_tasks() -> Mapping[int, TaskFile]:
-    """What is asked about each of the shop's products, by index."""
-    return {index: parse_task(entry, _EMBEDDED, "the tasks about products") for index, (entry, _) in _about_products().items()}
-
-
-def product_lists() -> dict[str, tuple[int, ...]]:
-    """The named lists of the tasks about products, each ascending: 12 products are kept for the test and 8 for validation."""
-    asked = {index: entry["instantiation_dict"]["product"] for index, (entry, _) in _about_products().items()}
-    order = sorted(set(asked.values()), key=lambda name: _order("product", name))
-    held_out = _TEST_PRODUCTS + _VALIDATION_PRODUCTS
-    split = {"test": order[:_TEST_PRODUCTS], "validation": order[_TEST_PRODUCTS:held_out], "train": order[held_out:]}
-    return {f"products-{name}": tuple(index for index, product in asked.items() if product in some) for name, some in split.items()}
+    """The embedded tasks by index, without those in drawn shops."""
+    return {index: parse_task(entry, EMBEDDED_ADDRESSES, "the embedded tasks") for index, (entry, _) in _embedded().items()}
 
 
 def plan(index: int) -> tuple[Move, ...]:
-    """How an embedded task, or one about a product, is done from its start page."""
-    return (_about_products() if index >= _PRODUCTS_FROM else _embedded())[index][1]
+    """How an embedded task is done from its start page."""
+    return _embedded()[index][1]
 
 
 def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from environments.task_lists import named
 from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
+from environments.webarena.drawn_shops import LISTS, drawn_plan, drawn_task, shop_of
 from environments.webarena.evaluators import evaluate
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
@@ -22,7 +23,7 @@ from environments.webarena.settings import Settings
 from environments.webarena.sign_in import Logins, embedded_cookies
 from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
-from environments.webarena.tasks import VERSION, embedded_tasks, plan, product_lists, product_tasks, task_lists
+from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -164,7 +165,7 @@ class WebArenaEnvironment:
         if world.addresses.embedded:
             opened = await world.reserve.take()
             window = self._window = Window(opened.context, opened.close, world.addresses, hosts, world.page_characters)
-            self._episode = browsers.gate.open(hosts)
+            self._episode = browsers.gate.open(hosts, world.shop(task.index))
             await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
             await window.open(task.start_urls, opened.tab)
             first = await self._observe(window, "None")
@@ -244,8 +245,8 @@ class WebArena:
             self.stand_in = ""
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
-            self._all = {**embedded_tasks(), **product_tasks()}
-            self._lists = task_lists(embedded_tasks().values()) | product_lists()
+            self._all = embedded_tasks()
+            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()}
             self.stand_in = STAND_IN
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
@@ -269,8 +270,13 @@ class WebArena:
         return self._lists
 
     def tag(self, index: int) -> str:
-        """The sites that task `index` begins on, e.g. "shopping" or "gitlab reddit"."""
-        return " ".join(self.task(index).sites)
+        """The sites that task `index` begins on, e.g. "gitlab reddit"; in a drawn shop what is asked for, e.g. "information"."""
+        task = self.task(index)
+        return " ".join(task.sites) if self.shop(index) is None else task.kind
+
+    def shop(self, index: int) -> int | None:
+        """The number of the drawn shop that the task is done in; None if it is not in one."""
+        return shop_of(index) if self.addresses.embedded else None
 
     def task(self, index: int) -> TaskFile:
         """The task of that index.
@@ -278,7 +284,7 @@ class WebArena:
         Raises:
             TaskIndexError: There is none, or it needs a judge and none is configured.
         """
-        task = self._all.get(index)
+        task = self._all.get(index) if self.shop(index) is None else drawn_task(index)
         if task is None:
             raise TaskIndexError(f"webarena has no task {index}; its tasks are {min(self._all, default=0)} to {max(self._all, default=0)}")
         if task.needs_judge and self.judge is None:
@@ -290,4 +296,6 @@ class WebArena:
 
     def oracle(self, task: TaskFile) -> Oracle | None:
         """What solves the task; None for tasks on sites that are not ours."""
-        return Oracle(plan(task.index), task.start_urls[0]) if self.addresses.embedded else None
+        if not self.addresses.embedded:
+            return None
+        return Oracle((plan if self.shop(task.index) is None else drawn_plan)(task.index), task.start_urls[0])

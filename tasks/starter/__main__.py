@@ -16,7 +16,8 @@ from tqdm import tqdm
 from configs.experiment import Policy, StarterPolicy
 from tasks.agents.action_format import ActionFormat
 from tasks.provision.ipc import die_with_parent
-from tasks.starter.starter_policy import build_starter_policy, clone_from_oracle
+from tasks.starter.oracle_cloning import clone_from_oracle
+from tasks.starter.starter_policy import build_starter_policy
 
 
 def main() -> None:

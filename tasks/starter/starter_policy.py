@@ -13,42 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from hashlib import sha256
-from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from configs.experiment import Policy
-from environments.environment import World
 from environments.registry import load_world
-from tasks.agents.action_format import ActionFormat, said
-from tasks.starter.demonstration_cache import CHUNK, DemonstrationCache
-from tasks.starter.demonstrations import Demonstration
+from tasks.starter.oracle_cloning import CODE_VERSION, Report, clone_from_oracle
 
-if TYPE_CHECKING:
-    from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
-
-    from tasks.starter.cloning import Cloning, Example
-
-CODE_VERSION = 8
-"""Changes whenever the same configuration and seed would give other weights."""
-DETOUR_RATE = 0.2
-THREADS = 1
-TOKENIZER_DEMONSTRATIONS = 500
-"""From how many demonstrations the words of the tokenizer are taken."""
-CHARACTERS_PER_TOKEN = 4
-"""At most about so many, as long as there is no tokenizer to count with."""
 ASSISTED_TOKENS = 100_000
 """From how many tokens on a second process is worth its start."""
-MEETING = timedelta(minutes=5)
-"""How long one process waits for the other, which imports and makes demonstrations meanwhile."""
 MANIFEST = "starter.json"
-Report = Callable[[str, int, int, float | None], None]
-"""Told what is being done ("demonstrations" or "tokens"), how much of how much is done, and, of tokens, the loss in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +114,15 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, report: Repo
         cloned = clone_from_oracle(policy, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
-    losses = cloned.cloning.losses
+    losses = cloned.losses
     tenth = max(1, len(losses) // 10)
     made = StarterReport(
         path=path,
         parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
         vocabulary=len(cloned.tokenizer),
-        demonstrations=min(cloned.demonstrations, cloned.cloning.examples),
-        tokens=cloned.cloning.tokens,
-        learned_tokens=cloned.cloning.learned_tokens,
+        demonstrations=cloned.demonstrations,
+        tokens=cloned.tokens,
+        learned_tokens=cloned.learned_tokens,
         first_loss=sum(losses[:tenth]) / tenth,
         last_loss=sum(losses[-tenth:]) / tenth,
         seconds=time.monotonic() - began,
@@ -155,91 +132,6 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, report: Repo
     files = {file.name: _digest(file) for file in sorted(path.iterdir())}
     (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class _Cloned:
-    model: Qwen2ForCausalLM
-    tokenizer: Qwen2Tokenizer
-    demonstrations: int
-    cloning: Cloning
-
-
-def clone_from_oracle(
-    policy: Policy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
-) -> _Cloned:
-    """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
-    import torch
-    from torch import distributed
-
-    from tasks.starter.cloning import clone
-    from tasks.starter.starting_model import build_model
-
-    config = policy.starter
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    if store is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=MEETING)
-    try:
-        world = load_world(environment)
-        oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
-        try:
-            tokenizer, played = _examples(policy, oracle, report)
-        finally:
-            oracle.close()
-        examples: list[Example] = []
-        tokens = 0
-        for example in cycle(played):
-            examples.append(example)
-            tokens += len(example.tokens)
-            if tokens >= config.tokens:
-                break
-        model = build_model(config, tokenizer, seed)
-
-        def progress(seen: int, loss: float) -> None:
-            if report:
-                report("tokens", seen, tokens, loss)
-
-        cloned = clone(model, examples, config.learning_rate, seed, progress, config.until_foretold)
-    finally:
-        torch.set_num_threads(threads)
-        if store is not None:
-            distributed.destroy_process_group()
-    return _Cloned(model, tokenizer, len(played), cloned)
-
-
-def _examples(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Example]]:
-    """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
-    from tasks.agents.chat_format import ChatFormat
-    from tasks.starter.cloning import to_example
-    from tasks.starter.starting_model import build_tokenizer
-
-    def played(count: int) -> list[Demonstration]:
-        return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
-
-    config, action_format = policy.starter, policy.action_format
-    most, count = config.demonstrations, 0
-    while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(played(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
-        count = min(count + CHUNK, most)
-    tokenizer = build_tokenizer(text for each in played(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
-    chat_format = ChatFormat(tokenizer, action_format, None)
-    examples = [to_example(each, chat_format) for each in played(count)]
-    while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
-        count = min(count + CHUNK, most)
-        examples += [to_example(each, chat_format) for each in played(count)[len(examples) :]]
-    return tokenizer, examples
-
-
-def _texts(demonstration: Demonstration, action_format: ActionFormat) -> Iterator[str]:
-    yield demonstration.first_observation
-    for exchange in demonstration.exchanges:
-        yield said(exchange.action, exchange.thought, action_format)
-        yield exchange.observation
-
-
-def _characters(some: list[Demonstration], action_format: ActionFormat) -> int:
-    return sum(len(text) for each in some for text in _texts(each, action_format))
 
 
 @contextmanager
@@ -266,13 +158,6 @@ def starter_command(policy: Policy, environment: str, seed: int, folder: Path) -
     """The command that builds a starter policy in a process of its own; see `build_starter_policy`."""
     spoken = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
     return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *spoken]
-
-
-def _tasks(world: World, name: str) -> list[int]:
-    try:
-        return list(world.tasks(name))
-    except KeyError as error:
-        raise ValueError(f"policy.starter.tasks: {error.args[0]}") from error
 
 
 def starter_name(policy: Policy, environment: str, seed: int) -> str:

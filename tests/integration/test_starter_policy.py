@@ -30,7 +30,7 @@ TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_r
 BARE = Policy(starter=TINY, action_format="bare")
 
 
-def bare(**changes: float | str) -> Policy:
+def bare(**changes: float | str | tuple[float, ...]) -> Policy:
     """The policy with other fields of `policy.starter`."""
     return BARE.model_copy(update={"starter": TINY.model_copy(update=changes)})
 
@@ -70,6 +70,14 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_others(made: StarterRep
 def test_loss_falls(tmp_path: Path) -> None:
     longer = build_starter_policy(bare(tokens=20_000), "textcraft", 0, tmp_path)
     assert longer.last_loss < 0.7 * longer.first_loss
+
+
+def test_excerpts_are_shown_before_the_whole_and_besides_its_tokens(made: StarterReport, tmp_path: Path) -> None:
+    also = build_starter_policy(bare(excerpts=(0.2, 0.5)), "textcraft", 0, tmp_path)
+    assert 2 * made.tokens < also.tokens < 4 * made.tokens  # a goal is one line, so that little is left out of it
+    assert also.demonstrations == made.demonstrations
+    assert files(also)["tokenizer.json"] == files(made)["tokenizer.json"]
+    assert files(also)["model.safetensors"] != files(made)["model.safetensors"]
 
 
 def test_second_call_finds_it_without_torch(made: StarterReport) -> None:

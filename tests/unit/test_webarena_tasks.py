@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from environments.registry import load_world
 from environments.server.app import Application, Options
 from environments.server.request import Request
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
+from environments.webarena.drawn_shops import LISTS, drawn_plan, drawn_task
+from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
-from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, product_lists, product_tasks, task_lists
+from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
 from environments.webarena.world import WebArena
 
 REAL = {"SHOPPING": "http://shop.example:7770", "REDDIT": "http://forum.example/", "SHOPPING_ADMIN": "http://shop.example:7780/admin"}
@@ -89,21 +92,40 @@ def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
     assert sorted(lists["train"] + lists["validation"] + lists["test"]) == sorted(tasks)
 
 
-def test_the_lists_about_products_share_no_product_and_no_task_with_other_lists() -> None:
-    lists, tasks = product_lists(), product_tasks()
-    assert {name: len(some) for name, some in lists.items()} == {"products-train": 352, "products-validation": 64, "products-test": 96}
-    products = {name: {tasks[i].intent.split(" the ")[-1].split(" is ")[0].split(" gives")[0].split(" on my")[0] for i in some}
-                for name, some in lists.items()}  # fmt: skip
-    assert {name: len(some) for name, some in products.items()} == {"products-train": 44, "products-validation": 8, "products-test": 12}
-    assert len(set.union(*products.values())) == 64
-    assert len({task.template for task in tasks.values()}) == 8
-    assert not set(tasks) & set(embedded_tasks())
-    assert not {task.intent for task in tasks.values()} & {task.intent for task in embedded_tasks().values()}
+def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -> None:
+    assert {name: len(some) for name, some in LISTS.items()} == {
+        "drawn-shops-train": 4000, "drawn-shops-validation": 64, "drawn-shops-test": 120,
+    }  # fmt: skip
+    assert len(set().union(*LISTS.values())) == sum(map(len, LISTS.values()))
+    assert not set(embedded_tasks()) & set().union(*LISTS.values())
+    for some in LISTS.values():
+        assert Counter(drawn_task(index).template for index in some[:40]) == dict.fromkeys(range(10_000, 10_008), 5)
     world = WebArena({})
-    for name, some in lists.items():
-        assert world.tasks(name) == some
+    for name, some in LISTS.items():
+        assert list(world.tasks(name)) == list(some)
         assert world.task(some[0]).sites == ("shopping",)
+        assert [world.tag(index) for index in some[5:8]] == ["information", "navigation", "change"]
     assert world.tasks("train") == task_lists(embedded_tasks().values())["train"]
+
+
+def test_no_two_shops_hold_the_same_and_each_is_drawn_alike_every_time() -> None:
+    def rows(number: int) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in drawn_state(number).execute("SELECT name, price, colour, description FROM products")]
+
+    numbers = [some[place] for some in LISTS.values() for place in (0, 1, 2, 3)]
+    shops = [rows(number) for number in numbers]
+    assert len({str(sorted(map(str, shop))) for shop in shops}) == len(shops)
+    assert {len(shop) for shop in shops} == {24}
+    drawn_state.cache_clear()
+    assert [rows(number) for number in numbers] == shops
+
+
+def test_what_is_asked_in_a_drawn_shop_cannot_be_told_from_the_product_alone() -> None:
+    prices: dict[str, set[str]] = {}
+    for index in LISTS["drawn-shops-train"][:2000:8]:
+        prices.setdefault(drawn_task(index).intent, set()).add(str(drawn_task(index).answers))
+    asked_more_than_once = [answers for answers in prices.values() if len(answers) > 1]
+    assert len(asked_more_than_once) > 40
 
 
 def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_templates() -> None:
@@ -120,8 +142,8 @@ def test_no_two_tasks_ask_for_the_same() -> None:
 
 
 def test_every_task_has_a_plan_that_stops() -> None:
-    for index in [*embedded_tasks(), *product_tasks()]:
-        verbs = [move.verb for move in plan(index)]
+    for moves in [*map(plan, embedded_tasks()), *map(drawn_plan, LISTS["drawn-shops-test"])]:
+        verbs = [move.verb for move in moves]
         assert verbs[-1] == "stop"
         assert "stop" not in verbs[:-1]
         assert len(verbs) <= 15
@@ -131,11 +153,12 @@ def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
     code = (
         "import json; from hashlib import sha256; from environments.webarena.tasks import *; from environments.webarena.tasks import plan;"
         "t = json.dumps(embedded_entries()) + repr([plan(i) for i in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()));"
-        "t += repr([(task, plan(i)) for i, task in product_tasks().items()]) + repr(product_lists());"
+        "from environments.webarena.drawn_shops import LISTS, drawn_plan, drawn_task;"
+        "t += repr([(drawn_task(i), drawn_plan(i)) for i in LISTS['drawn-shops-test']]);"
         "print(sha256(t.encode()).hexdigest())"
     )
     text = json.dumps(embedded_entries()) + repr([plan(index) for index in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()))
-    text += repr([(task, plan(index)) for index, task in product_tasks().items()]) + repr(product_lists())
+    text += repr([(drawn_task(index), drawn_plan(index)) for index in LISTS["drawn-shops-test"]])
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": "4242", "PYTHONPATH": str(root)}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120)

@@ -1,4 +1,7 @@
-"""What is asked about each of the shop's products: the same questions of all, so that some products can be kept for the test."""
+"""What is asked about a product of the shop: eight errands that fit any product, and any shop that is drawn.
+
+The product is quoted, so that in text its name looks as in the list of elements: a small policy's tokens tell the two apart otherwise.
+"""
 
 from __future__ import annotations
 
@@ -42,25 +45,25 @@ def _newest_review(facts: Facts, row: sqlite3.Row) -> sqlite3.Row:
     return found
 
 
-@products("Tell me the price of the {{product}}")
+@products('Tell me the price of "{{product}}"', login=False)
 def _price(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield _asked(row, money(row["price"]))
 
 
-@products("Tell me the SKU of the {{product}}")
+@products('Tell me the SKU of "{{product}}"', login=False)
 def _sku(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield _asked(row, row["sku"])
 
 
-@products("Tell me the colour of the {{product}}")
+@products('Tell me the colour of "{{product}}"', login=False)
 def _colour(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield _asked(row, row["colour"])
 
 
-@products("Tell me how many years the {{product}} is guaranteed for, as a number")
+@products('Tell me how many years "{{product}}" is guaranteed for, as a number', login=False)
 def _years(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         found = re.search(r"guarantee of (\d+) years", row["description"])
@@ -68,25 +71,25 @@ def _years(facts: Facts) -> Iterable[Instance]:
         yield _asked(row, found[1])
 
 
-@products("Tell me who wrote the newest review of the {{product}}")
+@products('Tell me who wrote the newest review of "{{product}}"', login=False)
 def _newest(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield _asked(row, _newest_review(facts, row)["author"])
 
 
-@products("Tell me how many stars the newest review of the {{product}} gives, as a number")
+@products('Tell me how many stars the newest review of "{{product}}" gives, as a number', login=False)
 def _stars(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield _asked(row, str(_newest_review(facts, row)["rating"]))
 
 
-@products("Go to the page of the {{product}}")
+@products('Go to the page of "{{product}}"', login=False)
 def _page(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         yield {"product": row["name"]}, arrived(f"__SHOPPING__/product/{row['slug']}"), [*_find(row), stop()]
 
 
-@products("Put the {{product}} on my wish list")
+@products('Put "{{product}}" on my wish list')
 def _wish(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
         check = shown(("__SHOPPING__/wishlist", text_of("#wishes"), [row["name"]]))

@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import sqlite3
-from functools import cache
+from functools import cache, lru_cache
 
 from environments.webarena.sites import content_data, forum_data, repositories_data, shop_data
 
 _SHARED = "CREATE TABLE notices (site TEXT, text TEXT);"
+_DRAWN_CATEGORIES, _DRAWN_REVIEWS = 3, 3
+"""A drawn shop is a small one: its pages are short enough for a small policy to read."""
 
 
 @cache
 def known_state() -> sqlite3.Connection:
-    """What every episode begins with. Never changed: episodes work on copies."""
+    """What every episode begins with, but for those in a drawn shop. Never changed: episodes work on copies."""
+    db = _copy_of(_without_shop())
+    shop_data.fill(db)
+    return _read_only(db)
+
+
+@lru_cache(maxsize=64)
+def drawn_state(number: int) -> sqlite3.Connection:
+    """The known state with another shop: each number has its own products, prices, reviews and customers. Never changed."""
+    db = _copy_of(_without_shop())
+    shop_data.fill(db, f"shop {number}", _DRAWN_CATEGORIES, _DRAWN_REVIEWS)
+    return _read_only(db)
+
+
+def copy(shop: int | None = None) -> sqlite3.Connection:
+    """A fresh episode's own database; with a number, that of the drawn shop."""
+    return _copy_of(known_state() if shop is None else drawn_state(shop))
+
+
+@cache
+def _without_shop() -> sqlite3.Connection:
+    """The other sites, and the shop's tables without rows."""
     db = _open()
-    for data in (shop_data, forum_data, repositories_data, content_data):
+    for data in (forum_data, repositories_data, content_data):
         db.executescript(data.SCHEMA)
         data.fill(db)
+    db.executescript(shop_data.SCHEMA)
     db.executescript(_SHARED)
-    db.execute("PRAGMA query_only = ON")
     return db
 
 
-def copy() -> sqlite3.Connection:
-    """A fresh episode's own database."""
+def _copy_of(state: sqlite3.Connection) -> sqlite3.Connection:
     db = _open()
-    known_state().backup(db)
+    state.backup(db)
+    return db
+
+
+def _read_only(db: sqlite3.Connection) -> sqlite3.Connection:
+    db.execute("PRAGMA query_only = ON")
     return db
 
 

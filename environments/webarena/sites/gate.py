@@ -38,14 +38,14 @@ class Episode:
 
     Attributes:
         hosts: The hosts that it may visit.
-        token: What its cookie holds.
         db: Its database.
+        token: What its cookie holds.
         fault: What went wrong in a site, None while nothing has. The page that says so is no observation.
     """
 
     hosts: frozenset[str]
+    db: sqlite3.Connection
     token: str = field(default_factory=lambda: secrets.token_hex(16))
-    db: sqlite3.Connection = field(default_factory=database.copy)
     fault: Exception | None = None
 
 
@@ -78,9 +78,9 @@ class Gate:
             self._server.should_exit = self._server.force_exit = True
             await self._serving
 
-    def open(self, hosts: Iterable[str]) -> Episode:
-        """A new episode in the known state."""
-        episode = Episode(frozenset(hosts))
+    def open(self, hosts: Iterable[str], shop: int | None = None) -> Episode:
+        """A new episode in the known state; with a number, in that drawn shop."""
+        episode = Episode(frozenset(hosts), db=database.copy(shop))
         self._episodes[episode.token] = episode
         return episode
 

@@ -52,13 +52,23 @@ _STREETS = ("Mill Lane", "Castle Street", "Orchard Road", "Bridge Street", "Stat
 _CITIES = (("Ashford", "TN23 1AB"), ("Kendal", "LA9 4QD"), ("Ludlow", "SY8 1AZ"), ("Whitby", "YO21 3DB"))
 
 
-def fill(db: sqlite3.Connection) -> None:
-    """Writes the shop's rows into empty tables."""
-    random = Random("shop")
+def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATEGORIES), most_reviews: int = 6) -> None:
+    """Writes a shop's rows into empty tables.
+
+    Args:
+        db: Has the tables of SCHEMA.
+        seed: Another seed draws another shop, of the same words.
+        categories: How many kinds of products it sells, eight of each.
+        most_reviews: Of a product; at least two.
+    """
+    random = Random(seed)
     everyone = people()
-    db.executemany("INSERT INTO categories VALUES (?, ?)", [(slug, name) for slug, (name, _, _) in _CATEGORIES.items()])
+    kinds = list(_CATEGORIES.items())
+    if categories < len(kinds):
+        kinds = random.sample(kinds, categories)
+    db.executemany("INSERT INTO categories VALUES (?, ?)", [(slug, name) for slug, (name, _, _) in kinds])
     products: list[tuple[int, int]] = []
-    for number, (slug, (_, noun, usual)) in enumerate(_CATEGORIES.items()):
+    for number, (slug, (_, noun, usual)) in enumerate(kinds):
         prices = random.sample(range(usual // 2, usual * 2, 150), 8)
         for line, price in zip(random.sample(_LINES, 8), prices, strict=True):
             identity, colour = len(products) + 1, random.choice(_COLOURS)
@@ -70,7 +80,7 @@ def fill(db: sqlite3.Connection) -> None:
             db.execute(
                 "INSERT INTO products VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, price, random.choice((0, 3, 5, 8, 12, 20)), colour, text)
             )
-            days = sorted(random.sample(range(5, 400), random.randint(2, 6)), reverse=True)
+            days = sorted(random.sample(range(5, 400), random.randint(2, most_reviews)), reverse=True)
             for day, author in zip(days, random.sample(everyone, len(days)), strict=True):
                 rating = random.choice((5, 5, 4, 4, 3, 2, 1))
                 title, body = _PRAISE[rating]

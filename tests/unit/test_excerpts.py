@@ -1,0 +1,44 @@
+"""Excerpts of demonstrations, and the name of a starter policy that is built without them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.experiment import StarterPolicy
+from tasks.starter.demonstrations import Demonstration, Exchange
+from tasks.starter.excerpts import KEPT, excerpt
+
+PAGE = "\n".join(f"line {number}" for number in range(200))
+SHOWN = Demonstration(3, PAGE, (Exchange("click [7]", PAGE, True, "seven"), Exchange("stop [line 4]", "You stopped.", False)))
+
+
+@given(st.text(alphabet="ab\n"), st.floats(0, 1), st.integers())
+def test_an_excerpt_keeps_the_last_lines_and_the_order_of_the_others(page: str, share: float, seed: int) -> None:
+    lines, kept = page.split("\n"), excerpt(Demonstration(0, page, ()), share, Random(seed)).first_observation.split("\n")
+    assert kept[-KEPT:] == lines[-KEPT:]
+    rest = iter(lines)
+    assert all(line in rest for line in kept)
+
+
+def test_an_excerpt_shows_about_the_share_and_leaves_alone_what_was_done() -> None:
+    shown = [excerpt(SHOWN, 0.1, Random(seed)) for seed in range(50)]
+    lines = [page.count("\n") + 1 for each in shown for page in (each.first_observation, each.exchanges[0].observation)]
+    assert 18 < sum(lines) / len(lines) - KEPT < 22
+    for each in shown:
+        assert each.task == SHOWN.task
+        assert [(x.action, x.by_oracle, x.thought) for x in each.exchanges] == [(x.action, x.by_oracle, x.thought) for x in SHOWN.exchanges]
+        assert each.exchanges[1].observation == "You stopped."
+
+
+def test_all_lines_are_shown_by_a_share_of_one_and_only_the_last_by_none() -> None:
+    assert excerpt(SHOWN, 1.0, Random(0)) == SHOWN
+    assert excerpt(SHOWN, 0.0, Random(0)).first_observation == "line 197\nline 198\nline 199"
+
+
+def test_a_starter_without_excerpts_is_written_as_before_there_were_any() -> None:
+    assert "excerpts" not in StarterPolicy().model_dump(mode="json")
+    assert StarterPolicy(excerpts=(0.1,)).model_dump(mode="json")["excerpts"] == [0.1]
+    assert StarterPolicy.model_validate(StarterPolicy(excerpts=(0.1, 0.3)).model_dump()) == StarterPolicy(excerpts=(0.1, 0.3))
