@@ -51,8 +51,8 @@ class StarterPolicy(Part):
     """Most episodes that the oracle plays; where they have fewer tokens than the policy is to see, they are repeated."""
 
     excerpts: tuple[Fraction, ...] = ()
-    """Passes over the demonstrations before they are seen whole: of each observation but its last three lines, so great a share is shown.
-    In long pages a small policy does not find what to copy; having found it in short ones, it goes on. Not counted in `tokens`."""
+    """Passes over the demonstrations before they are seen whole: of each observation the last three lines, what holds the next action, and
+    so great a share of the other lines. In long pages a small policy does not find what to copy. Not counted in `tokens`."""
 
     @model_serializer(mode="wrap")
     def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

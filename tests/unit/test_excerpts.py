@@ -12,7 +12,7 @@ from tasks.starter.demonstrations import Demonstration, Exchange
 from tasks.starter.excerpts import KEPT, excerpt
 
 PAGE = "\n".join(f"line {number}" for number in range(200))
-SHOWN = Demonstration(3, PAGE, (Exchange("click [7]", PAGE, True, "seven"), Exchange("stop [line 4]", "You stopped.", False)))
+SHOWN = Demonstration(3, PAGE, (Exchange("click [away]", PAGE, True, "seven"), Exchange("stop [here]", "You stopped.", False)))
 
 
 @given(st.text(alphabet="ab\n"), st.floats(0, 1), st.integers())
@@ -31,6 +31,19 @@ def test_an_excerpt_shows_about_the_share_and_leaves_alone_what_was_done() -> No
         assert each.task == SHOWN.task
         assert [(x.action, x.by_oracle, x.thought) for x in each.exchanges] == [(x.action, x.by_oracle, x.thought) for x in SHOWN.exchanges]
         assert each.exchanges[1].observation == "You stopped."
+
+
+def test_an_excerpt_keeps_the_line_that_holds_what_is_done_next() -> None:
+    page = "\n".join(["[18] link 'Thistle Rug'", "[19] row '$18.00 | 18 in stock'", "[2] button 'Go'", *"abc"])
+    for action, kept in [
+        ("click [18]", ["[18] link 'Thistle Rug'", "[19] row '$18.00 | 18 in stock'"]),
+        ("type [2] [Thistle Rug] [1]", ["[18] link 'Thistle Rug'"]),
+        ("stop [$18.00]", ["[19] row '$18.00 | 18 in stock'"]),
+        ("stop []", []),
+        ("wait", []),
+    ]:
+        shown = Demonstration(0, page, (Exchange(action, "", True),))
+        assert excerpt(shown, 0.0, Random(0)).first_observation.split("\n") == [*kept, *"abc"]
 
 
 def test_all_lines_are_shown_by_a_share_of_one_and_only_the_last_by_none() -> None:
