@@ -121,11 +121,11 @@ def test_no_two_shops_hold_the_same_and_each_is_drawn_alike_every_time() -> None
 
 
 def test_what_is_asked_in_a_drawn_shop_cannot_be_told_from_the_product_alone() -> None:
-    prices: dict[str, set[str]] = {}
-    for index in LISTS["drawn-shops-train"][:2000:8]:
-        prices.setdefault(drawn_task(index).intent, set()).add(str(drawn_task(index).answers))
-    asked_more_than_once = [answers for answers in prices.values() if len(answers) > 1]
-    assert len(asked_more_than_once) > 40
+    colours: dict[str, list[str]] = {}
+    for index in LISTS["drawn-shops-train"][::8]:
+        colours.setdefault(drawn_task(index).intent, []).append(str(drawn_task(index).answers))
+    asked_again = [answers for answers in colours.values() if len(answers) > 1]
+    assert sum(len(set(answers)) > 1 for answers in asked_again) > 0.8 * len(asked_again) > 80
 
 
 def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_templates() -> None:

@@ -1,6 +1,7 @@
 """What is asked about a product of the shop: eight errands that fit any product, and any shop that is drawn.
 
 The product is quoted, so that in text its name looks as in the list of elements: a small policy's tokens tell the two apart otherwise.
+What is asked for are words: numbers, which it reads digit by digit, it does not learn to copy among a page's many numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from environments.webarena.intents.intent import (
     told_exactly,
     write,
 )
-from environments.webarena.sites.pages import money
 
 products = Catalogue("shopping")
 
@@ -40,21 +40,9 @@ def _asked(row: sqlite3.Row, answer: str) -> Instance:
     return {"product": row["name"]}, told_exactly(answer), [*_find(row), stop(answer)]
 
 
-def _newest_review(facts: Facts, row: sqlite3.Row) -> sqlite3.Row:
-    found: sqlite3.Row = facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY day DESC, id DESC", (row["id"],)).fetchone()
-    return found
-
-
-@products('Tell me the price of "{{product}}"', login=False)
-def _price(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, money(row["price"]))
-
-
-@products('Tell me the SKU of "{{product}}"', login=False)
-def _sku(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, row["sku"])
+def _reviews(facts: Facts, row: sqlite3.Row) -> list[sqlite3.Row]:
+    """The product's reviews as its page lists them, the newest first."""
+    return facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY id DESC", (row["id"],)).fetchall()
 
 
 @products('Tell me the colour of "{{product}}"', login=False)
@@ -63,24 +51,36 @@ def _colour(facts: Facts) -> Iterable[Instance]:
         yield _asked(row, row["colour"])
 
 
-@products('Tell me how many years "{{product}}" is guaranteed for, as a number', login=False)
-def _years(facts: Facts) -> Iterable[Instance]:
+@products('Tell me who makes "{{product}}"', login=False)
+def _maker(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
-        found = re.search(r"guarantee of (\d+) years", row["description"])
+        found = re.search(r"is made by (.+?)\.", row["description"])
         assert found is not None
         yield _asked(row, found[1])
 
 
 @products('Tell me who wrote the newest review of "{{product}}"', login=False)
-def _newest(facts: Facts) -> Iterable[Instance]:
+def _newest_author(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
-        yield _asked(row, _newest_review(facts, row)["author"])
+        yield _asked(row, _reviews(facts, row)[0]["author"])
 
 
-@products('Tell me how many stars the newest review of "{{product}}" gives, as a number', login=False)
-def _stars(facts: Facts) -> Iterable[Instance]:
+@products('Tell me who wrote the oldest review of "{{product}}"', login=False)
+def _oldest_author(facts: Facts) -> Iterable[Instance]:
     for row in _all(facts):
-        yield _asked(row, str(_newest_review(facts, row)["rating"]))
+        yield _asked(row, _reviews(facts, row)[-1]["author"])
+
+
+@products('Tell me the heading of the newest review of "{{product}}"', login=False)
+def _newest_heading(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, _reviews(facts, row)[0]["title"])
+
+
+@products('Tell me the heading of the oldest review of "{{product}}"', login=False)
+def _oldest_heading(facts: Facts) -> Iterable[Instance]:
+    for row in _all(facts):
+        yield _asked(row, _reviews(facts, row)[-1]["title"])
 
 
 @products('Go to the page of "{{product}}"', login=False)
