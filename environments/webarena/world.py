@@ -296,6 +296,5 @@ class WebArena:
 
     def oracle(self, task: TaskFile) -> Oracle | None:
         """What solves the task; None for tasks on sites that are not ours."""
-        if not self.addresses.embedded:
-            return None
-        return Oracle((plan if self.shop(task.index) is None else drawn_plan)(task.index), task.start_urls[0])
+        moves = plan if self.shop(task.index) is None else drawn_plan
+        return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None
