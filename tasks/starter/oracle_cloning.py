@@ -66,7 +66,7 @@ def clone_from_oracle(
     from torch import distributed
 
     from tasks.agents.chat_format import ChatFormat
-    from tasks.starter.cloning import clone, to_example
+    from tasks.starter.cloning import clone
     from tasks.starter.starting_model import build_model
 
     config = policy.starter
@@ -79,12 +79,12 @@ def clone_from_oracle(
         world = load_world(environment)
         oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
         try:
-            tokenizer, played = _played(policy, oracle, report)
+            tokenizer, played, examples = _played(policy, oracle, report)
         finally:
             oracle.close()
         chat_format = ChatFormat(tokenizer, policy.action_format, None)
         lessons = [_excerpts(played, share, f"excerpts {seed} {number}", chat_format) for number, share in enumerate(config.excerpts)]
-        lessons.append(list(_up_to(config.tokens, [to_example(each, chat_format) for each in played])))
+        lessons.append(list(_up_to(config.tokens, examples)))
         tokens = [sum(len(example.tokens) for example in lesson) for lesson in lessons]
         model = build_model(config, tokenizer, seed)
         done: list[Cloning] = []
@@ -128,8 +128,8 @@ def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
             return
 
 
-def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Demonstration]]:
-    """As many demonstrations as the recipe's tokens take, no more than it allows, and the tokenizer of their words."""
+def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Demonstration], list[Example]]:
+    """As many demonstrations as the recipe's tokens take, no more than it allows, also in tokens, and the tokenizer of their words."""
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter.cloning import to_example
     from tasks.starter.starting_model import build_tokenizer
@@ -143,11 +143,11 @@ def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -
         count = min(count + CHUNK, most)
     tokenizer = build_tokenizer(text for each in first(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
     chat_format = ChatFormat(tokenizer, action_format, None)
-    lengths = [len(to_example(each, chat_format).tokens) for each in first(count)]
-    while sum(lengths) < config.tokens and count < most:
+    examples = [to_example(each, chat_format) for each in first(count)]
+    while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
         count = min(count + CHUNK, most)
-        lengths += [len(to_example(each, chat_format).tokens) for each in first(count)[len(lengths) :]]
-    return tokenizer, first(count)
+        examples += [to_example(each, chat_format) for each in first(count)[len(examples) :]]
+    return tokenizer, first(count), examples
 
 
 def _texts(demonstration: Demonstration, action_format: ActionFormat) -> Iterator[str]:

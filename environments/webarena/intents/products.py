@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from environments.webarena.intents.intent import (
     Catalogue,
@@ -36,51 +36,38 @@ def _find(row: sqlite3.Row) -> list[Move]:
     return [write("Search products", row["name"], enter=True), link(row["name"])]
 
 
-def _asked(row: sqlite3.Row, answer: str) -> Instance:
-    return {"product": row["name"]}, told_exactly(answer), [*_find(row), stop(answer)]
+def _question(wording: str, answer: Callable[[Facts, sqlite3.Row], str]) -> None:
+    """Adds a question that has one answer for each product."""
+
+    @products(wording, login=False)
+    def _(facts: Facts) -> Iterable[Instance]:
+        for row in _all(facts):
+            told = answer(facts, row)
+            yield {"product": row["name"]}, told_exactly(told), [*_find(row), stop(told)]
 
 
-def _reviews(facts: Facts, row: sqlite3.Row) -> list[sqlite3.Row]:
-    """The product's reviews as its page lists them, the newest first."""
-    return facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY id DESC", (row["id"],)).fetchall()
+def _maker(_: Facts, row: sqlite3.Row) -> str:
+    found = re.search(r"is made by (.+?)\.", row["description"])
+    assert found is not None
+    return found[1]
 
 
-@products('Tell me the colour of "{{product}}"', login=False)
-def _colour(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, row["colour"])
+def _review(place: int, column: str) -> Callable[[Facts, sqlite3.Row], str]:
+    """A column of one of the product's reviews; place 0 is the newest, which its page shows first, and -1 the oldest."""
+
+    def told(facts: Facts, row: sqlite3.Row) -> str:
+        reviews = facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY id DESC", (row["id"],)).fetchall()
+        return str(reviews[place][column])
+
+    return told
 
 
-@products('Tell me who makes "{{product}}"', login=False)
-def _maker(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        found = re.search(r"is made by (.+?)\.", row["description"])
-        assert found is not None
-        yield _asked(row, found[1])
-
-
-@products('Tell me who wrote the newest review of "{{product}}"', login=False)
-def _newest_author(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, _reviews(facts, row)[0]["author"])
-
-
-@products('Tell me who wrote the oldest review of "{{product}}"', login=False)
-def _oldest_author(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, _reviews(facts, row)[-1]["author"])
-
-
-@products('Tell me the heading of the newest review of "{{product}}"', login=False)
-def _newest_heading(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, _reviews(facts, row)[0]["title"])
-
-
-@products('Tell me the heading of the oldest review of "{{product}}"', login=False)
-def _oldest_heading(facts: Facts) -> Iterable[Instance]:
-    for row in _all(facts):
-        yield _asked(row, _reviews(facts, row)[-1]["title"])
+_question('Tell me the colour of "{{product}}"', lambda _, row: str(row["colour"]))
+_question('Tell me who makes "{{product}}"', _maker)
+_question('Tell me who wrote the newest review of "{{product}}"', _review(0, "author"))
+_question('Tell me who wrote the oldest review of "{{product}}"', _review(-1, "author"))
+_question('Tell me the heading of the newest review of "{{product}}"', _review(0, "title"))
+_question('Tell me the heading of the oldest review of "{{product}}"', _review(-1, "title"))
 
 
 @products('Go to the page of "{{product}}"', login=False)
