@@ -87,7 +87,10 @@ class Demonstrator:
         """
         self._tasks, self._seed = list(tasks), seed
         self._detour_rate = detour_rate if getattr(world, "oracle_recovers", True) else 0.0
+        self._world = world
         self._environment = world.create()
+        self._aside: Environment | None = None
+        """Where a solution is played that an episode under way needs; few of them do."""
 
     def play(self, number: int) -> Demonstration:
         """The demonstration of that number, from 0."""
@@ -96,17 +99,19 @@ class Demonstrator:
         random = Random(f"demonstration {self._seed} {number}")
         if not self._detour_rate:
             return demonstrate(self._environment, task, random)
-        solution, (actions, words) = self._solution(task), self._pool
+        actions, words = self._pool
 
         def detour(right: str) -> str:
             choice = random.randrange(3)
-            return near_miss(right, words, random) if choice == 0 else random.choice(solution if choice == 1 else actions)
+            return near_miss(right, words, random) if choice == 0 else random.choice(self._solution(task) if choice == 1 else actions)
 
         return demonstrate(self._environment, task, random, detour, self._detour_rate)
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Frees the environments."""
         self._environment.close()
+        if self._aside is not None:
+            self._aside.close()
 
     @cached_property
     def _pool(self) -> tuple[list[str], list[str]]:
@@ -118,7 +123,9 @@ class Demonstrator:
         return _shuffled(tuple(self._tasks), f"demonstrations {self._seed} {passes}")
 
     def _solution(self, task: int) -> list[str]:
-        return [exchange.action for exchange in demonstrate(self._environment, task, Random(0)).exchanges]
+        if self._aside is None:
+            self._aside = self._world.create()
+        return [exchange.action for exchange in demonstrate(self._aside, task, Random(0)).exchanges]
 
 
 @lru_cache(maxsize=2)

@@ -61,7 +61,7 @@ def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_p
         cache = DemonstrationCache(world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1)
         assert len(cache.first(40)) == 40
         resets.append(world.resets)
-    assert max(resets) <= 2 * 40 + POOL
+    assert max(resets) <= 1.5 * 40 + POOL  # an episode each, and of some that a detour leaves the solution beside it
 
 
 def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_played_on(tmp_path: Path) -> None:
