@@ -8,6 +8,7 @@ from functools import cache
 
 from environments.task_lists import named
 from environments.textcraft import RENAMED_TASK_LISTS
+from environments.textcraft.chains import LISTS as CHAINS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
 from environments.textcraft.one_command import FRESH, HELD_OUT, LESSONS, N_HELD_OUT, TRAIN, one_command_goals
 from environments.textcraft.renaming import Renaming, renaming
@@ -52,6 +53,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     }
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
     lists |= {f"one-command-{name}": some for name, some in _one_command().items()}
+    lists |= {f"chains-{name}": list(some) for name, some in CHAINS.items()}
     lists |= {f"depth-{level}": [index for index in indices if depth(index) == level] for level in range(1, MAX_DEPTH + 1)}
     by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)

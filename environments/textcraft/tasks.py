@@ -2,8 +2,8 @@
 
 A goal is an item that can be crafted in 1 to 4 layers. Index = number of the goal + number of goals x variant: variant 0 is the task
 as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py; the last, `ONE_COMMAND_VARIANTS`, are
-those of one_command.py), with distractors and an order of lines of their own. Everything is a pure function of the index or of the
-goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
+those of one_command.py), with distractors and an order of lines of their own. The indices of chains.py are other tasks. Everything is a
+pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from environments.environment import TaskIndexError
+from environments.textcraft.chains import chain, is_chain
 from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
 from environments.textcraft.nonce_names import NonceNames
@@ -53,7 +54,7 @@ class Task:
 
 
 def goal(index: int) -> str:
-    """The item that task `index` asks for, under its own name, e.g. "oak planks".
+    """The item that task `index`, which is not a chain, asks for, under its own name, e.g. "oak planks".
 
     Raises:
         TaskIndexError: There is no such task.
@@ -71,6 +72,9 @@ def depth(index: int) -> int:
     Raises:
         TaskIndexError: There is no such task.
     """
+    if is_chain(index):
+        wanted, listed = chain(index)
+        return book_of(listed).depth[wanted]
     return recipe_book().depth[goal(index)]
 
 
@@ -86,6 +90,9 @@ def task(index: int) -> Task:
     Raises:
         TaskIndexError: There is no such task.
     """
+    if is_chain(index):
+        wanted, commands = chain(index)
+        return Task(wanted, _first_observation(wanted, commands), commands, book_of(commands), None)
     wanted = goal(index)
     variant = index // len(goals())
     in_nonce = variant >= VARIANTS
@@ -101,11 +108,15 @@ def task(index: int) -> Task:
         listed = with_drawn_counts(index, wanted, listed)
     elif in_one_command:
         listed = with_counts_of_its_split(index, variant, wanted, listed)
-    observation = "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
+    observation = _first_observation(wanted, listed)
     if not variant:
         return Task(wanted, observation, tuple(listed), recipe_book(), None)
     exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
     return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else recipe_book(), exchanged)
+
+
+def _first_observation(wanted: str, listed: Iterable[Recipe]) -> str:
+    return "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
 
 
 def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]:

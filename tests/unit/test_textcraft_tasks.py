@@ -28,6 +28,8 @@ MEANING = {
     "minecraft-1.16.1-4": "3d549ef4d895b4607481500c593723a5e2413426c8bef953062338fe5ddf1436",
     "minecraft-1.16.1-5": "c00042925393d576e180d037cfc13d088472380f21382a9cb87eb256bf5aee84",
 }
+CHAINS = {"minecraft-1.16.1-5": "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5"}
+"""The same of the chains."""
 
 DIGEST_SCRIPT = """
 import random
@@ -54,8 +56,16 @@ def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
     renamed = task_list("renamed-train")[::97]
     nonce = [index for name in ("train", "test", "fresh-test") for index in task_list(f"nonce-{name}")[::97]]
     one_command = [index for name in ("lessons", "train", "test", "fresh-test") for index in task_list(f"one-command-{name}")[::97]]
-    meaning = "\n".join([*(task(index).observation for index in [*ALL, *renamed, *nonce, *one_command]), repr(task_lists())])
+    lists = {name: some for name, some in task_lists().items() if not name.startswith("chains-")}  # which came later
+    meaning = "\n".join([*(task(index).observation for index in [*ALL, *renamed, *nonce, *one_command]), repr(lists)])
     assert sha256(meaning.encode()).hexdigest() == MEANING[VERSION]
+
+
+def test_a_chain_means_the_same_for_as_long_as_the_version_stays() -> None:
+    chains = [task_list(f"chains-{name}") for name in ("lessons", "train", "validation", "test")]
+    meaning = "\n".join(task(index).observation for some in chains for index in some[::97])
+    assert [len(some) for some in chains] == [20_000, 10_000, 63, 112]
+    assert sha256(meaning.encode()).hexdigest() == CHAINS[VERSION]
 
 
 def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:

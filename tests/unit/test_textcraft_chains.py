@@ -1,0 +1,86 @@
+"""Chains: deep goals that can only be read, whose templates are each on one side only, also those that are part of another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from environments.environment import TaskIndexError
+from environments.textcraft.chains import LISTS, MAX_COMMANDS, MAX_DISTRACTORS, TURNS, chain, side_of, turns_of
+from environments.textcraft.lists import task_list
+from environments.textcraft.oracle import plan
+from environments.textcraft.recipes import book_of
+from environments.textcraft.splits import DEEP_TURNS
+from environments.textcraft.tasks import depth, task
+from environments.textcraft.templates import Tree, parts, trees_by
+from environments.textcraft.world import TextCraft
+
+
+def some(name: str) -> list[int]:
+    """The tasks of a list, of a long one 600."""
+    return Random(0).sample(LISTS[name], min(600, len(LISTS[name])))
+
+
+def tree(index: int) -> Tree:
+    goal, listed = chain(index)
+    (found,) = trees_by(book_of(listed), goal)
+    return found
+
+
+def test_the_oracle_takes_the_turns_that_are_said_and_each_command_once() -> None:
+    for index in [*some("test"), *some("validation"), *some("train")[:200]]:
+        begun = task(index)
+        actions = plan(begun.goal, {}, begun.book)
+        assert len(actions) == len(set(actions)) == turns_of(index)
+        assert depth(index) == sum(action.startswith("craft ") for action in actions) <= MAX_COMMANDS
+
+
+@pytest.mark.parametrize(("name", "turns"), [("test", DEEP_TURNS), ("validation", DEEP_TURNS), ("train", TURNS), ("lessons", TURNS)])
+def test_a_list_has_each_number_of_turns_as_often(name: str, turns: range) -> None:
+    often = Counter(map(turns_of, LISTS[name]))
+    assert set(often) == set(turns)
+    assert max(often.values()) == min(often.values())
+
+
+def test_no_plan_to_learn_from_is_or_contains_one_that_is_held_out() -> None:
+    shown = {part for name in ("lessons", "train") for index in some(name) for part in parts(tree(index))}
+    assert {side_of(part) for part in shown if any(inner for _, inner in part[1])} == {"train"}
+    for name in ("validation", "test"):
+        held_out = {tree(index) for index in some(name)}
+        assert {side_of(each) for each in held_out} == {name}
+        assert shown.isdisjoint(held_out)
+
+
+def test_what_is_listed_beside_the_chain_is_of_no_use_and_takes_what_the_chain_takes() -> None:
+    for index in some("test"):
+        goal, listed = chain(index)
+        book = book_of(listed)
+        used = {action.partition(" using ")[0].split()[-1] for action in plan(goal, {}, book) if action.startswith("craft ")}
+        taken = {name for recipe in listed if recipe.output in used for name, _ in recipe.ingredients}
+        others = [recipe for recipe in listed if recipe.output not in used]
+        assert len(others) <= MAX_DISTRACTORS
+        assert all(any(name in taken for name, _ in recipe.ingredients) for recipe in others)
+        assert len({recipe.output for recipe in listed}) == len(listed)
+
+
+def test_a_chain_is_played_to_its_end_by_the_commands_as_they_are_read() -> None:
+    world = TextCraft()
+    session = world.create()
+    index = task_list("chains-test")[5]
+    first = session.reset(index)
+    assert f"Goal: craft {session.objective}." in first
+    done, turns = False, 0
+    while not done:
+        action = session.oracle_action()
+        assert action.startswith("get ") or action in first
+        step = session.step(action)
+        done, turns = step.done, turns + 1
+    assert (step.reward, turns) == (1.0, turns_of(index))
+    assert world.tag(index) == f"depth {depth(index)}"
+
+
+def test_an_index_between_the_lists_is_refused() -> None:
+    with pytest.raises(TaskIndexError, match="no task"):
+        task(LISTS["test"].stop)
