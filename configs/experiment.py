@@ -48,8 +48,7 @@ class StarterPolicy(Part):
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the cloning."""
     demonstrations: PositiveInt = 5_000
-    """Most episodes that the oracle plays, and with `excerpts` just so many; where they have fewer tokens than the policy is to see, they
-    are repeated."""
+    """Most episodes that the oracle plays; where they have fewer tokens than the policy is to see, they are repeated."""
 
     excerpts: tuple[Fraction, ...] = ()
     """Passes over the demonstrations before they are seen whole: of each observation the last three lines, what holds the next action, and

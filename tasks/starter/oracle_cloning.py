@@ -103,7 +103,7 @@ def clone_from_oracle(
     return ClonedPolicy(
         model,
         tokenizer,
-        demonstrations=len(played) if config.excerpts else min(len(played), done[-1].examples),
+        demonstrations=min(len(played), done[-1].examples),
         tokens=sum(each.tokens for each in done),
         learned_tokens=sum(each.learned_tokens for each in done),
         losses=[loss for each in done for loss in each.losses],
@@ -129,10 +129,7 @@ def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
 
 
 def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Demonstration], list[Example]]:
-    """As many demonstrations as the recipe's tokens take, no more than it allows, also in tokens, and the tokenizer of their words.
-
-    If there are to be excerpts, as many as it allows: of these a policy needs more than of whole episodes.
-    """
+    """As many demonstrations as the recipe's tokens take, no more than it allows, also in tokens, and the tokenizer of their words."""
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter.cloning import to_example
     from tasks.starter.starting_model import build_tokenizer
@@ -141,7 +138,7 @@ def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -
         return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
 
     config, action_format = policy.starter, policy.action_format
-    most, count = config.demonstrations, config.demonstrations if config.excerpts else 0
+    most, count = config.demonstrations, 0
     while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(first(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
         count = min(count + CHUNK, most)
     tokenizer = build_tokenizer(text for each in first(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
