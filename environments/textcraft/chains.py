@@ -12,7 +12,7 @@ from random import Random
 
 from environments.textcraft.nonce_names import WORDS
 from environments.textcraft.recipes import Recipe, book_of
-from environments.textcraft.splits import DEEP_TURNS, Split, order
+from environments.textcraft.splits import DEEP_TURNS, Split, drawn_side
 from environments.textcraft.templates import Tree, parts, trees_by
 
 _FIRST = 10_000_000
@@ -31,14 +31,11 @@ MAX_RAW = 3
 MAX_DISTRACTORS = 3
 TAKEN = (1, 1, 2, 2, 3, 4)
 """How many a command takes of a raw material."""
-SHARES = {"test": 0.25, "validation": 0.15}
-"""Of all templates."""
 
 
 def side_of(tree: Tree) -> Split:
     """The side that a template is on."""
-    place = order("chain", repr(tree))[0] / 256
-    return "test" if place < SHARES["test"] else "validation" if place < sum(SHARES.values()) else "train"
+    return drawn_side("chain", repr(tree))
 
 
 def is_chain(index: int) -> bool:
@@ -65,8 +62,8 @@ def chain(index: int) -> tuple[str, tuple[Recipe, ...]]:
         needed = _needed(turns_of(index), words, random)
         goal = needed[0].output
         (tree,) = trees_by(book_of(needed), goal)
-        inner = [part for part in parts(tree) if side == "train" and any(ingredient for _, ingredient in part[1])]
-        if all(side_of(part) == side for part in (tree, *inner)):
+        chains = [part for part in parts(tree) if any(ingredient for _, ingredient in part[1])] if side == "train" else []
+        if all(side_of(part) == side for part in (tree, *chains)):
             listed = [*needed, *(_distractor(needed, words, random) for _ in range(random.randint(0, MAX_DISTRACTORS)))]
             random.shuffle(listed)
             return goal, tuple(listed)

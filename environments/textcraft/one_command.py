@@ -13,7 +13,7 @@ from itertools import count
 from environments.textcraft.drawn_counts import drawn
 from environments.textcraft.goals import needed_recipes
 from environments.textcraft.recipes import Recipe
-from environments.textcraft.splits import Split, nonce_goals, order, plan_to
+from environments.textcraft.splits import Split, drawn_side, nonce_goals, order, plan_to
 
 ONE_COMMAND_VARIANTS = range(2000, 10_400)
 LESSONS = ONE_COMMAND_VARIANTS[:6000]
@@ -24,8 +24,6 @@ FRESH: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8200:8300], "tes
 MAX_DISTRACTORS = 3
 N_HELD_OUT = 40
 """Tasks of each number of turns in a held-out or fresh list."""
-SHARES = {"test": 0.25, "validation": 0.15}
-"""Of all templates."""
 
 
 @cache
@@ -46,8 +44,7 @@ def one_command_recipes() -> tuple[Recipe, ...]:
 
 def split_of(recipe: Recipe) -> Split:
     """The side that a command's template is on: how many it makes, and takes, whatever their names and order."""
-    place = order("one command", repr((recipe.count, sorted(taken for _, taken in recipe.ingredients))))[0] / 256
-    return "test" if place < SHARES["test"] else "validation" if place < sum(SHARES.values()) else "train"
+    return drawn_side("one command", repr((recipe.count, sorted(taken for _, taken in recipe.ingredients))))
 
 
 def n_distractors_of(index: int, variant: int) -> int:

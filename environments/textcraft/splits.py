@@ -30,6 +30,9 @@ NONCE_TURNS = 4
 NONCE_SHARES = (0.35, 0.2)
 """Of the templates of such goals that may be held out, the share that goes to test and to validation, by turns."""
 
+DRAWN_SHARES = {"test": 0.25, "validation": 0.15}
+"""Of the templates of drawn tasks, of which there are as many as wanted."""
+
 
 @cache
 def plan_to(goal: str) -> tuple[str, ...]:
@@ -95,6 +98,12 @@ def _stratum(template: Template) -> str:
         return "wood"
     turns = len(plan_to(template.goals[0]))
     return "deep" if turns in DEEP_TURNS else "short" if turns < DEEP_TURNS.start else "long"
+
+
+def drawn_side(purpose: str, template: str) -> Split:
+    """The side that a drawn task's template is on; it depends on nothing but itself and on what it is asked for."""
+    place = order(purpose, template)[0] / 256
+    return "test" if place < DRAWN_SHARES["test"] else "validation" if place < sum(DRAWN_SHARES.values()) else "train"
 
 
 def order(purpose: str, text: str) -> bytes:

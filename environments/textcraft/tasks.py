@@ -73,8 +73,8 @@ def depth(index: int) -> int:
         TaskIndexError: There is no such task.
     """
     if is_chain(index):
-        wanted, listed = chain(index)
-        return book_of(listed).depth[wanted]
+        begun = task(index)
+        return begun.book.depth[begun.goal]
     return recipe_book().depth[goal(index)]
 
 
