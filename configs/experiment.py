@@ -53,19 +53,26 @@ class StarterPolicy(Part):
     excerpts: tuple[Fraction, ...] = ()
     """Passes over the demonstrations before they are seen whole: of each observation the last three lines, what holds the next action, and
     so great a share of the other lines. In long pages a small policy does not find what to copy. Not counted in `tokens`."""
+    first_weights: Literal["look-back", "copy"] = "look-back"
+    """What attention does before it has learned anything: "look-back" sees the last words among random weights; "copy" goes on as the text
+    went on before, which tasks of many names ask for, and takes a lower learning rate (2e-3)."""
 
     @model_serializer(mode="wrap")
     def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `excerpts` where there are none: what was built and measured before there was the field keeps its name."""
+        """Without the fields that came later where they change nothing: what was built and measured before keeps its name."""
         fields: dict[str, Any] = handler(self)
         if not self.excerpts:
             fields.pop("excerpts", None)
+        if self.first_weights == "look-back":
+            fields.pop("first_weights", None)
         return fields
 
     @model_validator(mode="after")
     def _divisible(self) -> StarterPolicy:
         if self.hidden_size % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
+        if self.first_weights == "copy" and self.heads % 2:
+            raise ValueError(f'first_weights "copy" needs an even number of heads, not {self.heads}: words take up half of the width')
         return self
 
 
