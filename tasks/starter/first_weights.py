@@ -43,7 +43,7 @@ def look_back(model: Qwen2ForCausalLM) -> None:
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size = width // heads
-    still, frequencies = _still(size), _frequencies(size)
+    frequencies = _frequencies(size)
     read_back: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
@@ -55,9 +55,7 @@ def look_back(model: Qwen2ForCausalLM) -> None:
                 read = write = found[:, rows]
                 distance = (LOOKED_FOR * heads)[head]
                 seen, kept = read_back.get(distance) or (_orthonormal(width, size),) * 2
-                some = torch.randperm(size)[: len(still)]
-                attention.q_proj.weight[rows][still] += seen[:, some].T
-                attention.k_proj.weight[rows][still] += kept[:, some].T
+                _look_for(seen, kept, attention, rows)
             else:
                 read, write = _orthonormal(width, size), _orthonormal(width, size)
                 if head < len(PREVIOUS_TOKENS):
@@ -83,7 +81,7 @@ def copy(model: Qwen2ForCausalLM) -> None:
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size, words = width // heads, width // 2
-    still, frequencies = _still(size), _frequencies(size)
+    frequencies = _frequencies(size)
     model.model.embed_tokens.weight[:, :words] *= math.sqrt(width / words)
     model.model.embed_tokens.weight[:, words:] = 0
     # What stood so many tokens before: what is read of the word there, and where that is written.
@@ -114,16 +112,21 @@ def copy(model: Qwen2ForCausalLM) -> None:
                 distance = (COPIED_FROM * heads)[head]
                 if distance in seen_before:
                     seen, kept = seen_before[distance]
-                    some = torch.randperm(size)[: len(still)]
-                    attention.q_proj.weight[rows][still] += SHARPNESS * seen[:, some].T
-                    attention.k_proj.weight[rows][still] += SHARPNESS * kept[:, some].T
+                    _look_for(SHARPNESS * seen, SHARPNESS * kept, attention, rows)
             attention.v_proj.weight[rows] += COPY_GAIN * read.T
             attention.o_proj.weight[:, rows] += COPY_GAIN * write
 
 
-def _still(size: int) -> torch.Tensor:
-    """Those dimensions of a head that rotary position embedding hardly turns within an episode: they compare words wherever these stand."""
-    return torch.arange(size).view(2, -1)[:, size // 4 :].flatten()
+def _look_for(seen: torch.Tensor, kept: torch.Tensor, attention: Qwen2Attention, rows: slice) -> None:
+    """Makes a head (its `rows`) look where `kept` reads what `seen` reads at the present token. Both of shape (width, size of the head).
+
+    They are compared, wherever they stand, in those of the head's dimensions that rotary position embedding hardly turns in an episode.
+    """
+    size = rows.stop - rows.start
+    still = torch.arange(size).view(2, -1)[:, size // 4 :].flatten()
+    some = torch.randperm(size)[: len(still)]
+    attention.q_proj.weight[rows][still] += seen[:, some].T
+    attention.k_proj.weight[rows][still] += kept[:, some].T
 
 
 def _frequencies(size: int) -> torch.Tensor:

@@ -51,7 +51,7 @@ def test_a_model_that_begins_by_copying_goes_on_as_the_text_went_on_before() -> 
     assert foretold(first_weights="copy", hidden_size=64, heads=2) > 0.05
 
 
-def test_copying_asks_for_a_half_of_the_heads() -> None:
+def test_copying_asks_for_an_even_number_of_heads() -> None:
     with pytest.raises(ValidationError, match="even number of heads, not 1"):
         StarterPolicy(first_weights="copy", heads=1)
 
