@@ -29,10 +29,10 @@ def markdown_table(results: Sequence[EvaluationResult]) -> str:
 
 
 def share(estimate: Estimate) -> str:
-    """A share in [0, 1] and its interval as percentages, e.g. "29.4 % [22.1, 37.9]"."""
+    """A share in [0, 1] and its interval as percentages, e.g. "29.4 % [22.1, 37.9]"; Student's t of few seeds is cut off at 0 and 100."""
     if math.isnan(estimate.value):
         return "unknown"
-    bounds = f" [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]" if not math.isnan(estimate.low) else ""
+    bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]" if not math.isnan(estimate.low) else ""
     return f"{100 * estimate.value:.1f} %{bounds}"
 
 

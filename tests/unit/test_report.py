@@ -8,7 +8,7 @@ import pytest
 from tasks.evaluation.benchmark import EvaluationResult, evaluate
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import change, markdown_table, share, text_table
-from tasks.evaluation.statistics import difference
+from tasks.evaluation.statistics import difference, mean
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 
@@ -33,6 +33,14 @@ def test_the_table_has_a_row_for_each_measurement_and_its_change_from_the_start(
     assert "+20.0 [" in lines[3]
     assert "[" not in lines[2].replace(share(start.success), "").replace(share(start.pass_at[4]), "")  # no change from itself
     assert len({len(lines[0]), len(lines[2]), len(lines[3])}) == 1  # the columns line up
+
+
+def test_the_interval_of_a_share_of_few_seeds_stays_between_0_and_100_percent() -> None:
+    estimate = mean([0.134, 0.308])
+    assert estimate.low < 0
+    assert estimate.high > 1
+    assert share(estimate) == "22.1 % [0.0, 100.0]"
+    assert share(mean([0.2, 0.22])) == "21.0 % [8.3, 33.7]"
 
 
 def test_the_markdown_table_holds_the_same_cells() -> None:
