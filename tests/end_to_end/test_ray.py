@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from configs.infrastructure import InfraSettings
@@ -20,6 +19,7 @@ from environments.client import EnvironmentClient, SessionLostError
 from tasks.evaluation.benchmark import read_evaluation
 from tasks.provision.errors import ProvisionError
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.processes import ended
 from tests.support.ray_nodes import LOOPBACK, held_still, kill_and_replace, nodes_with, ray_cluster, servers_answer
 from tests.support.small_runs import ROOT, end, finish, folder, metrics, start, wait_for
 
@@ -51,10 +51,6 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def has_ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 def test_an_episode_on_a_lost_node_is_told_of_it_and_new_ones_are_played_where_its_server_went_on(
     cluster: Any, settings: InfraSettings
 ) -> None:
@@ -64,7 +60,7 @@ def test_an_episode_on_a_lost_node_is_told_of_it_and_new_ones_are_played_where_i
         async with EnvironmentClient(urls, deadline_s=PATIENCE_S) as client:
             sessions = [(await client.start(task))[0] for task in range(2)]  # one on each server
             assert len({session.replica.url for session in sessions}) == 2
-            ended = kill_and_replace(cluster, nodes_with(cluster, "environments serve")[0], CPUS)
+            killed = kill_and_replace(cluster, nodes_with(cluster, "environments serve")[0], CPUS)
             lost = 0
             for session in sessions:
                 try:
@@ -73,7 +69,7 @@ def test_an_episode_on_a_lost_node_is_told_of_it_and_new_ones_are_played_where_i
                     lost += 1
             assert lost == 1
             await asyncio.gather(*(client.start(task) for task in range(8)))
-            eventually(lambda: all(has_ended(process) for process in ended))
+            eventually(lambda: all(ended(process) for process in killed))
 
     with environment_replicas("textcraft", 2, infrastructure=settings) as servers:
         assert len(nodes_with(cluster, "environments serve")) == 2
@@ -177,8 +173,8 @@ def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluati
                 wait_for(lambda reached=reached: max(metrics(there), default=0) >= reached, run, PATIENCE_S)
                 with held_still(cluster):
                     eventually(lambda: servers_answer(there) and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values()))
-                    ended = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
-                eventually(lambda ended=ended: all(has_ended(process) for process in ended))
+                    killed = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
+                eventually(lambda killed=killed: all(ended(process) for process in killed))
             shown = finish(run, there, PATIENCE_S)
         finally:
             end(run)

@@ -16,6 +16,7 @@ import pytest
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tests.support.counting_servers import ROOT
+from tests.support.processes import ended
 
 PATIENCE_S = 60.0
 
@@ -49,7 +50,7 @@ def family_of(process: ChildProcess) -> list[psutil.Process]:
 
 
 def all_gone(family: list[psutil.Process]) -> bool:
-    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+    return all(ended(member) for member in family)
 
 
 @pytest.fixture

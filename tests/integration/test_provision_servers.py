@@ -18,6 +18,7 @@ from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.replica_set import local_replicas
 from tests.support.counting_servers import ROOT, counting_command
+from tests.support.processes import ended
 
 PATIENCE_S = 60.0
 
@@ -146,5 +147,5 @@ def test_no_server_outlives_the_run(tmp_path: Path, how: signal.Signals, workers
     assert len(family) == 2 * (2 + (workers if workers > 1 else 0))
     run.send_signal(how)
     run.wait(PATIENCE_S)
-    eventually(lambda: not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family))
+    eventually(lambda: all(ended(member) for member in family))
     assert not any(answers(f"{url}/health") for url in urls)

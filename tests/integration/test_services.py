@@ -31,6 +31,7 @@ from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
+from tests.support.processes import command_line
 from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, services_up, wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
@@ -227,7 +228,7 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
             urllib.request.urlopen(url, timeout=60)
         assert refused.value.code == 401
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
-    assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(process.cmdline())]
+    assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(command_line(process))]
 
 
 @pytest.mark.slow

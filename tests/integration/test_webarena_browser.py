@@ -15,7 +15,8 @@ from environments.webarena.browser import EXECUTABLES, BrowserError, BrowserLost
 from environments.webarena.reserve import Reserve
 from environments.webarena.tasks import embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
-from tests.support.chromium import chromium_processes, ended, eventually, needs_chromium, play
+from tests.support.chromium import chromium_processes, eventually, needs_chromium, play
+from tests.support.processes import command_line, ended, kill
 
 pytestmark = needs_chromium
 
@@ -226,10 +227,10 @@ def test_when_the_browser_dies_its_sessions_say_so_and_new_ones_work(world: WebA
     sessions = [world.create(), world.create()]
     for one in sessions:
         one.reset(task_about("Put "))
-    browsers = [child for child in chromium_processes(psutil.Process()) if "--remote-debugging-pipe" in child.cmdline()]
+    browsers = [child for child in chromium_processes(psutil.Process()) if "--remote-debugging-pipe" in command_line(child)]
     assert browsers
     for browser in browsers:
-        browser.kill()
+        kill(browser)
     for one in sessions:
         with pytest.raises(BrowserLostError):
             one.step("scroll [down]")
@@ -276,7 +277,7 @@ def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytes
     sessions = [world.create() for _ in range(3)]
     for one in sessions:
         one.reset(task_about("Put "))
-    commands = [process.cmdline() for process in set(chromium_processes(psutil.Process())) - before]
+    commands = [command_line(process) for process in set(chromium_processes(psutil.Process())) - before]
     renderers = [command for command in commands if "--type=renderer" in command]
     assert not [command for command in renderers if "--top-chrome-webui" in command]
     assert len(renderers) <= len(sessions) + 2  # the window in reserve, and a process that Chromium keeps ready

@@ -22,6 +22,7 @@ from tasks.provision.local import LocalServer
 from tests.soaks.webarena_memory import memory_over_episodes
 from tests.support.chromium import chromium_processes, eventually, needs_chromium
 from tests.support.playing import server_of
+from tests.support.processes import command_line, ended, kill
 
 pytestmark = needs_chromium
 
@@ -160,7 +161,7 @@ def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_
         index = one_of_each_site()[0]
         begun = item(made.url, "create", index=index)
         for process in chromium_processes(psutil.Process(made.pid)):
-            process.kill()
+            kill(process)
         reply = item(made.url, "step", session=begun["session"], turn=0, action="scroll [down]")
         assert (reply["status"], reply["error"]["type"]) == (500, "world_fault")
         assert "BrowserLostError" in reply["error"]["message"]
@@ -179,9 +180,9 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
     root = psutil.Process(made.pid)
     browsers = chromium_processes(root)
     assert len(browsers) >= 3
-    [process] = [child for child in root.children(recursive=True) if "environments" in child.cmdline()]
+    [process] = [child for child in root.children(recursive=True) if "environments" in command_line(child)]
     process.send_signal(ending)
-    eventually(lambda: not any(browser.is_running() and browser.status() != psutil.STATUS_ZOMBIE for browser in browsers))
+    eventually(lambda: all(ended(browser) for browser in browsers))
     made.end()
 
 
@@ -194,7 +195,7 @@ def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path, br
         root = psutil.Process(made.pid)
 
         def renderers() -> int:
-            return sum("--type=renderer" in process.cmdline() for process in chromium_processes(root))
+            return sum("--type=renderer" in command_line(process) for process in chromium_processes(root))
 
         eventually(lambda: renderers() <= 1)  # the window in reserve
         for index in range(4):

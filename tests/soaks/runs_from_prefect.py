@@ -24,6 +24,7 @@ from tasks.provision.services import login
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.chromium import needs_chromium
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
+from tests.support.processes import command_line
 from tests.support.running_services import addresses_of, ask, deployment_id, ended_run, processes, services_up, wait_until
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
@@ -222,7 +223,7 @@ def test_a_run_whose_process_is_killed_is_resumed_once_and_no_more(runs: Path, p
         wait_until(
             lambda reached=reached, life=life: state_of(runs, run) == ("RUNNING", life) and max(steps_of(runs, 6), default=0) >= reached
         )
-        (flow,) = (each for each in processes_of(runs, run) if "prefect.engine" in " ".join(each.cmdline()))
+        (flow,) = (each for each in processes_of(runs, run) if "prefect.engine" in " ".join(command_line(each)))
         everyone = processes_of(runs, run)
         flow.kill()
         _, alive = psutil.wait_procs(everyone, 60)

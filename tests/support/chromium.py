@@ -11,6 +11,7 @@ import pytest
 
 from environments.webarena.browser import INSTALL, find_chromium
 from environments.webarena.world import WebArenaEnvironment
+from tests.support.processes import command_line
 
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason=f"Chromium is not installed; run: {INSTALL}")
 
@@ -22,16 +23,8 @@ def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
     return [
         child
         for child in root.children(recursive=True)
-        if "chromium" in " ".join(_command(child)) or "playwright" in " ".join(_command(child))
+        if "chromium" in " ".join(command_line(child)) or "playwright" in " ".join(command_line(child))
     ]
-
-
-def ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; it may end while it is looked at."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def number(observation: str, element: str) -> int:
@@ -57,10 +50,3 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.1)
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

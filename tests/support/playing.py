@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tasks.provision.local import LocalServer
+from tests.support.processes import command_line
 
 ROOT = Path(__file__).parents[2]
 WORLDS = ("babyai", "searchqa", "textcraft")
@@ -49,7 +50,7 @@ def starting(world: str, state_dir: Path) -> Iterator[Start]:
 def serving_process(server: LocalServer) -> psutil.Process:
     """The process that serves, below the one that watches over it."""
     subreaper = psutil.Process(server.pid)
-    return next((process for process in subreaper.children(recursive=True) if "serve" in process.cmdline()), subreaper)
+    return next((process for process in subreaper.children(recursive=True) if "serve" in command_line(process)), subreaper)
 
 
 def anonymous_mb(server: LocalServer) -> float:

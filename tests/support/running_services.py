@@ -18,6 +18,7 @@ import pytest
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
 from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import command_line
 
 
 def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +60,7 @@ def processes(runs: Path) -> list[psutil.Process]:
 
 def running(runs: Path, word: str) -> list[psutil.Process]:
     """The servers whose command has the word."""
-    return [process for process in processes(runs) if "uvicorn" in process.cmdline() and word in " ".join(process.cmdline())]
+    return [process for process in processes(runs) if "uvicorn" in command_line(process) and word in " ".join(command_line(process))]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 600, every_s: float = 0.1) -> None:

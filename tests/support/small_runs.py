@@ -19,6 +19,7 @@ from mlflow.entities import Run
 
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import command_line, ended
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +89,7 @@ def family(pid: int) -> list[psutil.Process]:
     """The process and all below it, the zombies left out."""
     try:
         top = psutil.Process(pid)
-        return [p for p in [top, *top.children(recursive=True)] if p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in [top, *top.children(recursive=True)] if not ended(p)]
     except psutil.NoSuchProcess:
         return []
 
@@ -98,17 +99,10 @@ def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
     found = [
         p
         for p in family(run.pid)
-        if all(word in " ".join(_command_line(p)) for word in words) and "subreaper" not in " ".join(_command_line(p))
+        if all(word in " ".join(command_line(p)) for word in words) and "subreaper" not in " ".join(command_line(p))
     ]
     assert found, f"no process with {words} below {run.pid}"
     return found[-1]
-
-
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def wait_for(condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200) -> None:
