@@ -246,7 +246,7 @@ class WebArena:
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
             self._all = embedded_tasks()
-            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | EASIER_LISTS
+            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(EASIER_LISTS)
             self.stand_in = STAND_IN
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
