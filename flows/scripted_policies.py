@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from configs.environment import Environment, World
 from configs.infrastructure import InfraSettings, urls_of
-from configs.task_selection import indices
+from configs.study import Study
+from configs.task_selection import indices, selection_name
 from environments.environment import WorldError
 from environments.registry import load_world
 from tasks.evaluation.baselines import baselines
 from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.study_results import Runs
 
 
-def scripted_results(world: World, tasks: Sequence[int], horizon: int, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
-    """Name of each scripted policy to what it reaches; played in this process once, then read from the runs' folder.
+def scripted_results(
+    world: World, tasks: Sequence[int], horizon: int, infrastructure: InfraSettings, folder: Path | None = None
+) -> dict[str, EvaluationResult]:
+    """Name of each scripted policy to what it reaches; played in this process once, then read from `folder`, or the runs' folder.
 
     Twins are looked for among the tasks that a recipe learns from; where there is no recipe, among the world's list "train". Nothing
     where the world is served elsewhere, or cannot be played in this process.
@@ -25,7 +30,27 @@ def scripted_results(world: World, tasks: Sequence[int], horizon: int, infrastru
     try:
         known = load_world(world.name, world.rules)
         train = known.tasks(learned) if isinstance(learned, str) else indices(learned)
-        folder = infrastructure.runs.absolute() / "baselines"
-        return baselines(world.name, tasks, train[:n_learned], horizon, folder, rules=world.rules)
+        kept = folder or infrastructure.runs.absolute() / "baselines"
+        return baselines(world.name, tasks, train[:n_learned], horizon, kept, rules=world.rules)
     except (ImportError, WorldError, OSError, KeyError):
         return {}
+
+
+def scripted_in_study(
+    study: Study, runs: Runs, infrastructure: InfraSettings, folder: Path | None = None
+) -> dict[str, dict[str, EvaluationResult]]:
+    """Tasks and horizon of each measurement of a study to what scripted policies reach there; see `scripted_results`.
+
+    Twins are looked for among the tasks that its first arm learns from.
+    """
+    run = next((each for of_arm in runs.values() for each in of_arm), None)
+    if run is None:
+        return {}
+    experiment = study.experiment(run.arm, run.seed)
+    measured = [(selection_name(experiment.evaluation.tasks), run.results[0])]
+    measured += [(cell.partition(", ")[0], result) for cell, result in run.last.items()]
+    found = {}
+    for name, horizon, tasks in dict.fromkeys((name, result.horizon, tuple(result.tallies)) for name, result in measured):
+        if played := scripted_results(experiment.environment, tasks, horizon, infrastructure, folder):
+            found[f"{name}, horizon {horizon}"] = played
+    return found

@@ -32,13 +32,14 @@ from flows.killed_flow_runs import note_flow_run
 from flows.parallel_commands import carry_out, commands_at_once
 from flows.records import open_tracker
 from flows.run_names import named_by
+from flows.scripted_policies import scripted_in_study
 from flows.study_page import StudyPage, write_page
 from flows.study_runs import StudyRuns
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
 
-DOCS, KEPT = Path("docs") / "evidence", "runs.jsonl.gz"
+DOCS, KEPT, SCRIPTED = Path("docs") / "evidence", "runs.jsonl.gz", "scripted"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
 """On the number of its processes the last digits of a run depend: one, on every machine, unless a person says otherwise."""
 
@@ -71,7 +72,9 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
         failures = carry_out(runs.commands(), commands_at_once(infrastructure), environment, say)
-        page = write_page(what, runs.found(), runs.folder)
+        found = runs.found()
+        say("Playing scripted policies on the same tasks, where they have not been played yet")
+        page = write_page(what, found, runs.folder, scripted_in_study(what, found, infrastructure))
         show(page, tracker, run)
         if not failures:
             tracker.end_run(run)
@@ -99,13 +102,15 @@ def show(page: StudyPage, tracker: Tracker, run: str) -> None:
 def report(name: str, overrides: dict[str, Any]) -> Path:
     """Writes the page of what is there to docs/evidence/NAME, without training anything; returns that folder.
 
-    The runs are kept there, too: those that are gone from this machine, or were made on another one, are taken from that file.
+    The runs are kept there, too: those that are gone from this machine, or were made on another one, are taken from that file. So is what
+    scripted policies did, beside the studies, as several may be about the same tasks.
     """
-    what = load_study(name, overrides)
-    runs, file = StudyRuns(what, infra_settings()), DOCS / what.name / KEPT
+    what, infrastructure = load_study(name, overrides), infra_settings()
+    runs, file = StudyRuns(what, infrastructure), DOCS / what.name / KEPT
     kept = read_runs(file)
     found = runs.found(kept)
-    write_page(what, found, DOCS / what.name)
+    print("Playing scripted policies on the same tasks, where they have not been played yet", file=sys.stderr)
+    write_page(what, found, DOCS / what.name, scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED))
     write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
     return DOCS / what.name
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.study import Study
+from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_pictures import draw_mechanism, draw_study
 from tasks.evaluation.study_report import Section, family_section, findings, timings
 from tasks.evaluation.study_results import Runs
@@ -30,15 +32,15 @@ class StudyPage:
     pictures: tuple[Path, ...]
 
 
-def write_page(study: Study, runs: Runs, folder: Path) -> StudyPage:
-    """Writes report.md, report.json and the pictures of the runs that are whole.
+def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> StudyPage:
+    """Writes report.md, report.json and the pictures of the runs that are whole, and what scripted policies reach on the same tasks.
 
     In report.json "findings" is what the seeds determine: it is the same whenever and wherever the study is carried out. "timings" depends
     on the machine, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
-    found, timed = (findings(study, whole), timings(study, whole)) if whole else ([], [])
+    found, timed = (findings(study, whole, scripted), timings(study, whole)) if whole else ([], [])
     lines = [f"# {study.name}", study.question, _setting(study), _progress(study, whole)]
     pictures: tuple[Path, ...] = ()
     if whole:

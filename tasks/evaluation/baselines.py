@@ -27,6 +27,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
 SAMPLES = {RANDOM: 4, TWIN: 1, ORACLE: 1}
 """Episodes a task; the last two do the same each time."""
+BASELINE_HEADER = ("tasks", "n", *SAMPLES, "oracle's turns")
 Script = Callable[[Any], Iterator[str]]
 """From an environment that has just begun a task to the actions in it."""
 
@@ -135,13 +136,16 @@ def baseline_line(results: Mapping[str, EvaluationResult]) -> str:
 
 def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
     """Task list to the results of the scripted policies, in Markdown."""
-    lines = ["| tasks | n | " + " | ".join(SAMPLES) + " | oracle's turns |", "|---|---:" + "|---:" * (len(SAMPLES) + 1) + "|"]
-    for name, results in rows.items():
-        cells = [_cell(results[policy]) if policy in results else "" for policy in SAMPLES]
-        turns = f"{results[ORACLE].turns:.1f}" if ORACLE in results else ""
-        n = next(iter(results.values())).success.n
-        lines.append(f"| {name} | {n} | {' | '.join(cells)} | {turns} |")
+    lines = [f"| {' | '.join(BASELINE_HEADER)} |", "|---|" + "---:|" * (len(BASELINE_HEADER) - 1)]
+    lines += [f"| {' | '.join(baseline_row(name, results))} |" for name, results in rows.items()]
     return "\n".join(lines) + "\n"
+
+
+def baseline_row(name: str, results: Mapping[str, EvaluationResult]) -> list[str]:
+    """The cells under `BASELINE_HEADER`: what the scripted policies reach on some tasks; empty for those that the world cannot play."""
+    cells = [_cell(results[policy]) if policy in results else "" for policy in SAMPLES]
+    turns = f"{results[ORACLE].turns:.1f}" if ORACLE in results else ""
+    return [name, str(next(iter(results.values())).success.n), *cells, turns]
 
 
 def _cell(result: EvaluationResult) -> str:

@@ -7,12 +7,14 @@ same whenever and wherever the study is carried out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from configs.study import START, Study
+from tasks.evaluation.baselines import BASELINE_HEADER, baseline_row
+from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import PairedDifference
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.report import change, share
@@ -73,9 +75,15 @@ class Section:
         return f"### {self.title}\n\n{markdown(self.header, self.rows)}\n\n{self.note}\n"
 
 
-def findings(study: Study, runs: Runs) -> list[Section]:
-    """The tables that the runs' seeds determine."""
-    sections = [arms_section(study, runs), *family_section(study, runs), *budget_section(study, runs, "turns")]
+def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
+    """The tables that the runs' seeds determine.
+
+    Args:
+        study: What was asked.
+        runs: What was found.
+        scripted: Tasks that were measured on, to what scripted policies reach there.
+    """
+    sections = [arms_section(study, runs), *scripted_section(scripted), *family_section(study, runs), *budget_section(study, runs, "turns")]
     sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
     return sections
 
@@ -109,6 +117,14 @@ def arms_section(study: Study, runs: Runs) -> Section:
     what = WORDS[measure]
     header = ["arm", "seeds", f"{what} before", "after", "rise", "turns of training", "collapsed"]
     return Section(f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data)
+
+
+def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
+    """How far one comes on the same tasks without learning."""
+    rows = [baseline_row(name, results) for name, results in scripted.items()]
+    data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
+    note = "Four random episodes a task, one of the others; intervals are over tasks. Twins are among the tasks that the first arm learns from."
+    return [Section("Without learning, on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:

@@ -15,6 +15,7 @@ from scipy import stats
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe, parse_overrides
 from configs.study import Study, load_study, study_names
+from flows.scripted_policies import scripted_in_study
 from flows.study import report
 from flows.study_arguments import study_arguments
 from flows.study_page import write_page
@@ -192,9 +193,11 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         for arm, of_arm in {"long": LONG, "short": SHORT}.items()
     }  # fmt: skip
     made = study(thresholds=[0.4])
-    page = write_page(made, runs, tmp_path / "one")
+    scripted = {"one-command-test, horizon 16": {"random valid action": measured(0, [0, 1, 2]), "oracle": measured(0, [4, 4, 4])}}
+    page = write_page(made, runs, tmp_path / "one", scripted)
     for title in (
         "Success before and after training",
+        "Without learning, on the same tasks",
         "The comparisons",
         "After 300 environment turns in every run",
         "Beyond the recipe's evaluation",
@@ -207,20 +210,21 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
     ):
         assert f"### {title}" in page.markdown, title
     assert "All 4 runs are finished." in page.markdown
+    assert "| one-command-test, horizon 16 | 3 | 25.0 % [" in page.markdown
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
     def slower(each: StudyRun) -> StudyRun:
         return replace(each, steps={step: m | {"rollout/seconds": 99.0} for step, m in each.steps.items()})
 
-    write_page(made, {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()}, tmp_path / "two")
+    write_page(made, {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()}, tmp_path / "two", scripted)
     one, two = (json.loads((tmp_path / folder / "report.json").read_text()) for folder in ("one", "two"))
     assert one["findings"] == two["findings"]
     assert one["timings"] != two["timings"]
 
 
 def test_the_page_of_a_study_under_way_has_what_there_is(tmp_path: Path) -> None:
-    assert "0 of 4 runs are finished" in write_page(study(), {"long": [], "short": []}, tmp_path).markdown
-    page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path)
+    assert "0 of 4 runs are finished" in write_page(study(), {"long": [], "short": []}, tmp_path, {}).markdown
+    page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path, {})
     assert "3 of 4 runs are finished" in page.markdown
     assert "| long - short |" in page.markdown
 
@@ -233,7 +237,7 @@ def test_a_study_of_rewards_shows_rewards(tmp_path: Path) -> None:
         return replace(each, results=results, first={"there": results[0]}, last={"there": results[-1]})
 
     runs = {"long": [half(r) for r in LONG], "short": [half(r) for r in SHORT]}
-    page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path)
+    page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path, {})
     assert "| arm | seeds | mean reward before | after |" in page.markdown
     assert "| long - short | +0.375 [" in page.markdown
     beyond = page.markdown.split("### The comparisons there")[1]
@@ -242,7 +246,7 @@ def test_a_study_of_rewards_shows_rewards(tmp_path: Path) -> None:
 
 def test_findings_do_not_depend_on_chance() -> None:
     runs = {"long": LONG, "short": SHORT}
-    assert [s.data for s in findings(study(), runs)] == [s.data for s in findings(study(), runs)]
+    assert [s.data for s in findings(study(), runs, {})] == [s.data for s in findings(study(), runs, {})]
 
 
 def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,15 +258,18 @@ def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(
         "long": [replace(r, last={"deep": measured(6, [4, 4, 4])}, first={"deep": measured(0, [0, 1, 0])}) for r in LONG],
         "short": SHORT,
     }
-    keys = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    infrastructure = InfraSettings(runs=tmp_path / "runs")
+    keys = StudyRuns(made, infrastructure)
     folder = Path("docs") / "evidence" / "tried"
     write_runs(folder / "runs.jsonl.gz", {keys.key(arm, r.seed): r for arm, of_arm in runs.items() for r in of_arm})
     kept = (folder / "runs.jsonl.gz").read_bytes()
-    whole = write_page(made, runs, tmp_path / "whole")
+    whole = write_page(made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure))
+    assert "| one-command-validation, horizon 16 | 3 |" in whole.markdown
     assert report(name, {}).absolute() == folder.absolute()
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "report.json").read_text() == (tmp_path / "whole" / "report.json").read_text()
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
+    assert len(list((folder.parent / "scripted").iterdir())) == 3  # each policy's: they are not played again
 
     report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
     assert "0 of 4 runs are finished" in (folder / "report.md").read_text()
