@@ -123,7 +123,7 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
     """How far one comes on the same tasks without learning."""
     rows = [baseline_row(name, results) for name, results in scripted.items()]
     data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
-    note = "Four random episodes a task, one of the others; intervals are over tasks. Twins are among the tasks that the first arm learns from."
+    note = "Four random episodes a task, one of the others; intervals over tasks. Twins are looked for in what the first arm learns from."
     return [Section("Without learning, on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
 
 
