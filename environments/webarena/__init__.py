@@ -16,7 +16,7 @@ TASK_LISTS = {
     "gitlab": "all tasks of the code host alone",
     "webarena-ours-50": "50 tasks of test, its templates in turn",
     "drawn-shops-train": "4,000 errands, each in a small shop drawn for it; in no list above",
-    "drawn-shops-easier-train": "2,000 of them: headings, product pages and the wish list, which are done now and then from the beginning",
+    "drawn-shops-errands-train": "1,000 of them that ask nothing: go to a product's page, put it on the wish list",
     "drawn-shops-validation": "64 in other shops",
     "drawn-shops-test": "120 in others again, held out",
 }

@@ -12,7 +12,7 @@ from environments.task_lists import named
 from environments.webarena import RENAMED_TASK_LISTS, page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
-from environments.webarena.drawn_shops import EASIER_LISTS, LISTS, drawn_plan, drawn_task, shop_of
+from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task, shop_of
 from environments.webarena.evaluators import evaluate
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
@@ -246,7 +246,7 @@ class WebArena:
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
             self._all = embedded_tasks()
-            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(EASIER_LISTS)
+            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(ERRAND_LISTS)
             self.stand_in = STAND_IN
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:

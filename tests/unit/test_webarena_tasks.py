@@ -21,7 +21,7 @@ from environments.registry import load_world
 from environments.server.app import Application, Options
 from environments.server.request import Request
 from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
-from environments.webarena.drawn_shops import EASIER_LISTS, LISTS, drawn_plan, drawn_task
+from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -109,21 +109,13 @@ def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -
     assert world.tasks("train") == task_lists(embedded_tasks().values())["train"]
 
 
-def test_the_easier_errands_for_training_are_half_of_those_for_training() -> None:
-    [(name, easier)] = EASIER_LISTS.items()
-    assert WebArena({}).tasks(name) == easier
-    assert set(easier) < set(LISTS["drawn-shops-train"])
-    assert len(easier) == 2000
-    asked = Counter(re.sub('".*"', "_", drawn_task(index).intent) for index in easier[:400])
-    assert asked == dict.fromkeys(
-        (
-            "Tell me the heading of the newest review of _",
-            "Tell me the heading of the oldest review of _",
-            "Go to the page of _",
-            "Put _ on my wish list",
-        ),
-        100,
-    )
+def test_the_errands_that_ask_nothing_are_a_quarter_of_those_for_training() -> None:
+    [(name, errands)] = ERRAND_LISTS.items()
+    assert WebArena({}).tasks(name) == errands
+    assert set(errands) < set(LISTS["drawn-shops-train"])
+    assert len(errands) == 1000
+    asked = Counter(re.sub('".*"', "_", drawn_task(index).intent) for index in errands[:200])
+    assert asked == {"Go to the page of _": 100, "Put _ on my wish list": 100}
 
 
 def test_no_two_shops_hold_the_same_and_each_is_drawn_alike_every_time() -> None:
