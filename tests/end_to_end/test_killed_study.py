@@ -21,7 +21,7 @@ from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
 pytestmark = pytest.mark.slow
 
 ARMS = {"short": {"curriculum": {"kind": "fixed", "horizon": 2}}, "long": {"curriculum": {"kind": "fixed", "horizon": 4}}}
-FURTHER = {"Beyond the recipe's evaluation", "The comparisons there"}
+FURTHER = {"Beyond the recipe's evaluation", "The comparisons there", "Without learning there"}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,7 @@ def test_the_page_is_written_and_every_run_is_a_child_of_one_run_in_mlflow(undis
     assert "All 2 runs are finished." in page.read_text()
     assert "Recipe `textcraft`" in page.read_text()
     assert "| long - short |" in page.read_text()
+    assert "### Without learning, on the same tasks" in page.read_text()
     client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
     (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
     runs = client.search_runs([experiment.experiment_id])

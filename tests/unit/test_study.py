@@ -193,7 +193,10 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         for arm, of_arm in {"long": LONG, "short": SHORT}.items()
     }  # fmt: skip
     made = study(thresholds=[0.4])
-    scripted = {"one-command-test, horizon 16": {"random valid action": measured(0, [0, 1, 2]), "oracle": measured(0, [4, 4, 4])}}
+    scripted = {
+        tasks: {"random valid action": measured(0, [0, 1, 2]), "oracle": measured(0, [4, 4, 4])}
+        for tasks in ("one-command-test, horizon 16", "deep, horizon 8")
+    }
     page = write_page(made, runs, tmp_path / "one", scripted)
     for title in (
         "Success before and after training",
@@ -202,6 +205,7 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         "After 300 environment turns in every run",
         "Beyond the recipe's evaluation",
         "The comparisons there",
+        "Without learning there",
         "Turns to a share of success",
         "What happened in training",
         "Success after training by kind of task",
