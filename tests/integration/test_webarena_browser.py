@@ -75,9 +75,8 @@ def test_stopping_without_having_done_it_earns_nothing(session: WebArenaEnvironm
 def test_an_observation_has_the_published_parts(session: WebArenaEnvironment) -> None:
     index = task_about("What does the")
     seen = session.reset(index)
-    assert seen.startswith(
-        "OBSERVATION:\nTab 0 (current): Welcome · Holm & Hearth\n\n[1] RootWebArea 'Welcome · Holm & Hearth' focused: True\n"
-    )
+    start = "OBSERVATION:\nTab 0 (current): Welcome · Holm & Hearth\n\n[1] RootWebArea 'Welcome · Holm & Hearth' focused: True\n"
+    assert seen.startswith(start)
     assert seen.endswith(f"\nURL: http://shop.test/\nOBJECTIVE: {embedded_tasks()[index].intent}\nPREVIOUS ACTION: None")
     seen = play(session, "click [<link 'Cart'>]")
     assert "PREVIOUS ACTION: click [16] where [16] is link 'Cart'" in seen
