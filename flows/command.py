@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import logging
 import os
 import secrets
@@ -133,7 +134,7 @@ class LocalRecords:
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
         if self._server is not None:
-            self._started = ThreadPoolExecutor(1).submit(self._server.start)
+            self._started = ThreadPoolExecutor(1).submit(start_alone, self._server, runs / "prefect")
 
     def __enter__(self) -> Self:
         """Waits until records can be made, and ends what Prefect still shows of flows that were killed.
@@ -160,6 +161,21 @@ class LocalRecords:
             self._server.end()
         if self._stand_in is not None:
             self._stand_in.close()
+
+
+def start_alone(server: LocalServer, folder: Path) -> None:
+    """Starts a Prefect server, one process at a time: of several that make the tables of a new database at once all but one fail.
+
+    Args:
+        server: The server.
+        folder: Where its database is.
+
+    Raises:
+        ProvisionError: It did not start.
+    """
+    with (folder / "start.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server.start()
 
 
 def say_failures_once() -> None:

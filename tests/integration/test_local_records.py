@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,11 @@ def test_the_server_that_a_run_starts_for_itself_serves_nobody_else(tmp_path: Pa
     assert second["recorded"] == ["Completed", "Completed"]
     assert first["login"] != second["login"]
     assert not (tmp_path / "runs" / "services").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_runs_that_begin_at_once_over_no_database_are_both_recorded(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as beside:
+        both = list(beside.map(lambda _: run_apart(RUN, tmp_path), range(2)))
+    assert max(each["recorded"].count("Completed") for each in both) == 2
