@@ -39,7 +39,7 @@ def scripted_results(
 def scripted_in_study(
     study: Study, runs: Runs, infrastructure: InfraSettings, folder: Path | None = None
 ) -> dict[str, dict[str, EvaluationResult]]:
-    """Tasks and horizon of each measurement of a study, the recipe's own first, to what scripted policies reach; see `scripted_results`.
+    """Tasks and horizon of each measurement of a study to what scripted policies reach; see `scripted_results`.
 
     Twins are looked for among the tasks that its first arm learns from.
     """

@@ -81,12 +81,10 @@ def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, Evalu
     Args:
         study: What was asked.
         runs: What was found.
-        scripted: Tasks that were measured on, the recipe's own first, to what scripted policies reach there.
+        scripted: Tasks that were measured on to what scripted policies reach there.
     """
-    here, there = dict(list(scripted.items())[:1]), dict(list(scripted.items())[1:])
-    sections = [arms_section(study, runs), *scripted_section("Without learning, on the same tasks", here)]
-    sections += [*family_section(study, runs), *budget_section(study, runs, "turns"), *beyond_sections(study, runs)]
-    sections += [*scripted_section("Without learning there", there), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
+    sections = [arms_section(study, runs), *scripted_section(scripted), *family_section(study, runs), *budget_section(study, runs, "turns")]
+    sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
     return sections
 
 
@@ -121,12 +119,12 @@ def arms_section(study: Study, runs: Runs) -> Section:
     return Section(f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data)
 
 
-def scripted_section(title: str, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
+def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
     """How far one comes without learning."""
     rows = [baseline_row(name, results) for name, results in scripted.items()]
     data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
     note = "Four random episodes a task, one of the others; intervals over tasks. Twins are looked for in what the first arm learns from."
-    return [Section(title, BASELINE_HEADER, rows, note, data)] if rows else []
+    return [Section("Without learning, on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:

@@ -205,7 +205,6 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         "After 300 environment turns in every run",
         "Beyond the recipe's evaluation",
         "The comparisons there",
-        "Without learning there",
         "Turns to a share of success",
         "What happened in training",
         "Success after training by kind of task",
