@@ -14,8 +14,9 @@ from configs.task_selection import TaskSelection, check_world
 class World(Part):
     """A world as it is served."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]+$")] = "textcraft"
-    """A world of environments/registry.py, or module:Class of any other."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+-]+$")] = "textcraft"
+    """A world of environments/registry.py, or module:Class of any other; or several as one, e.g. textcraft+searchqa, whose lists are named
+    together, with weights where wanted: one-command-train+2*islands-train (configs/mixture.py)."""
     rules: Rules = "ours"
     """ours, or those of AgentGym's own servers, for figures beside the paper's; docs/agentgym.md has the differences."""
     dialect: Dialect = "ours"

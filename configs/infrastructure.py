@@ -164,7 +164,7 @@ def launch_of(settings: InfraSettings) -> Launch:
     return load_launch(settings.launch) if settings.launch else Launch()
 
 
-_NAMED = re.compile(r"([A-Za-z0-9._:-]+)=(https?://.*)")
+_NAMED = re.compile(r"([A-Za-z0-9._:+-]+)=(https?://.*)")
 """An address with its world before it."""
 
 

@@ -58,13 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
 
     from environments.environment import UnknownWorldError
-    from environments.registry import WORLDS, entry_of
+    from environments.registry import WORLDS, check_name
 
     if parsed.command == "list":
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
     try:
-        entry_of(parsed.name)
+        check_name(parsed.name)
     except UnknownWorldError as unknown:
         parser.error(str(unknown))
     if parsed.command == "tasks":

@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Mapping
 from importlib import import_module
 
+from configs.mixture import members, weighted_lists
 from configs.rules import Rules
 from environments.environment import UnknownWorldError, World, WorldError
+from environments.mixture import Mixture
 from environments.task_lists import described_lists, no_such_list, renamed_lists
 
 WORLDS: dict[str, str] = {
@@ -38,11 +40,21 @@ def entry_of(name: str) -> str:
     raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(sorted(WORLDS))}, and any other as module:Class")
 
 
+def check_name(name: str) -> None:
+    """Looks up a world's name, or the names of those of a mixture.
+
+    Raises:
+        UnknownWorldError: See `entry_of`.
+    """
+    for member in members(name):
+        entry_of(member)
+
+
 def load_world(name: str, rules: Rules = "ours") -> World:
     """Imports and builds the world called `name`; nothing is imported for the others.
 
     Args:
-        name: See `entry_of`.
+        name: See `entry_of`; or several of them as a mixture, e.g. "textcraft+searchqa".
         rules: Which rules it is played under.
 
     Raises:
@@ -50,6 +62,8 @@ def load_world(name: str, rules: Rules = "ours") -> World:
         ImportError: Its module, or a package that it needs, is not installed.
         WorldError: The world has no such rules.
     """
+    if len(mixed := members(name)) > 1:
+        return Mixture([load_world(member, rules) for member in mixed])
     module, _, attribute = entry_of(name).partition(":")
     try:
         make = getattr(import_module(module), attribute)
@@ -76,16 +90,27 @@ def check_task_list(name: str, task_list: str) -> None:
     Raises:
         KeyError: The world called `name` has no such list; the message says what it is called now, or names those that exist.
     """
+    if len(mixed := members(name)) > 1:
+        for member, (of_member, _) in zip(mixed, weighted_lists(name, task_list), strict=True):
+            check_task_list(member, of_member)
+        return
     known = task_lists_of(name)
     if known is not None and task_list not in known:
         raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
 
 
 def image_of(name: str) -> str:
-    """Which of our container images serves the world called `name`: "light", or what its package says that it needs, e.g. "java"."""
-    package = _package(name)
-    return str(getattr(import_module(package), "IMAGE", "light")) if package else "light"
+    """Which of our container images serves the world called `name`: "light", or what its package says that it needs, e.g. "java".
+
+    Raises:
+        WorldError: It is a mixture of which no image serves all.
+    """
+    packages = [package for member in members(name) if (package := _package(member))]
+    images = {str(getattr(import_module(package), "IMAGE", "light")) for package in packages} - {"light"}
+    if len(images) > 1:
+        raise WorldError(f"no container image serves all of {name} ({', '.join(sorted(images))}); give one, or serve it by a local process")
+    return images.pop() if images else "light"
 
 
 def _package(name: str) -> str:
-    return entry_of(name).partition(":")[0].rpartition(".")[0]
+    return "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]

@@ -6,12 +6,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from configs.mixture import members
 from environments.environment import Split
 from environments.registry import load_world, task_lists_of
 
 
 def print_task_lists(name: str) -> int:
-    """Prints the name and the size of every task list of a world, and what the list holds; returns the exit status."""
+    """Prints name, size and content of every task list of a world, or of each of a mixture; returns the exit status."""
+    sys.stdout.write("\n".join(map(_table, members(name))))
+    return 0
+
+
+def _table(name: str) -> str:
     world = load_world(name)
     described = task_lists_of(name) or dict.fromkeys(_names(world), "")
     rows = [(each, str(len(world.tasks(each))), what) for each, what in described.items()]
@@ -19,8 +25,7 @@ def print_task_lists(name: str) -> int:
     lines = [f"{each:<{widths[0]}}  {size:>{widths[1]}}  {what}".rstrip() for each, size, what in rows]
     stand_in = getattr(world, "stand_in", "")
     header = f"Task lists of {world.name} ({world.version})" + (f"; its tasks are {stand_in}:" if stand_in else ":")
-    sys.stdout.write("\n".join([header, *lines]) + "\n")
-    return 0
+    return "\n".join([header, *lines]) + "\n"
 
 
 def _names(world: Any) -> list[str]:

@@ -9,7 +9,7 @@ from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import UnknownWorldError
-from environments.registry import check_task_list, entry_of
+from environments.registry import check_name, check_task_list
 
 ASK_S = 10.0
 """A server that has not answered by then is taken for gone."""
@@ -72,7 +72,7 @@ def check_world(field: str, world: str) -> None:
         RecipeError: No world has it; the message names the nearest one.
     """
     try:
-        entry_of(world)
+        check_name(world)
     except UnknownWorldError as unknown:
         raise RecipeError(f"{field}: {unknown}") from None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.infrastructure import InfraSettings, launch_of
+from configs.mixture import SEPARATOR, members
 from configs.rules import Rules
 from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
@@ -59,7 +60,7 @@ def environment_replicas(
         variables = world_variables(world)
         containers = [
             ContainerServer(
-                f"{world.replace(':', '.')}-{number}",
+                f"{world.replace(':', '.').replace(SEPARATOR, '.')}-{number}",
                 image or f"{IMAGES}-{image_of(world)}",
                 command=serve,
                 # In a container the server listens beyond loopback. This process, those that it starts and the containers share a token.
@@ -87,8 +88,8 @@ def environment_replicas(
 
 def world_variables(world: str) -> dict[str, str]:
     """The variables of this process that a world reads, e.g. SEARCHQA_DATA, relative paths made absolute."""
-    prefix = f"{world.upper()}_"
-    found = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    prefixes = tuple(f"{member.upper()}_" for member in members(world))
+    found = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     return {name: str(Path(value).absolute()) if _is_there(value) else value for name, value in found.items()}
 
 

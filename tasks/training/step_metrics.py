@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from configs.mixture import member_of, members
 from tasks.rollout.trajectory import Outcome, Trajectory, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 
@@ -26,7 +27,8 @@ def rollout_metrics(
     Returns:
         rollout/... by name: success, reward, turns, shares in [0, 1] (repeated_share: turns
         that act like the one before), staleness in steps, entropy in nats per policy token (the mean of
-        minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second.
+        minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second. Of a mixture also episodes,
+        success, reward and turns of each world, e.g. rollout/success_textcraft.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
     groups = learnable_groups(trajectories, complete_groups)
@@ -60,6 +62,19 @@ def rollout_metrics(
         "rollout/tokens_per_second": len(sampled) / seconds,
         "rollout/seconds": seconds,
     }
+    return metrics | metrics_by_world(sound)
+
+
+def metrics_by_world(sound: Sequence[Trajectory]) -> dict[str, float]:
+    """What was won in each world of a mixture; nothing where one world is played."""
+    metrics = {}
+    for world in members(sound[0].environment) if len(members(sound[0].environment)) > 1 else ():
+        its = [t for t in sound if member_of(t.environment, t.task)[0] == world]
+        metrics[f"rollout/episodes_{world}"] = float(len(its))
+        if its:
+            metrics[f"rollout/success_{world}"] = _mean([float(t.succeeded) for t in its])
+            metrics[f"rollout/reward_{world}"] = _mean([t.reward for t in its])
+            metrics[f"rollout/turns_{world}"] = _mean([float(len(t.turns)) for t in its])
     return metrics
 
 

@@ -1,0 +1,116 @@
+"""Several worlds as one, so that one policy learns from all of them: "textcraft+searchqa" has the tasks of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from configs.mixture import SEPARATOR, weighted_lists
+from environments.environment import Environment, EpisodeOverError, OracleError, Step, TaskIndexError, World, WorldError
+
+
+class MixedEnvironment:
+    """One session, which plays an episode of any of the worlds after another; a world's own session is made when it is first needed.
+
+    What an environment may have besides (`state_key`, `valid_actions` and so on) is that of the world in play.
+    """
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self._worlds = worlds
+        self._sessions: dict[int, Environment] = {}
+        self._playing: Environment | None = None
+
+    def reset(self, index: int) -> str:
+        """Begins a task; see `Environment.reset`."""
+        if index < 0:
+            raise TaskIndexError(f"there is no task {index}")
+        index, number = divmod(index, len(self._worlds))
+        if number not in self._sessions:
+            self._sessions[number] = self._worlds[number].create()
+        self._playing = self._sessions[number]
+        return self._playing.reset(index)
+
+    def step(self, action: str) -> Step:
+        """Performs one action; see `Environment.step`."""
+        if self._playing is None:
+            raise EpisodeOverError("no episode is in progress; reset first")
+        return self._playing.step(action)
+
+    def oracle_action(self) -> str:
+        """What the expert of the world in play would do; see `Environment.oracle_action`."""
+        if self._playing is None:
+            raise OracleError("no episode is in progress")
+        return self._playing.oracle_action()
+
+    def close(self) -> None:
+        """Frees the sessions of all worlds."""
+        for session in self._sessions.values():
+            session.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self._playing is None:
+            raise AttributeError(name)
+        return getattr(self._playing, name)
+
+
+class Mixture:
+    """The world; see `World` and `configs.mixture`.
+
+    Attributes:
+        success_score: As all of the worlds have it.
+        max_sessions: As many as the one that bears the fewest.
+    """
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        """
+        Args:
+            worlds: At least two, in the order of the name.
+
+        Raises:
+            WorldError: They count success in different ways.
+        """
+        self._worlds = tuple(worlds)
+        self.name = SEPARATOR.join(world.name for world in worlds)
+        self.version = SEPARATOR.join(world.version for world in worlds)
+        self.rules = getattr(worlds[0], "rules", "ours")
+        self.instruction = "\n\n".join(["The first message shows which of these worlds you are in.", *(w.instruction for w in worlds)])
+        scores = {float(getattr(world, "success_score", 1.0)) for world in worlds}
+        if len(scores) > 1:
+            raise WorldError(f"{self.name} cannot be mixed: an episode is a success from different scores on ({sorted(scores)})")
+        self.success_score = scores.pop()
+        self.blocking = any(getattr(world, "blocking", False) or getattr(world, "awaited", False) for world in worlds)
+        self.oracle_recovers = all(getattr(world, "oracle_recovers", True) for world in worlds)
+        if bounds := [world.max_sessions for world in worlds if hasattr(world, "max_sessions")]:
+            self.max_sessions = min(bounds)
+
+    def create(self) -> MixedEnvironment:
+        """A new session, before its first reset."""
+        return MixedEnvironment(self._worlds)
+
+    def prepare(self) -> None:
+        """What the worlds do before their first sessions."""
+        for world in self._worlds:
+            if hasattr(world, "prepare"):
+                world.prepare()
+
+    def tasks(self, name: str) -> tuple[int, ...]:
+        """The task indices of a list of each world, in turn by the weights; of a list with more than its share only that, evenly spaced.
+
+        Args:
+            name: See `configs.mixture.weighted_lists`.
+
+        Raises:
+            KeyError: A world has no such list.
+        """
+        named = weighted_lists(self.name, name)
+        lists = [(world.tasks(each), weight) for world, (each, weight) in zip(self._worlds, named, strict=True)]
+        smallest = min(len(tasks) / weight for tasks, weight in lists)
+        placed = []
+        for number, (tasks, weight) in enumerate(lists):
+            share = min(len(tasks), max(1, round(smallest * weight)))
+            placed += [((k + 0.5) / share, number, tasks[k * len(tasks) // share]) for k in range(share)]
+        return tuple(index * len(self._worlds) + number for _, number, index in sorted(placed))
+
+    def tag(self, index: int) -> str:
+        """The name of the world that a task is of."""
+        return self._worlds[index % len(self._worlds)].name

@@ -1,0 +1,129 @@
+"""Several worlds as one: names, lists by weights, sessions, and metrics by world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.mixture import member_of, members, weighted_lists
+from environments.environment import EpisodeOverError, OracleError, TaskIndexError, WorldError
+from environments.mixture import Mixture
+from environments.registry import UnknownWorldError, check_name, check_task_list, image_of, load_world
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.step_metrics import metrics_by_world
+
+BOTH = "textcraft+searchqa"
+
+
+class Listed:
+    """A world of nothing but a list."""
+
+    instruction, version = "Play.", "1"
+
+    def __init__(self, name: str, size: int, **attributes: object) -> None:
+        self.name, self.size = name, size
+        vars(self).update(attributes)
+
+    def tasks(self, name: str) -> tuple[int, ...]:
+        return tuple(range(self.size))
+
+    def create(self) -> object:
+        return SimpleNamespace()
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=4), st.data())
+def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(sizes: list[int], data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)))
+    worlds = [Listed(f"w{k}", size) for k, size in enumerate(sizes)]
+    mixture = Mixture(worlds)  # type: ignore[arg-type]
+    tasks = mixture.tasks("+".join(f"{weight}*all" for weight in weights))
+    assert len(set(tasks)) == len(tasks)
+    held = Counter(mixture.tag(index) for index in tasks)
+    unit = min(size / weight for size, weight in zip(sizes, weights, strict=True))
+    for world, weight in zip(worlds, weights, strict=True):
+        assert held[world.name] == min(world.size, max(1, round(unit * weight)))
+    for index in tasks:
+        name, own = member_of(mixture.name, index)
+        assert own < next(world.size for world in worlds if world.name == name)
+
+
+def test_the_first_tasks_of_a_mixed_list_are_mixed_as_all_of_it_is() -> None:
+    """A recipe may take the first so many."""
+    mixture = load_world(BOTH)
+    first = mixture.tasks("one-command-train+2*islands-train")[:300]
+    held = Counter(member_of(BOTH, index)[0] for index in first)
+    assert held == {"textcraft": 100, "searchqa": 200}
+
+
+@pytest.mark.parametrize("world", members(BOTH))
+def test_a_task_is_played_in_a_mixture_as_in_its_own_world(world: str) -> None:
+    mixture, alone = load_world(BOTH), load_world(world)
+    session, own = mixture.create(), alone.create()
+    for index in [each for each in mixture.tasks("validation") if mixture.tag(each) == world][:5]:  # type: ignore[attr-defined]
+        name, of_world = member_of(BOTH, index)
+        assert (name, session.reset(index)) == (world, own.reset(of_world))
+        assert list(session.valid_actions()) == list(own.valid_actions())  # type: ignore[attr-defined]
+        done = False
+        while not done:
+            action = session.oracle_action()
+            assert action == own.oracle_action()
+            step = session.step(action)
+            assert step == own.step(action)
+            done = step.done
+
+
+def test_a_session_goes_from_one_world_to_another() -> None:
+    session = load_world(BOTH).create()
+    with pytest.raises(EpisodeOverError):
+        session.step("inventory")
+    with pytest.raises(OracleError):
+        session.oracle_action()
+    with pytest.raises(TaskIndexError):
+        session.reset(-1)
+    assert not hasattr(session, "state_key")
+    begun = [session.reset(index) for index in (0, 1, 2, 1)]
+    assert begun[1] == begun[3]
+    assert "Crafting commands" in begun[0]
+    session.close()
+    session.close()
+
+
+@pytest.mark.parametrize("wrong", ["train+train+train", "0*train+train", "train+", "2x*train+train", "train +train"])
+def test_a_list_that_does_not_name_one_of_each_world_is_refused_with_how_to_write_it(wrong: str) -> None:
+    with pytest.raises(KeyError, match=r"write a list of each of textcraft, searchqa, in this order, such as train\+train"):
+        weighted_lists(BOTH, wrong)
+
+
+def test_a_wrong_list_or_world_is_named_before_anything_is_built() -> None:
+    with pytest.raises(KeyError, match=r"searchqa has no task list 'islands-trian'; did you mean 'islands-train'\?"):
+        check_task_list(BOTH, "one-command-train+islands-trian")
+    with pytest.raises(UnknownWorldError, match=r"'serchqa'; did you mean 'searchqa'\?"):
+        check_name("textcraft+serchqa")
+    check_task_list(BOTH, "train")
+
+
+def test_what_one_of_the_worlds_needs_the_mixture_needs() -> None:
+    worlds = [Listed("a", 3, awaited=True, max_sessions=9), Listed("b", 3, max_sessions=4, oracle_recovers=False)]
+    mixture = Mixture(worlds)  # type: ignore[arg-type]
+    assert (mixture.blocking, mixture.max_sessions, mixture.oracle_recovers) == (True, 4, False)
+    assert image_of("textcraft+sciworld") == "java"
+    with pytest.raises(WorldError, match="no container image serves all of sciworld"):
+        image_of("sciworld+webarena")
+    with pytest.raises(WorldError, match="an episode is a success from different scores on"):
+        Mixture([Listed("a", 3), Listed("b", 3, success_score=0.5)])  # type: ignore[list-item]
+
+
+def test_training_is_measured_in_each_world_of_a_mixture() -> None:
+    def played(task: int, outcome: Outcome) -> Trajectory:
+        return Trajectory(BOTH, task, 0, 0, 0, 8, 0, "", outcome=outcome)
+
+    batch = [played(0, Outcome.SUCCESS), played(2, Outcome.TRUNCATED), played(5, Outcome.TRUNCATED)]
+    measured = metrics_by_world(batch)
+    assert (measured["rollout/episodes_textcraft"], measured["rollout/episodes_searchqa"]) == (2, 1)
+    assert (measured["rollout/success_textcraft"], measured["rollout/success_searchqa"]) == (0.5, 0)
+    assert "rollout/success_searchqa" not in metrics_by_world(batch[:2])
+    assert metrics_by_world([Trajectory("textcraft", 3, 0, 0, 0, 8, 0, "")]) == {}
