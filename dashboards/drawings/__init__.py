@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 
 from markupsafe import Markup
 
+from configs.mixture import member_of
 from dashboards.trajectory import Shown
 
 DRAWINGS = {
@@ -28,8 +30,10 @@ def drawn(trajectory: Shown, turns: int) -> Markup | None:
     Raises:
         NotDrawnError: It cannot be drawn here; the message says why.
     """
-    module = DRAWINGS.get(trajectory.row["environment"])
+    world, task = member_of(trajectory.row["environment"], trajectory.row["task"])
+    module = DRAWINGS.get(world)
     if module is None:
         return None
+    of_world = replace(trajectory, row=trajectory.row | {"environment": world, "task": task})
     draw: Callable[[Shown, int], Markup] = import_module(module).draw
-    return draw(trajectory, turns)
+    return draw(of_world, turns)
