@@ -49,7 +49,7 @@ def test_babyais_grid_is_drawn_at_every_turn() -> None:
 def test_what_is_played_in_a_mixture_is_drawn_as_its_world_draws_it() -> None:
     task = load_world("babyai").tasks("test")[1]
     alone, mixed = (
-        as_shown(played(world, index, skill=0.5, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
+        as_shown(played(world, index, skill=1.0, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
     )
     assert drawn(alone, 1) == drawn(mixed, 1)
 
