@@ -35,6 +35,7 @@ from flows.run_names import named_by
 from flows.scripted_policies import scripted_in_study
 from flows.study_page import StudyPage, write_page
 from flows.study_runs import StudyRuns
+from tasks.evaluation.benchmark import EvaluationFileError
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
@@ -104,11 +105,19 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
 
     The runs are kept there, too: those that are gone from this machine, or were made on another one, are taken from that file. So is what
     scripted policies did, beside the studies, as several may be about the same tasks.
+
+    Raises:
+        EvaluationFileError: There is no run of the study; a page that is there stays.
     """
     what, infrastructure = load_study(name, overrides), infra_settings()
     runs, file = StudyRuns(what, infrastructure), DOCS / what.name / KEPT
     kept = read_runs(file)
     found = runs.found(kept)
+    if not any(found.values()):
+        raise EvaluationFileError(
+            f"no run of the study {what.name}, as it is now, is in {infrastructure.runs} or kept in {file}: carry it out first "
+            f"(python -m flows.study {name}), or name the folder with AGENTGYM_RUNS"
+        )
     print("Playing scripted policies on the same tasks, where they have not been played yet", file=sys.stderr)
     write_page(what, found, DOCS / what.name, scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED))
     write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
@@ -119,6 +128,9 @@ if __name__ == "__main__":
     from flows.command import run_to_the_end
 
     if RECORDS is None:
-        print(report(STUDY, OVERRIDES))
+        try:
+            print(report(STUDY, OVERRIDES))
+        except EvaluationFileError as problem:
+            raise SystemExit(f"python -m flows.study: {problem}") from None
     else:
         run_to_the_end(RECORDS, lambda: study(STUDY, OVERRIDES), goes_on="with what is missing")
