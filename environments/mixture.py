@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from configs.mixture import SEPARATOR, weighted_lists
-from environments.environment import Environment, EpisodeOverError, OracleError, Step, TaskIndexError, World, WorldError
+from environments.environment import (
+    EnumerableEnvironment,
+    Environment,
+    EpisodeOverError,
+    OracleError,
+    Step,
+    TaskIndexError,
+    World,
+    WorldError,
+)
 
 
 class MixedEnvironment:
     """One session, which plays an episode of any of the worlds after another; a world's own session is made when it is first needed.
 
-    What an environment may have besides (`state_key`, `valid_actions` and so on) is that of the world in play.
+    What an environment may have besides (`state_key` and so on) is that of the world in play.
     """
 
     def __init__(self, worlds: Sequence[World]) -> None:
@@ -41,6 +50,26 @@ class MixedEnvironment:
         if self._playing is None:
             raise OracleError("no episode is in progress")
         return self._playing.oracle_action()
+
+    @property
+    def objective(self) -> str:
+        """What the task asks for; see `EnumerableEnvironment`."""
+        return self._enumerable().objective
+
+    def valid_actions(self) -> Sequence[str]:
+        """What the world in play would perform now; see `EnumerableEnvironment`.
+
+        Raises:
+            WorldError: This world does not tell.
+        """
+        return self._enumerable().valid_actions()
+
+    def _enumerable(self) -> EnumerableEnvironment:
+        if self._playing is None:
+            raise EpisodeOverError("no episode is in progress; reset first")
+        if not hasattr(type(self._playing), "valid_actions"):
+            raise WorldError(f"{type(self._playing).__name__} does not list what may be done")
+        return cast(EnumerableEnvironment, self._playing)
 
     def close(self) -> None:
         """Frees the sessions of all worlds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from configs.mixture import member_of, members, weighted_lists
 from environments.environment import EpisodeOverError, OracleError, TaskIndexError, WorldError
 from environments.mixture import Mixture
 from environments.registry import UnknownWorldError, check_name, check_task_list, image_of, load_world
+from tasks.evaluation.baselines import baselines
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.step_metrics import metrics_by_world
 
@@ -74,6 +76,14 @@ def test_a_task_is_played_in_a_mixture_as_in_its_own_world(world: str) -> None:
             step = session.step(action)
             assert step == own.step(action)
             done = step.done
+
+
+def test_scripted_policies_play_a_mixture(tmp_path: Path) -> None:
+    mixture = load_world(BOTH)
+    tasks, train = mixture.tasks("one-command-validation+islands-validation")[:8], mixture.tasks("one-command-train+islands-train")[:40]
+    found = baselines(BOTH, tasks, train, 8, tmp_path)
+    assert set(found) == {"random valid action", "twin replay", "oracle"}
+    assert found["oracle"].success.value == 1
 
 
 def test_a_session_goes_from_one_world_to_another() -> None:
