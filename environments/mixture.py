@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from configs.mixture import SEPARATOR, weighted_lists
+from configs.mixture import SEPARATOR, member_of, weighted_lists
 from environments.environment import (
     EnumerableEnvironment,
     Environment,
@@ -90,16 +90,17 @@ class Mixture:
         max_sessions: As many as the one that bears the fewest.
     """
 
-    def __init__(self, worlds: Sequence[World]) -> None:
+    def __init__(self, name: str, worlds: Sequence[World]) -> None:
         """
         Args:
+            name: As a recipe has it, e.g. "textcraft+searchqa".
             worlds: At least two, in the order of the name.
 
         Raises:
             WorldError: They count success in different ways.
         """
         self._worlds = tuple(worlds)
-        self.name = SEPARATOR.join(world.name for world in worlds)
+        self.name = name
         self.version = SEPARATOR.join(world.version for world in worlds)
         self.rules = getattr(worlds[0], "rules", "ours")
         self.instruction = "\n\n".join(["The first message shows which of these worlds you are in.", *(w.instruction for w in worlds)])
@@ -142,4 +143,4 @@ class Mixture:
 
     def tag(self, index: int) -> str:
         """The name of the world that a task is of."""
-        return self._worlds[index % len(self._worlds)].name
+        return member_of(self.name, index)[0]

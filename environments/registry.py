@@ -63,7 +63,7 @@ def load_world(name: str, rules: Rules = "ours") -> World:
         WorldError: The world has no such rules.
     """
     if len(mixed := members(name)) > 1:
-        return Mixture([load_world(member, rules) for member in mixed])
+        return Mixture(name, [load_world(member, rules) for member in mixed])
     module, _, attribute = entry_of(name).partition(":")
     try:
         make = getattr(import_module(module), attribute)

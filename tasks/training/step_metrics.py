@@ -67,8 +67,8 @@ def rollout_metrics(
 
 def metrics_by_world(sound: Sequence[Trajectory]) -> dict[str, float]:
     """What was won in each world of a mixture; nothing where one world is played."""
-    metrics = {}
-    for world in members(sound[0].environment) if len(members(sound[0].environment)) > 1 else ():
+    worlds, metrics = members(sound[0].environment), {}
+    for world in worlds if len(worlds) > 1 else ():
         its = [t for t in sound if member_of(t.environment, t.task)[0] == world]
         metrics[f"rollout/episodes_{world}"] = float(len(its))
         if its:

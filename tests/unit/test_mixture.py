@@ -41,7 +41,7 @@ class Listed:
 def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(sizes: list[int], data: st.DataObject) -> None:
     weights = data.draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)))
     worlds = [Listed(f"w{k}", size) for k, size in enumerate(sizes)]
-    mixture = Mixture(worlds)  # type: ignore[arg-type]
+    mixture = Mixture("+".join(world.name for world in worlds), worlds)  # type: ignore[arg-type]
     tasks = mixture.tasks("+".join(f"{weight}*all" for weight in weights))
     assert len(set(tasks)) == len(tasks)
     held = Counter(mixture.tag(index) for index in tasks)
@@ -86,6 +86,15 @@ def test_scripted_policies_play_a_mixture(tmp_path: Path) -> None:
     assert found["oracle"].success.value == 1
 
 
+def test_a_world_of_somebody_elses_is_mixed_under_the_name_that_the_recipe_has() -> None:
+    """By which its servers are known, too."""
+    name = "textcraft+environments.searchqa.world:SearchQA"
+    check_name(name)
+    mixture = load_world(name)
+    assert (mixture.name, mixture.version) == (name, load_world(BOTH).version)
+    assert mixture.tag(1) == "environments.searchqa.world:SearchQA"  # type: ignore[attr-defined]
+
+
 def test_a_session_goes_from_one_world_to_another() -> None:
     session = load_world(BOTH).create()
     with pytest.raises(EpisodeOverError):
@@ -118,13 +127,13 @@ def test_a_wrong_list_or_world_is_named_before_anything_is_built() -> None:
 
 def test_what_one_of_the_worlds_needs_the_mixture_needs() -> None:
     worlds = [Listed("a", 3, awaited=True, max_sessions=9), Listed("b", 3, max_sessions=4, oracle_recovers=False)]
-    mixture = Mixture(worlds)  # type: ignore[arg-type]
+    mixture = Mixture("+".join(world.name for world in worlds), worlds)  # type: ignore[arg-type]
     assert (mixture.blocking, mixture.max_sessions, mixture.oracle_recovers) == (True, 4, False)
     assert image_of("textcraft+sciworld") == "java"
     with pytest.raises(WorldError, match="no container image serves all of sciworld"):
         image_of("sciworld+webarena")
     with pytest.raises(WorldError, match="an episode is a success from different scores on"):
-        Mixture([Listed("a", 3), Listed("b", 3, success_score=0.5)])  # type: ignore[list-item]
+        Mixture("a+b", [Listed("a", 3), Listed("b", 3, success_score=0.5)])  # type: ignore[list-item]
 
 
 def test_training_is_measured_in_each_world_of_a_mixture() -> None:
