@@ -162,16 +162,3 @@ def test_commands_of_the_readme_are_among_them() -> None:
 def test_heavy_imports_are_noticed() -> None:
     loaded, _ = run("import sys, types\nsys.modules['vllm'] = types.ModuleType('vllm')", HEAVY)
     assert loaded == {"vllm"}
-
-
-def test_no_file_is_longer_than_can_be_read_in_one_go() -> None:
-    """The simulator is one Java class that a process runs without a build."""
-    files = [
-        path
-        for package in (*BELOW, "tests")
-        for kind in ("*.py", "*.java", "*.html", "*.js", "*.css")
-        for path in (ROOT / package).rglob(kind)
-    ]
-    lengths = {str(path.relative_to(ROOT)): len(path.read_bytes().splitlines()) for path in files}
-    assert len(lengths) > 300
-    assert {name: length for name, length in lengths.items() if length > 300}.keys() == {"environments/sciworld/Simulator.java"}
