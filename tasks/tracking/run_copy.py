@@ -1,11 +1,12 @@
 """A run's folder in shared storage: what is uploaded in which order, and how a machine without it gets it back.
 
-STORAGE/<run>/checkpoints/step-000010/...   whole when it has its manifest, which is uploaded last
-STORAGE/<run>/...                           rollouts, evaluations, metrics, records, marks of what is done
+STORAGE/<run>/...                           rollouts, evaluations, metrics, records: uploaded first
+STORAGE/<run>/checkpoints/step-000010/...   complete once it has its manifest, which is uploaded after all of the above
+STORAGE/<run>/done/..., collapse.json       marks of what is done, uploaded last
 STORAGE/<run>/owner.json                    which process carries the run out (run_lease.py)
 
-What says that something is done comes after what it is about, so that a folder that is fetched after a kill in the middle is one that
-the run has had, or lacks only what its marks do not speak of.
+A checkpoint with a manifest therefore has everything in the storage that its steps left behind. An upload that is cut off at any
+point leaves a folder from which the run continues without a gap.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ RECORDS_NAME = f"{RECORDS}/{OUTBOX}"
 OWNER = "owner.json"
 BEGUN = "begun.json"
 """In a checkpoint that is being uploaded: its manifest. Files beside it are of an earlier attempt at the same checkpoint."""
+COLLAPSE = "collapse.json"
+MARK = 2
+"""Rank of the marks: what they say is true only with the checkpoints, so they are uploaded last."""
 STORED = ".stored.json"
 """In the run's own folder: which of its files are in the storage, with the size and time that they had then."""
 FOLDERS_STAYING_HERE = (CHECKPOINTS, "progress")
@@ -47,30 +51,45 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
         superseded: Which of the steps that have a checkpoint there need none.
         check: Called before each larger upload; raises when it must not go on.
     """
-    # Each is looked at before what it speaks of: the records, then all other files, which may be marks, then the checkpoints.
-    records = _read_records(folder)
-    files = _files(folder) | ({RECORDS_NAME: records[0]} if records else {})
+    # Each is listed before what it stands on: marks, checkpoints, records, all other files. Records may be further than the
+    # checkpoints: what they say of later steps is taken back when the run continues.
+    marks = {name: stat for name, stat in _files(folder).items() if _rank(name) == MARK}
     here, there = steps_in(folder / CHECKPOINTS), storage.files(folder.name)
+    records = _read_records(folder)
+    files = {name: stat for name, stat in _files(folder).items() if _rank(name) != MARK}
+    if records:
+        files[RECORDS_NAME] = records[0]
+    known = {*here, *(step for step in _whole(there) if step <= max(here))} if here else set()
+    kept = known.difference(superseded(sorted(known)))
     if here:
-        known = {*here, *(step for step in _whole(there) if step <= max(here))}  # the rest of them was rolled back
-        kept = known.difference(superseded(sorted(known)))
-        for step in sorted(kept.intersection(here), reverse=True):
-            check()
-            _upload_checkpoint(storage, folder, step, there)
-        for step in set(_steps(there)) - kept:
-            place = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
-            storage.remove(f"{place}/{MANIFEST}")  # first: what is left of it is not whole
-            storage.remove(place)
+        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step > max(here)])  # they were rolled back
     stored = _read_stored(folder, storage.url)
-    changed = [name for name, stat in files.items() if stored.get(name) != stat or there.get(name) != stat[0]]
-    for rank in range(3):
-        if batch := [name for name in changed if _rank(name) == rank]:
-            check()
-            storage.put({f"{folder.name}/{name}": folder / name for name in batch if name != RECORDS_NAME})
-            if records and RECORDS_NAME in batch:
-                storage.write(f"{folder.name}/{RECORDS_NAME}", records[1])
-            stored |= {name: files[name] for name in batch}
-            _write_stored(folder, storage.url, stored)
+
+    def put(some: dict[str, Stat]) -> None:
+        changed = [name for name, stat in some.items() if stored.get(name) != stat or there.get(name) != stat[0]]
+        for rank in range(MARK + 1):
+            if batch := [name for name in changed if _rank(name) == rank]:
+                check()
+                storage.put({f"{folder.name}/{name}": folder / name for name in batch if name != RECORDS_NAME})
+                if records and RECORDS_NAME in batch:
+                    storage.write(f"{folder.name}/{RECORDS_NAME}", records[1])
+                stored.update({name: some[name] for name in batch})
+                _write_stored(folder, storage.url, stored)
+
+    put(files)
+    for step in sorted(kept.intersection(here), reverse=True):
+        check()
+        _upload_checkpoint(storage, folder, step, there)
+    if here:
+        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step not in kept and step <= max(here)])
+    put(marks)
+
+
+def _remove_checkpoints(storage: SharedStorage, folder: Path, steps: list[int]) -> None:
+    for step in steps:
+        place = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
+        storage.remove(f"{place}/{MANIFEST}")  # first: what is left of it is not whole
+        storage.remove(place)
 
 
 def is_stored(folder: Path, url: str) -> bool:
@@ -103,7 +122,7 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     if fetched is None and not is_new:
         return None
     names = [name for name in there if not name.startswith(f"{CHECKPOINTS}/")]
-    for rank in range(3):
+    for rank in range(MARK + 1):
         _fetch(storage, folder, [name for name in names if _rank(name) == rank])
     fetched_now = _files(folder)
     _write_stored(folder, storage.url, {name: fetched_now[name] for name in names if name in fetched_now})
@@ -226,9 +245,9 @@ def _read_records(folder: Path) -> tuple[Stat, bytes] | None:
 
 
 def _rank(name: str) -> int:
-    """What is uploaded, and fetched, before what: trajectories, figures and records about them, marks of what is done."""
-    if name.startswith("done/"):
-        return 2
+    """The place in the order of uploads and fetches: trajectories and pictures, figures and records about them, marks."""
+    if name.startswith("done/") or name == COLLAPSE:
+        return MARK
     return 1 if name.endswith(".json") or name == RECORDS_NAME else 0
 
 

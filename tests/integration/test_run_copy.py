@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
 from pathlib import Path
+
+import pytest
 
 from tasks.tracking import run_copy
 from tasks.tracking.outbox import Outbox
 from tasks.tracking.shared_storage import SharedStorage
+from tasks.tracking.step_metrics_file import read_steps
 from tasks.training.checkpoint import latest
 from tests.support.stored_runs import (
     FINGERPRINT,
@@ -15,10 +20,12 @@ from tests.support.stored_runs import (
     Cut,
     CutError,
     add_checkpoint,
+    add_results,
     add_step,
     contents,
     keep_one,
     make_run,
+    mark_step,
     restored,
     upload,
 )
@@ -121,11 +128,7 @@ def test_an_upload_that_is_cut_off_anywhere_leaves_a_run_to_go_on_from_and_is_go
         step, fetched = restored(storage, case / "meanwhile")
         assert step in (2, 3, 4)
         assert latest(fetched / "checkpoints", FINGERPRINT)[1] == []
-        for done in (fetched / "done").iterdir():
-            number = int(done.name.removeprefix("phase-"))
-            assert number <= step, "marked as done, but its checkpoint is not there"
-            assert (fetched / "evaluations" / f"phase-{number}.json").read_text() == f"{{{number}}}"
-            assert (fetched / "rollouts" / f"step-{number:06d}.parquet").exists()
+        assert_complete(fetched, step)
         upload(storage, run, keep_one)
         assert not [name for name in storage.files(run.name) if name.endswith(run_copy.BEGUN)]
         step, fetched = restored(storage, case / "there")
@@ -133,6 +136,45 @@ def test_an_upload_that_is_cut_off_anywhere_leaves_a_run_to_go_on_from_and_is_go
         newest = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/") or "step-000004" in name}
         assert contents(fetched) == newest
     assert changes > 10
+
+
+def assert_complete(fetched: Path, step: int) -> None:
+    """The folder has everything that the steps up to its checkpoint left behind, and marks of no later step."""
+    steps = range(1, step + 1)
+    for number in steps:
+        assert (fetched / "rollouts" / f"step-{number:06d}.parquet").read_text() == f"rollouts of {number}"
+        assert (fetched / "evaluations" / f"phase-{number}.json").read_text() == f"{{{number}}}"
+        assert f"step {number}" in Outbox(fetched / "records")
+    assert set(steps) <= set(read_steps(fetched / "metrics.jsonl"))
+    assert {done.name for done in (fetched / "done").iterdir()} <= {f"phase-{number}" for number in steps}
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_checkpoint_that_is_published_during_an_upload_has_all_results_of_its_steps_in_the_storage(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stored").mkdir()
+    storage, run = SharedStorage(str(tmp_path / "stored")), make_run(tmp_path / "here", 2)
+    upload(storage, run)
+    listed = count()
+
+    def grow() -> None:
+        if next(listed) == moment:
+            add_results(run, 3)
+            add_checkpoint(run, 3)
+            mark_step(run, 3)
+
+    def growing(listing: Callable[[Path], object], folder: Path) -> object:
+        grow()
+        return listing(folder)
+
+    for name in ("_files", "_read_records", "steps_in"):
+        monkeypatch.setattr(run_copy, name, partial(growing, getattr(run_copy, name)))
+    upload(storage, run)
+    monkeypatch.undo()
+    step, fetched = restored(storage, tmp_path / "there")
+    assert step in (2, 3)
+    assert_complete(fetched, step)
 
 
 def test_a_fetch_that_is_cut_off_anywhere_is_begun_again(tmp_path: Path) -> None:

@@ -27,13 +27,23 @@ def add_checkpoint(run: Path, step: int, content: bytes = b"weights of step ", f
 
 
 def add_step(run: Path, step: int) -> None:
-    for name in ("rollouts", "evaluations", "done"):
+    add_results(run, step)
+    mark_step(run, step)
+
+
+def mark_step(run: Path, step: int) -> None:
+    (run / "done").mkdir(exist_ok=True)
+    (run / "done" / f"phase-{step}").touch()
+
+
+def add_results(run: Path, step: int) -> None:
+    """All that a step leaves behind before its checkpoint."""
+    for name in ("rollouts", "evaluations"):
         (run / name).mkdir(exist_ok=True)
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps({"step": step, "reward": step / 10}) + "\n")
     (run / "rollouts" / f"step-{step:06d}.parquet").write_bytes(f"rollouts of {step}".encode())
     (run / "evaluations" / f"phase-{step}.json").write_text(f"{{{step}}}")
-    (run / "done" / f"phase-{step}").touch()
     Outbox(run / "records", "small", "runs").add({"id": f"step {step}", "kind": "metrics", "step": step, "values": {}})
 
 
