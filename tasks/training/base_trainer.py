@@ -33,14 +33,6 @@ from tasks.training.sharding import as_plain, give_weights
 
 OPTIMISER, SCHEDULE = "optimiser", "scheduler.pt"
 
-REPORTED = {
-    "kl": "update/kl",
-    "clip_ratio/region_mean": "update/clip_fraction",
-    "value_loss": "critic/loss",
-    "rewards/accuracies": "update/preferred_share",
-}
-"""TRL's names of what it measures in the loss, and ours."""
-
 
 class BaseTrainer(Trainer):
     """To be mixed into a trainer of TRL, before it.
@@ -200,13 +192,10 @@ class BaseTrainer(Trainer):
             self._measured[name].append(value)
 
     def update_metrics(self) -> dict[str, float]:
-        """The means over the updates since the last call, and what is to be said of the batch."""
+        """Returns the metrics of the step: means over its updates, and those of its batch."""
         measured = {name: fmean(values) for name, values in self._measured.items()}
-        for name, values in self._metrics["train"].items():
-            if name in REPORTED and values:
-                measured[REPORTED[name]] = fmean(values)
         self._measured.clear()
-        self._metrics["train"].clear()
+        self._metrics["train"].clear()  # TRL's own are unweighted means over micro-batches
         return measured | self.batch_metrics
 
     def save(self, step: int, steps: Steps) -> checkpoint.Checkpoint | None:

@@ -122,6 +122,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
+        self._pairs_preferred, self._pairs_seen = 0.0, 0.0
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
@@ -142,15 +143,26 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
                 passes = len(parts) * self.accelerator.num_processes
                 weight = passes * len(part) / max(1, count)
                 cloning = algorithm.cloning_weight * passes * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
-                made.append({**tensors, "weights": torch.tensor([weight, cloning])})
+                made.append({**tensors, "weights": torch.tensor([weight, cloning]), "pairs": torch.tensor(len(part))})
             mini_batches.append(made)
         return mini_batches
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        """TRL's losses, weighed by the micro-batch's shares of the mini-batch's pairs and tokens."""
-        weights = inputs.pop("weights").tolist()
+        """Weights TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
+        weights, pairs = inputs.pop("weights").tolist(), inputs.pop("pairs")
+        rows = torch.full_like(pairs, len(inputs["input_ids"]) // 2)  # an empty micro-batch holds one masked pair
         self.loss_types, self.loss_weights = (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
-        return super().compute_loss(model, inputs, False, num_items_in_batch)
+        loss = super().compute_loss(model, inputs, False, num_items_in_batch)
+        rows, pairs = self.all_reduce_sum(torch.stack([rows, pairs])).tolist()
+        self._pairs_preferred += self._metrics["train"]["rewards/accuracies"].pop() * rows
+        self._pairs_seen += pairs
+        return loss
+
+    def update_metrics(self) -> dict[str, float]:
+        """Adds update/preferred_share: the share of pairs in which the success has the larger log-ratio."""
+        share = self._pairs_preferred / max(1.0, self._pairs_seen)
+        self._pairs_preferred, self._pairs_seen = 0.0, 0.0
+        return {**super().update_metrics(), "update/preferred_share": share}
 
 
 def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:

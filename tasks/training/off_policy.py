@@ -1,4 +1,4 @@
-"""How far what is learnt from is off the policy that learns: the engine's number format and kernels, older weights, earlier updates."""
+"""Measures how far the training data is off-policy: engine dtype and kernels, older weights, earlier updates of the same batch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class LossTokens:
         entropies: Of the policy, in nats.
         mask: 1 on the policy's tokens.
         kept: 1 where sequence-level masking left the token in the loss.
+        reference: log pi of the starting policy; None without a KL term in the loss.
     """
 
     logps: torch.Tensor
@@ -31,6 +32,7 @@ class LossTokens:
     entropies: torch.Tensor
     mask: torch.Tensor
     kept: torch.Tensor
+    reference: torch.Tensor | None = None
 
 
 class OffPolicyMeter:
@@ -44,8 +46,9 @@ class OffPolicyMeter:
             clip_high: The ratio is clipped above at 1 + clip_high.
         """
         self._cap, self._low, self._high = cap, clip_low, clip_high
-        self._sums = torch.zeros(10, dtype=torch.float64)
+        self._sums = torch.zeros(11, dtype=torch.float64)
         self._largest = torch.zeros(1, dtype=torch.float64)
+        self._has_reference = False
 
     @torch.no_grad()
     def add(self, seen: LossTokens, first_update: bool) -> None:
@@ -63,27 +66,41 @@ class OffPolicyMeter:
         )
         ratio = (logps - old).exp()
         clipped_low, clipped_high = (ratio < 1 - self._low) & (advantages < 0), (ratio > 1 + self._high) & (advantages > 0)
-        self._sums[:5] += _sums_of(torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept)
+        kl = torch.zeros_like(logps)
+        if seen.reference is not None:
+            log_ratio = seen.reference[mask].double() - logps
+            kl = log_ratio.exp() - log_ratio - 1
+        self._sums[:6] += _sums_of(torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept, kl)
+        self._has_reference |= seen.reference is not None
         if first_update and len(logps):
             gap = logps - sampled
             weights = gap.exp()
-            self._sums[5:] += _sums_of(torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap)
+            self._sums[6:] += _sums_of(torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap)
             self._largest = torch.maximum(self._largest, gap.abs().max().cpu())
 
     def take(self, all_reduce_sum: Reduce, all_reduce_max: Reduce) -> dict[str, float]:
-        """The figures of the step over all processes' tokens, and begins anew.
+        """Returns the figures of the step and resets the sums.
+
+        Every figure is a mean over the policy's tokens of all processes and all micro-batches, so it
+        does not depend on how the batch was cut.
 
         Returns:
-            update/logp_gap_mean and _largest: of |log pi_trainer - log pi_engine|. update/capped_weights: share of tokens whose importance
-            weight w = pi_trainer / pi_engine exceeds the cap. update/effective_sample_size: (sum w)^2 / (N sum w^2) in (0, 1], 1 where all
-            weights are equal (Kish). update/entropy in nats per token; update/clip_fraction_low and _high: shares of tokens whose ratio is
-            clipped, below with a negative advantage and above with a positive one. update/off_policy_masked: share of tokens that
-            sequence-level masking left out.
+            update/logp_gap_mean, update/logp_gap_largest: |log pi_trainer - log pi_engine| in nats.
+            update/capped_weights: Share of tokens whose importance weight w = pi_trainer / pi_engine
+                exceeds the cap.
+            update/effective_sample_size: (sum w)^2 / (N sum w^2) in (0, 1]; 1 where all weights are
+                equal (Kish).
+            update/entropy: Nats per token.
+            update/clip_fraction_low, update/clip_fraction_high: Shares of tokens whose ratio is
+                clipped: below with a negative advantage, above with a positive one.
+            update/clip_fraction: Their sum.
+            update/off_policy_masked: Share of tokens that sequence-level masking left out.
+            update/kl: KL to the starting policy in nats per token, by the estimator
+                r - log r - 1 with r = pi_start / pi (Schulman's k3); only with a KL term in the loss.
         """
         sums, largest = all_reduce_sum(self._sums), all_reduce_max(self._largest)
-        self._sums, self._largest = torch.zeros_like(self._sums), torch.zeros_like(self._largest)
-        tokens, entropy, low, high, masked, count, gap, weight, square, capped = sums.tolist()
-        return {
+        tokens, entropy, low, high, masked, kl, count, gap, weight, square, capped = sums.tolist()
+        found = {
             "update/logp_gap_mean": gap / max(1.0, count),
             "update/logp_gap_largest": float(largest),
             "update/capped_weights": capped / max(1.0, count),
@@ -91,8 +108,14 @@ class OffPolicyMeter:
             "update/entropy": entropy / max(1.0, tokens),
             "update/clip_fraction_low": low / max(1.0, tokens),
             "update/clip_fraction_high": high / max(1.0, tokens),
+            "update/clip_fraction": (low + high) / max(1.0, tokens),
             "update/off_policy_masked": masked / max(1.0, tokens),
         }
+        if self._has_reference:
+            found["update/kl"] = kl / max(1.0, tokens)
+        self._sums, self._largest = torch.zeros_like(self._sums), torch.zeros_like(self._largest)
+        self._has_reference = False
+        return found
 
 
 def _sums_of(*values: torch.Tensor) -> torch.Tensor:

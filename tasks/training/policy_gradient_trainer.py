@@ -238,7 +238,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         threshold = self.off_policy_mask_threshold
         kept = mask if threshold is None else self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
-        return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept)
+        reference = inputs["ref_per_token_logps"] if self.beta != 0 else None
+        return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept, reference)
 
     def update_metrics(self) -> dict[str, float]:
         """See `BaseTrainer.update_metrics`."""

@@ -58,7 +58,8 @@ def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
     if getattr(trainer, "critic", None) is not None:
         weights |= {f"critic.{name}": p.clone() for name, p in computed_weights(trainer.critic.model)}
     if processes.is_main_process:
-        torch.save({"weights": weights, "norms": [row["update/gradient_norm"] for row in made], "metrics": trainer.batch_metrics}, out)
+        metrics = [{k: v for k, v in row.items() if k.startswith(("update/", "critic/")) and "second" not in k} for row in made]
+        torch.save({"weights": weights, "metrics": metrics}, out)
 
 
 def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:

@@ -31,6 +31,37 @@ def test_gap_weights_and_effective_sample_size_are_those_of_the_policys_tokens()
     assert found["update/clip_fraction_low"] == found["update/clip_fraction_high"] == 0
 
 
+def test_kl_and_clip_fraction_do_not_depend_on_how_tokens_are_cut_into_micro_batches() -> None:
+    """Unweighted means over micro-batches of 1 and 2 tokens would differ."""
+    old = torch.log(torch.tensor([[0.5, 1.5, 1.0]]))
+    tokens = LossTokens(
+        logps=torch.zeros(1, 3),
+        sampled=torch.zeros(1, 3),
+        old=-old,
+        advantages=torch.tensor([[-1.0, 1.0, 1.0]]),
+        entropies=torch.ones(1, 3),
+        mask=torch.ones(1, 3),
+        kept=torch.ones(1, 3),
+        reference=torch.tensor([[0.3, -0.2, 0.1]]),
+    )
+    found = []
+    for cuts in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
+        meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
+        for cut in cuts:
+            values = {field: getattr(tokens, field)[:, cut] for field in LossTokens.__dataclass_fields__}
+            meter.add(LossTokens(**values), first_update=True)
+        found.append(meter.take(alone, alone))
+    assert found[0] == pytest.approx(found[1])
+    assert found[0]["update/clip_fraction"] == pytest.approx(2 / 3)
+    assert found[0]["update/kl"] == pytest.approx(sum(math.exp(r) - r - 1 for r in (0.3, -0.2, 0.1)) / 3)
+
+
+def test_kl_is_absent_without_a_reference() -> None:
+    meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
+    meter.add(seen([0.0] * 3, [0.0] * 3, [0.0] * 3, [1.0] * 3, [1, 1, 1]), first_update=True)
+    assert "update/kl" not in meter.take(alone, alone)
+
+
 def test_clipping_is_counted_where_it_stops_the_gradient_and_later_updates_do_not_widen_the_gap() -> None:
     meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.3)
     low, high = math.log(0.7), math.log(1.4)
