@@ -248,7 +248,10 @@ def trainer_process(
 ) -> Iterator[TrainerProcess]:
     """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
     infrastructure = run.infrastructure
-    with accelerators_held(infrastructure, run.bar.doing), engine_servers(run, policy) as (engine_urls, check_engines):
+    with (
+        accelerators_held(infrastructure, run.folder.path.name, run.bar.doing),
+        engine_servers(run, policy) as (engine_urls, check_engines),
+    ):
         job = TrainerJob(
             experiment=run.experiment,
             fingerprint=run.folder.fingerprint,

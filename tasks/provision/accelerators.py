@@ -1,12 +1,21 @@
-"""What a machine has to train on: GPUs, or its processor as one."""
+"""What a machine has to train on: GPUs, or its processor as one. Runs of one runs folder take turns.
+
+Each accelerator is a place: a file that its holder locks. Linux releases the lock when the holder ends, however it ends.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-LIMIT = "accelerators"
-"""Name of Prefect's concurrency limit that has a place for each."""
+POLL_S = 0.5
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The same in all containers of a machine. Machines that share a runs folder have places of their own."""
 
 
 class Accelerators(NamedTuple):
@@ -20,3 +29,83 @@ def accelerators(devices: Path = Path("/dev")) -> Accelerators:
     """The NVIDIA GPUs of this machine; without one its processor counts as one accelerator."""
     gpus = len(list(devices.glob("nvidia[0-9]*")))
     return Accelerators(gpus or 1, gpus > 0)
+
+
+@contextmanager
+def places_held(runs: Path, wanted: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
+    """Holds `wanted` of the machine's `number` places, and waits while other processes hold them. A signal ends the wait.
+
+    Args:
+        runs: The runs folder.
+        wanted: At most `number`.
+        number: The machine's accelerators.
+        holder: What other processes that wait read about this one.
+        waiting: Called twice a second during the wait, with the holders of the places.
+    """
+    with ExitStack() as files:
+        places = [files.enter_context(_opened(runs, str(place))) for place in range(number)]
+        turn = files.enter_context(_opened(runs, "turn"))
+        while not _lock(turn):  # only one process collects places, so two that need several cannot block each other
+            waiting(", ".join(_holders(places)))
+            time.sleep(POLL_S)
+        held: list[IO[str]] = []
+        while len(held) < wanted:
+            free = [place for place in places if place not in held and _lock(place)]
+            held += free[: wanted - len(held)]
+            for place in free:
+                if place in held:
+                    _note(place, holder)
+                else:
+                    fcntl.flock(place, fcntl.LOCK_UN)
+            if len(held) < wanted:
+                waiting(", ".join(_holders([place for place in places if place not in held])))
+                time.sleep(POLL_S)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        yield
+
+
+def holders(runs: Path) -> list[str]:
+    """The holders of this machine's places, as they named themselves."""
+    with ExitStack() as files:
+        return _holders([files.enter_context(file.open("a+")) for file in sorted(_folder(runs).glob(f"{_machine()}-*[0-9].lock"))])
+
+
+def _holders(places: list[IO[str]]) -> list[str]:
+    found = []
+    for place in places:
+        if _lock(place):
+            fcntl.flock(place, fcntl.LOCK_UN)
+            continue
+        place.seek(0)
+        found.append(place.read().strip() or "a process that has just started")
+    return found
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _note(place: IO[str], holder: str) -> None:
+    place.truncate(0)
+    place.write(f"{holder}\n")
+    place.flush()
+
+
+def _opened(runs: Path, name: str) -> IO[str]:
+    _folder(runs).mkdir(parents=True, exist_ok=True)
+    return (_folder(runs) / f"{_machine()}-{name}.lock").open("a+")
+
+
+def _folder(runs: Path) -> Path:
+    return runs / "accelerators"
+
+
+def _machine() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="utf-8").strip()
+    except OSError:
+        return os.uname().nodename

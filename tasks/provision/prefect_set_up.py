@@ -1,4 +1,4 @@
-"""What a Prefect server is told once: the work pool, the concurrency limit of the accelerators, the automations of automations.yaml.
+"""Sets up a Prefect server once: the work pool, and the automations of automations.yaml.
 
 PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
 """
@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from tasks.provision.accelerators import LIMIT, accelerators
 from tasks.provision.errors import ProvisionError
 from tasks.provision.prefect_api import PrefectApi
 
@@ -32,7 +31,6 @@ def set_up(api: PrefectApi, pool: str) -> None:
     try:
         template = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
         _make(api, "work_pools/", {"name": pool, "type": "process", **template}, f"work_pools/{pool}", template)
-        _make_limit(api, accelerators().number)
         _make_automations(api)
     except urllib.error.HTTPError as refused:
         reason = refused.read().decode(errors="replace")
@@ -46,14 +44,6 @@ def _make(api: PrefectApi, path: str, whole: dict[str, Any], present: str, chang
         if refused.code != CONFLICT:
             raise
         api.ask(present, changes, "PATCH")
-
-
-def _make_limit(api: PrefectApi, places: int) -> None:
-    """Looked for first: the server writes a traceback where one is made a second time."""
-    if LIMIT in {each["name"] for each in api.ask("v2/concurrency_limits/filter", {"limit": 200})}:
-        api.ask(f"v2/concurrency_limits/{LIMIT}", {"limit": places, "active": True}, "PATCH")
-    else:
-        api.ask("v2/concurrency_limits/", {"name": LIMIT, "limit": places, "active": True})
 
 
 def _make_automations(api: PrefectApi) -> None:

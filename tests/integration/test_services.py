@@ -23,7 +23,6 @@ import pytest
 from playwright.sync_api import Browser
 
 from tasks.provision import supervisor
-from tasks.provision.accelerators import LIMIT
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
 from tasks.provision.prefect_api import PrefectApi
@@ -117,14 +116,12 @@ def test_flow_runs_of_three_months_ago_go_with_their_logs_and_the_others_stay(ru
 
 
 @pytest.mark.slow
-def test_automations_and_the_accelerators_limit_are_registered_once(runs: Path) -> None:
+def test_automations_are_registered_once(runs: Path) -> None:
     before = ask(runs, "automations/filter", {})
     set_up(PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL)  # as the next `make up` does
     automations = ask(runs, "automations/filter", {})
     assert automations == before  # a changed one has forgotten which runs it waits for
     assert sorted(each["name"] for each in automations) == ["resume a crashed run once", "zombie runs"]
-    limits = ask(runs, "v2/concurrency_limits/filter", {})
-    assert LIMIT in {each["name"] for each in limits}
 
 
 @pytest.mark.slow

@@ -1,34 +1,111 @@
-"""Runs of one Prefect server wait for each other's accelerators, whoever started the server."""
+"""Runs wait for each other's accelerators, and a wait ends with its process or with its holder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from configs.infrastructure import InfraSettings
 from flows.accelerators import accelerators_held
 from flows.killed_flow_runs import SERVER_OF_THESE_RUNS
-from tasks.provision.accelerators import LIMIT
+from tasks.provision.accelerators import holders, places_held
 
 COMPOSE, OWN = "http://prefect-server:4200/api", "http://127.0.0.1:9999/api"
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys, time
+from pathlib import Path
+from flows.signals import exit_on_sigterm
+from tasks.provision.accelerators import places_held
+
+exit_on_sigterm()
+runs, name, wanted, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+said = set()
+
+def waiting(holders):
+    if holders not in said:
+        said.add(holders)
+        print("waits for", holders, flush=True)
+
+with places_held(runs, wanted, number, name, waiting):
+    print("holds", flush=True)
+    time.sleep(600)
+"""
 
 
-@pytest.mark.parametrize(("server", "held"), [(COMPOSE, [LIMIT]), (OWN, []), ("", [])])
-def test_a_run_waits_unless_the_server_is_its_own(server: str, held: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+class Holder:
+    """A process that waits for places and then holds them."""
 
-    @contextmanager
-    def concurrency(name: str, **_: Any) -> Iterator[None]:
-        asked.append(name)
-        yield
+    def __init__(self, runs: Path, name: str, wanted: int = 1, number: int = 1) -> None:
+        command = [sys.executable, "-c", HOLD, str(runs), name, str(wanted), str(number)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr("prefect.concurrency.sync.concurrency", concurrency)
+    def says(self) -> str:
+        """Its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait()
+
+
+@pytest.mark.parametrize(("server", "waits"), [(COMPOSE, True), (OWN, False), ("", False)])
+def test_a_run_waits_unless_the_server_is_its_own(server: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", server)
     monkeypatch.setenv(SERVER_OF_THESE_RUNS, OWN)
-    with accelerators_held(InfraSettings(runs=tmp_path), lambda _: None):
-        assert asked == held
+    with accelerators_held(InfraSettings(runs=tmp_path), "small", lambda _: None):
+        assert holders(tmp_path) == ([f"small (process {os.getpid()})"] if waits else [])
+    assert holders(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_waits_names_the_holder_and_ends_by_a_signal(number: int, tmp_path: Path) -> None:
+    first = Holder(tmp_path, "first")
+    assert first.says() == "holds"
+    second = Holder(tmp_path, "second")
+    try:
+        assert second.says() == "waits for first"
+        assert second.end(number) != 0
+        assert holders(tmp_path) == ["first"]
+    finally:
+        first.end(signal.SIGKILL)
+        second.process.kill()
+
+
+def test_the_place_of_a_killed_run_is_free_at_once(tmp_path: Path) -> None:
+    first = Holder(tmp_path, "first")
+    assert first.says() == "holds"
+    second = Holder(tmp_path, "second")
+    assert second.says() == "waits for first"
+    first.end(signal.SIGKILL)
+    assert second.says() == "holds"
+    second.end(signal.SIGKILL)
+    assert holders(tmp_path) == []
+
+
+def test_a_run_that_needs_all_places_is_not_overtaken_by_one_that_needs_a_free_one(tmp_path: Path) -> None:
+    first = Holder(tmp_path, "first", 1, 2)
+    assert first.says() == "holds"
+    both = Holder(tmp_path, "both", 2, 2)
+    assert both.says() == "waits for first"
+    third = Holder(tmp_path, "third", 1, 2)
+    assert third.says() == "waits for first, both"
+    first.end(signal.SIGTERM)
+    assert both.says() == "holds"
+    both.end(signal.SIGTERM)
+    while (line := third.says()) != "holds":
+        assert line.startswith("waits for both")
+    third.end(signal.SIGKILL)
+
+
+def test_a_place_that_is_left_is_taken_again_in_the_same_process(tmp_path: Path) -> None:
+    for _ in range(2):
+        with places_held(tmp_path, 2, 3, "small", lambda _: None):
+            assert holders(tmp_path) == ["small", "small"]
