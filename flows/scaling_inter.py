@@ -17,7 +17,7 @@ if __name__ == "__main__":
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from prefect import flow, task
@@ -144,9 +144,10 @@ def learn(run: Run) -> None:
             run.continue_from(trainer.step)
             if not is_readable(run.folder.evaluation(START.name)):
                 measure(run, trainer, tasks, START)
+            runner = PhaseRunner(run, trainer, tasks)
             while (phase := run.next_phase()) is not None:
                 wait_for_prefect()
-                learn_phase(run, trainer, tasks, phase)
+                runner.learn(phase)
 
 
 def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
@@ -183,31 +184,43 @@ def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
     run.folder.mark_done(COLLAPSED)
 
 
-@flow(name="phase", flow_run_name="phase {phase.number}: {phase.horizons}", validate_parameters=False)
-def learn_phase(run: Run, trainer: TrainerProcess, tasks: TaskLists, phase: Phase) -> None:
-    """One phase: train under one horizon, measure, record."""
-    experiment = run.experiment
-    end = {} if experiment.curriculum.looks_back else {"end_step": phase.end_step}
-    mlflow_run = run.tracker.start_phase(
-        phase_name(phase.number),
-        f"phase {phase.number}: {phase.horizons}",
-        {"horizon": phase.horizon, "first_step": phase.first_step} | end,
-        step=phase.first_step,
-    )
-    run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
-    try:
-        train(run, trainer, phase, mlflow_run)
-        phase = replace(phase, end_step=min(phase.end_step, trainer.step))  # a schedule that looks back may have ended it early
-        if experiment.evaluation.each_phase or phase.end_step == experiment.algorithm.steps:
-            record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
-    except BaseException as problem:
-        if isinstance(problem, TrainingCollapsedError):
-            run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
-        run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
-        raise
-    run.tracker.end_run(mlflow_run, step=phase.end_step)
-    run.tracker.flush()
-    run.folder.mark_done(phase_name(phase.number))
+@dataclass(frozen=True)
+class PhaseRunner:
+    """Trains the phases of a run.
+
+    The phase is a method because Prefect stores every argument of a subflow except `self`. A run's
+    task lists can hold 200,000 indices, and Prefect refuses parameters above 0.5 MB.
+    """
+
+    run: Run
+    trainer: TrainerProcess
+    tasks: TaskLists
+
+    @flow(name="phase", flow_run_name="phase {phase.number}: {phase.horizons}", validate_parameters=False)
+    def learn(self, phase: Phase) -> None:
+        """Trains one phase under its horizon, measures the policy and records the results."""
+        run, trainer, tasks, experiment = self.run, self.trainer, self.tasks, self.run.experiment
+        end = {} if experiment.curriculum.looks_back else {"end_step": phase.end_step}
+        mlflow_run = run.tracker.start_phase(
+            phase_name(phase.number),
+            f"phase {phase.number}: {phase.horizons}",
+            {"horizon": phase.horizon, "first_step": phase.first_step} | end,
+            step=phase.first_step,
+        )
+        run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
+        try:
+            train(run, trainer, phase, mlflow_run)
+            phase = replace(phase, end_step=min(phase.end_step, trainer.step))  # a schedule that looks back may have ended it early
+            if experiment.evaluation.each_phase or phase.end_step == experiment.algorithm.steps:
+                record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
+        except BaseException as problem:
+            if isinstance(problem, TrainingCollapsedError):
+                run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
+            run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
+            raise
+        run.tracker.end_run(mlflow_run, step=phase.end_step)
+        run.tracker.flush()
+        run.folder.mark_done(phase_name(phase.number))
 
 
 @task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} from step {phase.first_step}")

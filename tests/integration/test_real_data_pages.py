@@ -26,6 +26,23 @@ from tests.support.tiny_searchqa import CORPUS, tiny_e5, write_corpus
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 pytestmark = pytest.mark.slow
+# Questions in each published set (docs/searchqa-wikipedia.md), nq's first two written out.
+TEST_SIZES = {"nq": 3610, "triviaqa": 11313, "popqa": 14267, "hotpotqa": 7405, "2wikimultihopqa": 12576, "musique": 2417, "bamboogle": 125}
+TRAIN_SIZES = {"nq": 79168, "hotpotqa": 90447}
+# What makes the page's training command small enough for two cores. Its task lists stay whole.
+SMALL = {
+    "policy.dtype": "float32",
+    "algorithm.steps": 2,
+    "curriculum.horizons": [1, 2],
+    "curriculum.every": 1,
+    "rollout.tasks_per_step": 2,
+    "rollout.group_size": 2,
+    "rollout.turn_tokens": 8,
+    "rollout.trajectory_tokens": 768,
+    "algorithm.entropy_coefficient": 0.01,
+    "evaluation.n_tasks": 2,
+    "evaluation.horizon": 1,
+}
 
 
 class Reader:
@@ -77,16 +94,14 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.3)
 
 
-def test_searchqa_over_wikipedia(reader: Reader) -> None:
+def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
     data = reader.folder / "data"
     for name in ("wiki", "sets", "index"):
         (data / name).mkdir(parents=True)
     plain = write_corpus(data / "corpus.jsonl")
     (data / "wiki" / "wiki-18.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    rows = [("nq", "what is the capital of peru", ["Lima"]), ("nq", "what animal lives in the andes", ["llama"]), ("hotpotqa", "q", ["a"])]
-    columns = ("data_source", "question", "golden_answers")
-    pd.DataFrame(rows, columns=columns).to_parquet(data / "sets" / "test.parquet")
-    pd.DataFrame([("nq", "who lives in lima", ["people"])], columns=columns).to_parquet(data / "sets" / "train.parquet")
+    _write_questions(data / "sets" / "test.parquet", TEST_SIZES)
+    _write_questions(data / "sets" / "train.parquet", TRAIN_SIZES)
     tiny_e5(data / "e5-base-v2")
     _flat_index(data / "e5-base-v2", data / "index" / "e5_Flat.index")
     said = [reader.follow(block) for block in blocks("searchqa-wikipedia.md", "bash")]
@@ -96,11 +111,23 @@ def test_searchqa_over_wikipedia(reader: Reader) -> None:
     assert "nq-test" in said[4]
     assert "stand-ins" not in said[4]
     assert re.search(r"success\D*100", said[5], re.IGNORECASE), said[5]
+    (training,) = (block for block in blocks("searchqa-wikipedia.md", "sh") if "flows.scaling_inter" in block)
+    small = " ".join(f"--{field} '{value}'" for field, value in {"policy.model": policy, **SMALL}.items())
+    reader.follow(f"{training.strip()} {small}")
+    assert len(list((reader.folder / "runs").glob("*/done/*phase*"))) == 2
     for name in ("e5", "faiss"):
         session = SearchQA(Settings(data=data / f"wikipedia-{name}")).create()
         session.reset(0)
         assert session.step("<search>the capital of peru</search>").observation.count("Doc ") == 3
         assert session.step("<answer>Lima</answer>").reward == 1.0
+
+
+def _write_questions(path: Path, sizes: dict[str, int]) -> None:
+    """Writes made-up questions in the merged published format, as many as the published sets have."""
+    answered = [("what is the capital of peru", ["Lima"]), ("what animal lives in the andes", ["llama"])]
+    rows = [("nq", *each) for each in answered]
+    rows += [(name, f"question {n} of {name}", ["a"]) for name, size in sizes.items() for n in range(size)][len(rows) :]
+    pd.DataFrame(rows, columns=("data_source", "question", "golden_answers")).to_parquet(path)
 
 
 def _flat_index(model: Path, target: Path) -> None:
