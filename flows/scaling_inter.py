@@ -147,7 +147,7 @@ def learn(run: Run) -> None:
             runner = PhaseRunner(run, trainer, tasks)
             while (phase := run.next_phase()) is not None:
                 wait_for_prefect()
-                runner.learn(phase)
+                runner.learn(phase)  # type: ignore[call-overload]  # Prefect binds self, its stubs do not
 
 
 def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
