@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tasks.tracking.outbox import OUTBOX, SENT, Outbox
 from tasks.tracking.shared_storage import SharedStorage
-from tasks.training.checkpoint import MANIFEST, CheckpointError, folder_name, steps_in, steps_of, verify
+from tasks.training.checkpoint import MANIFEST, CheckpointError, folder_name, listed, steps_in, steps_of, verify
 
 _log = logging.getLogger(__name__)
 
@@ -174,11 +174,11 @@ def _fetch_checkpoint(storage: SharedStorage, folder: Path, step: int, fingerpri
     """Downloads a checkpoint beside its place and verifies it; None where it is damaged."""
     remote = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
     fetched = folder / CHECKPOINTS / f".fetched-{folder_name(step)}"
-    files = json.loads(storage.read(f"{remote}/{MANIFEST}") or b"{}").get("files", {})
     try:
+        files = listed(json.loads(storage.read(f"{remote}/{MANIFEST}") or b"{}"), remote)
         storage.get({f"{remote}/{name}": fetched / name for name in (*files, MANIFEST)})
         verify(fetched, fingerprint)
-    except (CheckpointError, FileNotFoundError) as damaged:
+    except (CheckpointError, FileNotFoundError, ValueError) as damaged:
         _log.warning("Passed over a checkpoint of %s: %s", storage.url, damaged)
         shutil.rmtree(fetched, ignore_errors=True)
         return None

@@ -7,6 +7,7 @@ tests of gradients, of two processes and of resuming would notice another.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from transformers import Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from configs.experiment import Experiment
 from configs.model_folder import write_recipe
@@ -29,9 +31,10 @@ from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
 from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
+from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import as_plain, give_weights
 
-OPTIMISER, SCHEDULE = "optimiser", "scheduler.pt"
+OPTIMISER, SCHEDULE = "optimiser", "scheduler.json"
 
 
 class BaseTrainer(Trainer):
@@ -95,7 +98,13 @@ class BaseTrainer(Trainer):
         return load_reference(self.experiment.policy, self.policy, self.sharded, self.compute_dtype)
 
     def prepare(self, resume: Path | None = None) -> None:
-        """Makes optimiser and schedule; with a checkpoint all is as when it was written."""
+        """Makes optimiser and schedule, and restores a checkpoint if one is given.
+
+        Raises:
+            CheckpointError: A file of the checkpoint cannot be read.
+        """
+        if resume is not None:
+            checkpoint.check_safetensors(resume)
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
         algorithm = self.experiment.algorithm
@@ -116,7 +125,9 @@ class BaseTrainer(Trainer):
         check_weights(self.accelerator.unwrap_model(self.model), str(weights or self.policy))
         if resume is not None:
             self.load_training_state(resume)
-            self._load_rng_state(str(resume))
+            states = resume / self._random_states_name()
+            if states.exists():  # not where another number of processes wrote the checkpoint
+                load_random_states(states)
         self.wrapped_model.zero_grad()
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
@@ -212,6 +223,7 @@ class BaseTrainer(Trainer):
         self.save_training_state(written)
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
+            (written / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that is never read
             write_steps(written / METRICS, steps)
             write_recipe(written, self.experiment)
             published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
@@ -231,13 +243,28 @@ class BaseTrainer(Trainer):
         """Adds to a checkpoint what resuming needs besides the weights; called in every process."""
         save_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
         if self.accelerator.is_main_process:
-            torch.save(self.lr_scheduler.state_dict(), written / SCHEDULE)
+            schedule = json.dumps(self.lr_scheduler.state_dict())
+            (written / SCHEDULE).write_text(schedule, encoding="utf-8")
 
     def load_training_state(self, written: Path) -> None:
-        """Takes up what `save_training_state` wrote, in whatever number of processes."""
+        """Loads what `save_training_state` wrote, in any number of processes.
+
+        Raises:
+            CheckpointError: A file of it cannot be read.
+        """
         load_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
-        self.lr_scheduler.load_state_dict(torch.load(written / SCHEDULE, weights_only=True))
-        self._load_scaler(str(written))
+        schedule = checkpoint.read_json(written / SCHEDULE)
+        try:
+            self.lr_scheduler.load_state_dict(schedule)
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise checkpoint.CheckpointError(f"{written / SCHEDULE} is no schedule: {problem!r}") from problem
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)  # another process may not have made it yet
+        save_random_states(Path(output_dir) / self._random_states_name())
+
+    def _random_states_name(self) -> str:
+        return f"random-{self.accelerator.process_index}-of-{self.accelerator.num_processes}.json"
 
     def _save_optimizer_and_scheduler(self, _: str) -> None: ...  # `save_training_state` does
 

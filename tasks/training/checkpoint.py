@@ -1,4 +1,7 @@
-"""Checkpoints: written apart, published by a rename, verified before use."""
+"""Checkpoints: written apart, published by a rename, verified before use.
+
+A checkpoint is data: its files are tensors and text. Their sizes and digests are compared with the manifest before one is read.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import xxhash
+from safetensors import SafetensorError, safe_open
 
 MANIFEST = "manifest.json"
+FORMATS = frozenset({".safetensors", ".json", ".jsonl", ".yaml", ".txt", ".jinja", ".model", ".md"})
+"""Formats of a checkpoint's files: none of them can hold code that a reader runs."""
 _NAME = re.compile(r"step-(\d{6})")
 
 
@@ -67,22 +74,74 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
     """Reads the manifest and compares every file with it.
 
     Raises:
-        CheckpointError: Something is missing, has other bytes, or belongs to another experiment.
+        CheckpointError: A file is missing, has other bytes or is not listed, or the checkpoint belongs to another experiment.
     """
+    files = listed(manifest := read_json(folder / MANIFEST), folder)
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        step, files = int(manifest["step"]), manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise CheckpointError(f"{folder}: no readable {MANIFEST} ({problem})") from problem
+        step = int(manifest["step"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise CheckpointError(f"{folder / MANIFEST} names no step ({problem!r})") from problem
     if fingerprint is not None and manifest.get("experiment") != fingerprint:
         raise CheckpointError(f"{folder}: belongs to experiment {manifest.get('experiment')}, not {fingerprint}")
     for name, described in files.items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{folder}: {name} is missing")
+        if path.suffix not in FORMATS:
+            raise CheckpointError(f"{folder}: {name} is in none of the formats of a checkpoint ({' '.join(sorted(FORMATS))})")
         if _describe(path) != described:
             raise CheckpointError(f"{folder}: {name} differs from what was written")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name != MANIFEST and name not in files and (path.is_symlink() or not path.is_dir()):
+            raise CheckpointError(f"{folder}: {name} is not listed in {MANIFEST}; delete it")
     return Checkpoint(folder, step, _digest(files))
+
+
+def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
+    """The files of a manifest, each with its size and digest.
+
+    Raises:
+        CheckpointError: The manifest has no list of files, or a name leads out of the folder.
+    """
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, dict):
+        raise CheckpointError(f"{folder}: {MANIFEST} lists no files")
+    for name, described in files.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise CheckpointError(f"{folder}: {MANIFEST} lists {name}, which is outside the checkpoint")
+        if not isinstance(described, list) or len(described) != 2:
+            raise CheckpointError(f"{folder}: {MANIFEST} gives no size and digest of {name}")
+    return files
+
+
+def read_json(file: Path) -> Any:
+    """A JSON file of a checkpoint.
+
+    Raises:
+        CheckpointError: It is missing or not JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise CheckpointError(f"{file} cannot be read: {problem}") from problem
+
+
+def check_safetensors(folder: Path) -> None:
+    """Checks the headers of a folder's safetensors files.
+
+    Raises:
+        CheckpointError: There is none, or one is not in this format.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder} holds no safetensors file; delete the run's folder to train from the start")
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (SafetensorError, OSError) as problem:
+            raise CheckpointError(f"{file} is not a safetensors file: {problem}") from problem
 
 
 def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:

@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from configs.experiment import Policy
 from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
-from tasks.training.optimiser_state import load_optimiser, save_optimiser
+from tasks.training.optimiser_state import load_optimiser, load_tensors, save_optimiser, save_tensors
 from tasks.training.packing import packed_values, packs
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
@@ -124,20 +122,16 @@ class Critic:
 
     def save(self, folder: Path) -> None:
         """Writes weights and optimiser beside the policy's; every process must call it."""
-        dcp_save(get_model_state_dict(self.model), checkpoint_id=folder / WEIGHTS, no_dist=_alone())
+        save_tensors(folder / WEIGHTS, get_model_state_dict(self.model))
         save_optimiser(folder / OPTIMISER, self.model, self.optimiser)
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote, in any number of processes.
+        """Loads what `save` wrote, in any number of processes.
 
         Raises:
-            CheckpointError: The checkpoint has no critic.
+            CheckpointError: The checkpoint has no critic, or a file of it cannot be read.
         """
         load_optimiser(folder / OPTIMISER, self.model, self.optimiser)
         state = get_model_state_dict(self.model)
-        dcp_load(state, checkpoint_id=folder / WEIGHTS, no_dist=_alone())
+        load_tensors(folder / WEIGHTS, state)
         set_model_state_dict(self.model, state)
-
-
-def _alone() -> bool:
-    return not torch.distributed.is_initialized()

@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from configs.experiment import Lora
+from tasks.training.checkpoint import check_safetensors
 
 ADAPTER, WEIGHTS = "adapter", "adapter_model.safetensors"
 """Folder of a checkpoint with the corrections alone, as peft reads them, and its file."""
@@ -146,7 +147,12 @@ def save_adapter(folder: Path, values: Mapping[str, torch.Tensor], settings: Lor
 
 
 def load_adapter(folder: Path) -> dict[str, torch.Tensor]:
-    """What `save_adapter` wrote."""
+    """What `save_adapter` wrote.
+
+    Raises:
+        CheckpointError: It is missing or not a safetensors file.
+    """
+    check_safetensors(folder)
     stored = load_file(folder / WEIGHTS)
     return {name.removeprefix("base_model.model.").replace(IN_FILE, HERE): value for name, value in stored.items()}
 

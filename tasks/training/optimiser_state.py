@@ -1,17 +1,24 @@
-"""The state of an optimiser on disk, by parameter names and in parts: any number of processes can go on with it, sharded or not."""
+"""Sharded state on disk: safetensors and JSON by parameter name. Any number of processes can load it, sharded or not."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from tasks.training.checkpoint import CheckpointError
+from tasks.training.checkpoint import CheckpointError, check_safetensors, read_json
+
+GROUPS = "groups.json"
+"""The optimiser's parameter groups: learning rates, betas and the names of their parameters."""
 
 
 def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
@@ -22,21 +29,46 @@ def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
         model: Whose parameters it moves, not wrapped.
         optimiser: The optimiser.
     """
-    dcp_save(_of(model, optimiser), checkpoint_id=folder, no_dist=not torch.distributed.is_initialized())
+    state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
+    save_tensors(folder, state["state"])
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        (folder / GROUPS).write_text(json.dumps(state["param_groups"]), encoding="utf-8")
 
 
 def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Takes up what `save_optimiser` wrote, in any number of processes.
+    """Loads what `save_optimiser` wrote, in any number of processes.
 
     Raises:
-        CheckpointError: There is no such folder.
+        CheckpointError: A file is missing or cannot be read.
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is missing: an earlier version wrote this checkpoint; delete the run's folder to train anew")
-    state = _of(model, optimiser)
-    dcp_load(state, checkpoint_id=folder, no_dist=not torch.distributed.is_initialized())
-    set_optimizer_state_dict(model, optimiser, state["optimiser"])
+    state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
+    load_tensors(folder, state["state"])
+    groups = read_json(folder / GROUPS)
+    try:
+        state["param_groups"] = [{name: tuple(value) if name == "betas" else value for name, value in group.items()} for group in groups]
+        set_optimizer_state_dict(model, optimiser, state)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as problem:
+        raise CheckpointError(f"{folder / GROUPS} does not fit the optimiser: {problem!r}") from problem
 
 
-def _of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    return {"optimiser": get_optimizer_state_dict(model, optimiser)}
+def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
+    """Writes nested tensors into a folder that all processes see; every process writes its part as safetensors."""
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_alone())
+
+
+def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
+    """Overwrites tensors in place with what `save_tensors` wrote, in any number of processes.
+
+    Raises:
+        CheckpointError: The folder is missing, or a file in it is not the safetensors of these tensors.
+    """
+    check_safetensors(folder)
+    try:
+        dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_alone())
+    except (CheckpointException, AssertionError, KeyError, TypeError, ValueError, RuntimeError) as problem:
+        raise CheckpointError(f"{folder} does not hold the tensors of this model: {problem}") from problem
+
+
+def _is_alone() -> bool:
+    return not torch.distributed.is_initialized()

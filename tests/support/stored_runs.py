@@ -21,8 +21,8 @@ def add_checkpoint(run: Path, step: int, content: bytes = b"weights of step ", f
     (written / "optimiser").mkdir(parents=True)
     for number in range(files):
         (written / f"model-{number}.safetensors").write_bytes(content + f"{step}, {number}".encode())
-    (written / "optimiser" / "__0_0.distcp").write_bytes(b"moments" + bytes([step]))
-    (written / "optimiser" / ".metadata").write_bytes(b"of the moments")
+    (written / "optimiser" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"moments" + bytes([step]))
+    (written / "optimiser" / "groups.json").write_bytes(b"of the moments")
     publish(written, run / "checkpoints", step, FINGERPRINT)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tasks.training.checkpoint import Checkpoint, CheckpointError, latest, prune
 def written(folder: Path, content: bytes = b"weights") -> Path:
     (folder / "sub").mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(content)
-    (folder / "sub" / "optimizer.pt").write_bytes(b"moments")
+    (folder / "sub" / "moments.safetensors").write_bytes(b"moments")
     return folder
 
 
@@ -74,3 +76,20 @@ def test_pruning_keeps_the_newest_and_the_ends_of_phases(tmp_path: Path) -> None
         published(tmp_path, step)
     prune(tmp_path / "checkpoints", keep=2, spare={14})
     assert sorted(steps_in(tmp_path / "checkpoints")) == [14, 15, 20]
+
+
+def test_a_file_that_the_manifest_does_not_list_is_refused_by_name(tmp_path: Path) -> None:
+    made = published(tmp_path, 7)
+    (made.folder / "sub" / "more.safetensors").write_bytes(b"planted")
+    with pytest.raises(CheckpointError, match=r"sub/more\.safetensors"):
+        verify(made.folder)
+
+
+@pytest.mark.parametrize("name", ["../outside.json", "/etc/hostname"])
+def test_a_manifest_that_names_a_file_outside_the_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
+    made = published(tmp_path, 7)
+    manifest = json.loads((made.folder / "manifest.json").read_text())
+    manifest["files"][name] = [1, "digest"]
+    (made.folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=re.escape(name)):
+        verify(made.folder)

@@ -1,0 +1,109 @@
+"""A checkpoint is data: code that is planted in any of its files is refused by the file's name and never runs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.training.checkpoint import FORMATS, CheckpointError, latest, publish, verify
+from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
+
+pytestmark = pytest.mark.slow
+
+STEP = "step-000001"
+READ = {
+    "ppo": [
+        "model.safetensors",
+        "scheduler.json",
+        "random-0-of-1.json",
+        "optimiser/groups.json",
+        "optimiser/shard-00001-model-00001-of-00001.safetensors",
+        "critic/shard-00001-model-00001-of-00001.safetensors",
+        "critic-optimiser/groups.json",
+        "critic-optimiser/shard-00001-model-00001-of-00001.safetensors",
+    ],
+    "lora": ["adapter/adapter_model.safetensors"],
+}
+"""The files that resuming reads, by the recipe that writes them."""
+
+
+def recipe(name: str) -> Any:
+    return small_experiment(**({"name": "grpo", "lora": {"rank": 4, "alpha": 8}} if name == "lora" else {"name": name}))
+
+
+@pytest.fixture(scope="module")
+def trained(policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run's folder with one checkpoint for each recipe of READ."""
+    folders = {}
+    for name in READ:
+        folders[name] = tmp_path_factory.mktemp(name)
+        train(trainer_of(recipe(name), policy, folders[name]), RecordedBatches(policy), 1)
+    return folders
+
+
+class Payload:
+    """A pickle of it writes the witness file when it is loaded."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.witness}",)
+
+
+def planted(run: Path, name: str, witness: Path, folder: Path) -> Path:
+    """A copy of the run's folder with code in one file of its checkpoint."""
+    shutil.copytree(run, folder)
+    file = folder / "checkpoints" / STEP / name
+    file.write_bytes(pickle.dumps(Payload(witness)))
+    return folder
+
+
+FILES = [(name, file) for name, files in READ.items() for file in files]
+
+
+def test_the_payload_runs_where_it_is_unpickled(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Payload(tmp_path / "witness")))
+    assert (tmp_path / "witness").exists()
+
+
+def test_a_checkpoint_holds_only_formats_without_code(trained: dict[str, Path]) -> None:
+    for run in trained.values():
+        files = [path for path in (run / "checkpoints" / STEP).rglob("*") if path.is_file()]
+        assert {path.suffix for path in files} <= FORMATS, files
+
+
+@pytest.mark.parametrize(("name", "file"), [*FILES, ("ppo", "optimiser/.metadata"), ("ppo", "pytorch_model.bin"), ("ppo", "modeling.py")])
+def test_planted_code_is_found_by_the_manifest(name: str, file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+    run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
+    with pytest.raises(CheckpointError, match=file):
+        verify(run / "checkpoints" / STEP)
+    assert latest(run / "checkpoints", "test")[0] is None
+    assert not (tmp_path / "witness").exists()
+
+
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_planted_code_with_a_manifest_that_lists_it_is_refused_by_the_reader(
+    name: str, file: str, trained: dict[str, Path], policy: str, tmp_path: Path
+) -> None:
+    run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
+    (run / "checkpoints" / STEP).rename(run / "written")
+    made = publish(run / "written", run / "checkpoints", 1, "test")
+    assert latest(run / "checkpoints", "test") == (made, [])
+    with pytest.raises(CheckpointError, match=file):
+        trainer_of(recipe(name), policy, run, made.folder)
+    assert not (tmp_path / "witness").exists()
+
+
+@pytest.mark.parametrize("file", ["optimiser/.metadata", "pytorch_model.bin", "modeling.py"])
+def test_a_file_that_could_hold_code_is_refused_though_the_manifest_lists_it(file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+    run = planted(trained["ppo"], file, tmp_path / "witness", tmp_path / "run")
+    (run / "checkpoints" / STEP).rename(run / "written")
+    publish(run / "written", run / "checkpoints", 1, "test")
+    with pytest.raises(CheckpointError, match=file):
+        verify(run / "checkpoints" / STEP)
