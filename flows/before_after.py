@@ -34,6 +34,7 @@ from configs.task_selection import TaskSelection
 from environments.registry import load_world
 from flows.evaluate import evaluate, read_results
 from flows.killed_flow_runs import note_flow_run
+from flows.model_check import fit_experiment
 from flows.recipe_form import Recipe
 from flows.records import finished_run
 from flows.run_names import named_by
@@ -63,11 +64,11 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
         The table, in Markdown.
     """
     infrastructure = infra_settings()
-    found, experiment = [], load_recipe(recipe, overrides)
+    found, experiment = [], fit_experiment(load_recipe(recipe, overrides))
     for seed in range(n_seeds):
         seeded = {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")} if n_seeds > 1 else {}
         fields = {**(overrides or {}), **seeded}
-        experiment = load_recipe(recipe, fields)
+        experiment = fit_experiment(load_recipe(recipe, fields))
         if finished_run(infrastructure, experiment) is None:
             scaling_inter(recipe, overrides=fields)
         found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))

@@ -10,6 +10,7 @@ from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import UnknownWorldError
 from environments.registry import check_name, check_task_list
+from flows.model_check import fit_experiment
 
 ASK_S = 10.0
 """A server that has not answered by then is taken for gone."""
@@ -31,6 +32,7 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:
         check_policy("policy.model", policy.model)
+        fit_experiment(experiment)
     check_task_lists(world.name, lists, infrastructure)
 
 

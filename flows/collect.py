@@ -27,6 +27,7 @@ from configs.infrastructure import infra_settings
 from configs.task_selection import selection_name
 from flows.collection_session import CollectionSession, folder_name
 from flows.killed_flow_runs import note_flow_run
+from flows.model_check import fit_source
 from flows.run_names import named_by
 
 
@@ -49,6 +50,7 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
         The folder.
     """
     infrastructure = infra_settings()
+    collection = collection.model_copy(update={"rollout": fit_source(collection.source, collection.rollout)})
     folder = folder or infrastructure.runs / "collected" / folder_name(collection)
     with CollectionSession(collection, infrastructure) as session:
         tally = session.collect(collection, folder)

@@ -17,6 +17,7 @@ from configs.infrastructure import SettingsError, infra_settings
 from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
 from flows.checks import check_policy, check_task_lists, check_world, served_model
+from flows.model_check import fit_source
 
 EXAMPLES = """examples:
   python -m flows.collect textcraft --oracle --n-tasks 100
@@ -50,6 +51,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
             defaults |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
         collection = Collection.model_validate(merged(defaults, given))
         check_task_lists(parsed.environment, {"--tasks": collection.tasks}, infra_settings())
+        fit_source(collection.source, collection.rollout)
     say_checkpoint_defaults(trained_by)
     return collection, parsed.out
 

@@ -30,6 +30,7 @@ from configs.model_folder import recipe_of
 from flows.collection_session import CollectionSession, folder_name
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
+from flows.model_check import fit_source
 from flows.records import open_tracker
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
@@ -68,6 +69,7 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
     """
     infrastructure = infra_settings()
+    grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
     other = comparable(grid, against) if against else None
     results: dict[str, EvaluationResult] = {}

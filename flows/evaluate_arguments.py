@@ -8,6 +8,7 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import infra_settings
 from flows.checks import check_task_lists
 from flows.collect_arguments import checkpoint_defaults, merged, policy_of, policy_parser, say_checkpoint_defaults, usage_errors
+from flows.model_check import fit_source
 
 EXAMPLES = """examples:
   python -m flows.evaluate textcraft --oracle --tasks wood-test
@@ -44,6 +45,7 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         grid = EvaluationGrid.model_validate(merged(defaults, given))
         for tasks in grid.tasks:
             check_task_lists(parsed.environment, {"--tasks": tasks}, infra_settings())
+        fit_source(grid.source, grid.rollout)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
         parser.error(f"--against: {parsed.against} holds no evaluation (there is no evaluation.json in it)")
     say_checkpoint_defaults(trained_by)

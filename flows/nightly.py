@@ -38,6 +38,7 @@ from flows.command import expect_engine
 from flows.evaluate import stored_episodes
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
+from flows.model_check import fit_experiment
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
 from flows.run_names import named_by
@@ -104,7 +105,7 @@ def nightly(
     expect_engine()
     tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
     check_night(start_from, overrides)
-    experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
+    experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
     check_experiment(experiment, infrastructure)
     log = flow_log()
     folder = infrastructure.runs.absolute() / "nights" / experiment.name
@@ -113,14 +114,14 @@ def nightly(
         try:
             seeded = tonights_overrides(overrides, begun, start_from)
             scaling_inter(recipe, overrides=seeded)
-            judged = judge(folder, begun, load_recipe(recipe, seeded), infrastructure)
+            judged = judge(folder, begun, fit_experiment(load_recipe(recipe, seeded)), infrastructure)
         except Exception as problem:
             write_night(folder, replace(begun, verdict="failed", said=f"{type(problem).__name__}: {problem}"[:500]))
             show(folder, experiment.name)
             raise
         write_night(folder, judged)
         table = show(folder, experiment.name)
-        record(folder, judged, load_recipe(recipe, seeded), infrastructure, table)
+        record(folder, judged, fit_experiment(load_recipe(recipe, seeded)), infrastructure, table)
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
     return table

@@ -28,6 +28,7 @@ from configs.task_selection import TaskSelection, indices
 from environments.environment import WorldError
 from environments.registry import load_world
 from flows.gpu_memory import asked_machine, plan_of
+from flows.model_check import fit_experiment
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
@@ -187,6 +188,6 @@ def _range(pair: tuple[int, int]) -> str:
 if __name__ == "__main__":
     try:
         MACHINE = asked_machine(infra_settings(), GIVEN.gpus, GIVEN.gpu_memory, GIVEN.gpu)
-        print(plan(load_recipe(GIVEN.recipe, OVERRIDES), infra_settings(), MACHINE))
+        print(plan(fit_experiment(load_recipe(GIVEN.recipe, OVERRIDES)), infra_settings(), MACHINE))
     except RecipeError as problem:
         raise SystemExit(f"python -m flows.plan: {problem}") from None

@@ -31,6 +31,7 @@ from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
+from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import (
@@ -101,7 +102,7 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
     overrides = all_overrides(recipe, changes, overrides)
-    experiment, infrastructure = load_recipe(recipe, overrides), infra_settings()
+    experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
         upload_left_over(finished, experiment, infrastructure)
         return show_finished(finished, experiment, infrastructure)

@@ -17,6 +17,7 @@ from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
 from flows.evaluate import read_results
+from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, finished_run
 from tasks.evaluation.benchmark import EvaluationResult
@@ -31,7 +32,7 @@ class StudyRuns:
     def __init__(self, study: Study, infrastructure: InfraSettings) -> None:
         self._study, self._infrastructure = study, infrastructure
         self.folder = infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
-        self._experiments = {(arm, seed): study.experiment(arm, seed) for seed in study.seeds for arm in study.arms}
+        self._experiments = {(arm, seed): fit_experiment(study.experiment(arm, seed)) for seed in study.seeds for arm in study.arms}
         self._begun: set[Path] = set()
 
     def commands(self) -> list[Iterator[Command]]:

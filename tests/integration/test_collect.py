@@ -19,6 +19,7 @@ from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
 from flows.collect_arguments import collection_arguments
+from flows.model_check import CPU_HEAD_SIZES, fit_source
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.local import LocalServer
 from tasks.rollout.collect_to_disk import collect_to_disk
@@ -202,3 +203,21 @@ def test_a_wrong_command_is_refused_with_the_reason(arguments: list[str], compla
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert complaint in capsys.readouterr().err
+
+
+def test_a_model_with_a_short_context_plays_with_budgets_that_follow_from_it(tmp_path: Path, url: str) -> None:
+    """vLLM refuses a context length above the model's own."""
+    folder = Path(build_tiny_policy(tmp_path / "policy"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 640}))
+    source = Source(kind="model", model=str(folder), dtype="float32", action_format="bare")
+    rollout = fit_source(source, Rollout())
+    assert rollout.trajectory_tokens == 640
+    collect(ORACLE.model_copy(update={"source": source, "rollout": rollout, "horizon": 2}), tmp_path / "out", url)
+    assert {t.outcome for t in stored(tmp_path / "out")} <= {Outcome.TRUNCATED, Outcome.FINISHED, Outcome.SUCCESS}
+
+
+def test_the_head_sizes_that_pass_the_check_are_those_of_the_installed_vllm() -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    assert tuple(CPUAttentionBackend.get_supported_head_sizes()) == CPU_HEAD_SIZES

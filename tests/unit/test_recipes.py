@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,10 +92,9 @@ CHECKPOINT = {"policy.dtype": "float16", "rollout.turn_tokens": 33, "rollout.tra
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
+def checkpoint(policy: str, tmp_path: Path) -> str:
     folder = tmp_path / "checkpoints" / "step-000004"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
+    shutil.copytree(policy, folder)
     write_recipe(folder, load_recipe("textcraft", CHECKPOINT))
     return str(folder)
 

@@ -1,0 +1,192 @@
+"""Checks a language model before anything is started for it, and fits the token budgets to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from configs.collection import Source
+from configs.experiment import Experiment, Policy, Rollout
+from configs.recipe import RecipeError
+from tasks.provision.accelerators import accelerators
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of an attention head that vLLM computes on a CPU. A test compares them with the installed vLLM."""
+
+CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+"""Names under which configurations of models keep the context length."""
+
+EXTENDED_BY_FACTOR = ("yarn", "linear", "dynamic")
+"""Kinds of rotary scaling whose factor multiplies the original context length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the configuration of a model says.
+
+    Attributes:
+        context_length: Most tokens of a sequence; None where the configuration names no limit.
+        head_size: Width of an attention head; None where it cannot be told.
+        vocabulary: Rows of the embedding; None where it cannot be told.
+    """
+
+    context_length: int | None
+    head_size: int | None
+    vocabulary: int | None
+
+
+def fit_experiment(experiment: Experiment) -> Experiment:
+    """Returns the recipe with its token budgets fitted to the model, after checking the model.
+
+    Raises:
+        RecipeError: The model cannot be used, or a budget exceeds its context.
+    """
+    policy = experiment.policy
+    if policy.model == "starter":
+        return experiment
+    rollout = fit_rollout("policy.model", policy.model, policy, experiment.rollout)
+    return experiment.model_copy(update={"rollout": rollout})
+
+
+def fit_source(source: Source, rollout: Rollout) -> Rollout:
+    """Returns the budgets fitted to the model that plays, after checking it and the tokenizer.
+
+    Raises:
+        RecipeError: The model or the tokenizer cannot be used, or a budget exceeds its context.
+    """
+    if source.tokenizer is not None:
+        check_tokenizer("--tokenizer", source.tokenizer, source)
+    if source.kind != "model" or source.model is None:
+        return rollout
+    return fit_rollout("--model", source.model, source, rollout)
+
+
+def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout) -> Rollout:
+    """Checks a model and returns the rollout settings with budgets that its context can hold.
+
+    A budget that was not given follows from the model: `trajectory_tokens` is at most its context
+    length, `turn_tokens` at most a quarter of that.
+
+    Args:
+        field: Where the model is named, for messages.
+        model: Hugging Face name or folder.
+        form: The action format, the instruction and the start of conversations.
+        rollout: Engine and budgets.
+
+    Raises:
+        RecipeError: See `fit_experiment`.
+    """
+    shape = model_shape(field, model)
+    on_cpu = rollout.engine == "vllm" and not accelerators().are_gpus
+    if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
+        raise RecipeError(
+            f"{field}: {model} has attention heads of size {shape.head_size}, and vLLM on a CPU computes only "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}; set rollout.engine to transformers, or choose another model"
+        )
+    tokens = check_tokenizer(field, model, form)
+    if shape.vocabulary is not None and tokens > shape.vocabulary:
+        raise RecipeError(
+            f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has {shape.vocabulary} rows; "
+            "resize the embedding or use the model's own tokenizer"
+        )
+    return rollout if shape.context_length is None else _within_context(field, model, shape.context_length, rollout)
+
+
+def _within_context(field: str, model: str, context_length: int, rollout: Rollout) -> Rollout:
+    given = rollout.model_fields_set
+    trajectory_tokens = rollout.trajectory_tokens
+    if trajectory_tokens > context_length:
+        if "trajectory_tokens" in given:
+            raise RecipeError(
+                f"rollout.trajectory_tokens: {trajectory_tokens} exceeds the context of {model} ({field}), which is "
+                f"{context_length} tokens; set it to at most {context_length}"
+            )
+        trajectory_tokens = context_length
+    turn_tokens = rollout.turn_tokens
+    if "turn_tokens" not in given:
+        turn_tokens = min(turn_tokens, max(1, trajectory_tokens // 4))
+    if turn_tokens >= trajectory_tokens:
+        raise RecipeError(
+            f"rollout.turn_tokens: {turn_tokens} leaves no room for a prompt in {trajectory_tokens} tokens "
+            f"(rollout.trajectory_tokens or the context of {model}); lower it"
+        )
+    fitted = {"trajectory_tokens": trajectory_tokens, "turn_tokens": turn_tokens}
+    changed = {name: value for name, value in fitted.items() if value != getattr(rollout, name)}
+    return rollout.model_copy(update=changed)
+
+
+@cache
+def model_shape(field: str, model: str) -> ModelShape:
+    """Reads the configuration of a model, from its folder or from the hub.
+
+    Raises:
+        RecipeError: There is no readable configuration.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        folder = Path(model).expanduser()
+        path = folder / "config.json"
+        if not folder.is_dir():
+            path = Path(hf_hub_download(model, "config.json"))
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = config.get("text_config", config)
+        return ModelShape(_context_length(config), _head_size(config), config.get("vocab_size"))
+    except (OSError, ValueError, AttributeError) as problem:
+        raise RecipeError(
+            f"{field}: the configuration of {model!r} cannot be read: {problem}; give a folder with a config.json, or a model's "
+            "name on the Hugging Face hub, e.g. Qwen/Qwen2.5-3B-Instruct"
+        ) from None
+
+
+def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
+    """Checks a tokenizer and its chat template; returns how many token ids it has.
+
+    Raises:
+        RecipeError: It cannot be loaded, or its chat template cannot carry several turns.
+    """
+    start = form.conversation_start
+    request = {
+        "tokenizer": str(Path(name).expanduser()),
+        "action_format": form.action_format,
+        "instruction": form.instruction,
+        "conversation_start": start if isinstance(start, str) else [message.model_dump() for message in start],
+    }
+    answer = _checked_chat_format(json.dumps(request))
+    if "error" in answer:
+        raise RecipeError(f"{field}: {answer['error']}")
+    return int(answer["tokens"])
+
+
+@cache
+def _checked_chat_format(request: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tasks.agents.chat_format_check", request]
+    environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        return {"error": f"the check of the tokenizer failed: {done.stderr.strip()[-500:]}"}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _context_length(config: dict[str, Any]) -> int | None:
+    length = next((int(config[name]) for name in CONTEXT_FIELDS if config.get(name)), None)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if length is None or kind not in EXTENDED_BY_FACTOR:
+        return length
+    original = int(scaling.get("original_max_position_embeddings") or length)
+    return max(length, int(original * float(scaling.get("factor", 1.0))))
+
+
+def _head_size(config: dict[str, Any]) -> int | None:
+    if config.get("head_dim"):
+        return int(config["head_dim"])
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return int(width) // int(heads) if width and heads else None

@@ -1,0 +1,50 @@
+"""Checks that a tokenizer can carry a conversation, in a process that imports no torch.
+
+python -m tasks.agents.chat_format_check '{"tokenizer": NAME, "action_format": ..., ...}'
+
+Prints {"tokens": N} or {"error": TEXT}. The caller is a flow: it must not import transformers, and
+without torch the import takes two seconds instead of five.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def check(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Loads the tokenizer and derives the form of a turn from its chat template.
+
+    Args:
+        request: "tokenizer" (name or folder), "action_format", "instruction" (bool),
+            "conversation_start".
+
+    Returns:
+        "tokens": how many token ids the tokenizer can produce. Or "error": what is wrong.
+    """
+    from pydantic import TypeAdapter
+    from transformers import AutoTokenizer
+
+    from configs.conversation_start import ConversationStart
+    from tasks.agents.chat_format import ChatFormat, ChatTemplateError
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
+        ChatFormat(
+            tokenizer,
+            request["action_format"],
+            "instruction" if request["instruction"] else None,
+            conversation_start=TypeAdapter(ConversationStart).validate_python(request["conversation_start"]),
+        )
+    except ChatTemplateError as problem:
+        return {"error": str(problem).removeprefix("policy.model: ")}
+    except (OSError, ValueError) as problem:
+        return {"error": f"the tokenizer of {request['tokenizer']!r} cannot be loaded: {problem}"}
+    return {"tokens": len(tokenizer)}
+
+
+if __name__ == "__main__":
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to make an import fail
+    print(json.dumps(check(json.loads(sys.argv[1]))))

@@ -1,0 +1,112 @@
+"""A model is checked before anything starts, and the budgets follow from its context length."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.collection import Source
+from configs.experiment import Rollout
+from configs.recipe import RecipeError, load_recipe
+from flows.model_check import ModelShape, fit_experiment, fit_source, model_shape
+
+CONTEXT = 640
+
+
+@pytest.fixture
+def model(policy: str, tmp_path: Path) -> Path:
+    """A copy of the tiny policy with a context of CONTEXT tokens."""
+    folder = tmp_path / "model"
+    shutil.copytree(policy, folder)
+    change_config(folder, max_position_embeddings=CONTEXT)
+    return folder
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def source(model: Path, **fields: Any) -> Source:
+    return Source(kind="model", model=str(model), **fields)
+
+
+def test_budgets_that_are_not_given_follow_from_the_context(model: Path) -> None:
+    fitted = fit_source(source(model), Rollout())
+    assert (fitted.trajectory_tokens, fitted.turn_tokens) == (CONTEXT, CONTEXT // 4)
+
+
+def test_given_budgets_stay(model: Path) -> None:
+    given = Rollout(trajectory_tokens=500, turn_tokens=300)
+    assert fit_source(source(model), given) == given
+
+
+def test_a_recipe_for_a_longer_context_than_the_models_is_refused(model: Path) -> None:
+    recipe = load_recipe("textcraft", {"policy.model": str(model), "rollout.trajectory_tokens": CONTEXT + 1})
+    with pytest.raises(RecipeError, match=r"rollout\.trajectory_tokens"):
+        fit_experiment(recipe)
+
+
+def test_a_given_turn_budget_that_fills_the_context_is_refused(model: Path) -> None:
+    with pytest.raises(RecipeError, match=r"rollout\.turn_tokens"):
+        fit_source(source(model), Rollout(turn_tokens=CONTEXT))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_a_head_size_that_vllm_does_not_compute_on_a_cpu_is_refused(model: Path, engine: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False}))
+    change_config(model, head_dim=16)
+    if engine == "transformers":
+        assert fit_source(source(model), Rollout(engine=engine)).trajectory_tokens == CONTEXT
+        return
+    with pytest.raises(RecipeError, match=r"rollout\.engine"):
+        fit_source(source(model), Rollout(engine=engine))
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    with pytest.raises(RecipeError, match="chat_template"):
+        fit_source(source(model), Rollout())
+
+
+def test_a_chat_template_that_rewrites_former_turns_is_refused(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    with pytest.raises(RecipeError, match=r"--model"):
+        fit_source(source(model), Rollout())
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(model: Path) -> None:
+    change_config(model, vocab_size=3)
+    with pytest.raises(RecipeError, match="embedding"):
+        fit_source(source(model), Rollout())
+
+
+def test_a_folder_without_a_readable_configuration_is_refused(model: Path) -> None:
+    (model / "config.json").write_text("{")
+    with pytest.raises(RecipeError, match=r"config\.json"):
+        fit_source(source(model), Rollout())
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (
+            # SmolLM2-135M-Instruct
+            {"max_position_embeddings": 8192, "hidden_size": 576, "num_attention_heads": 9, "vocab_size": 49152},
+            ModelShape(8192, 64, 49152),
+        ),
+        ({"n_positions": 1024, "vocab_size": 50257}, ModelShape(1024, None, 50257)),
+        (
+            {"max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            ModelShape(131072, None, None),
+        ),
+        ({"text_config": {"max_position_embeddings": 4096, "head_dim": 128}}, ModelShape(4096, 128, None)),
+    ],
+)
+def test_the_shape_is_read_from_the_configuration(config: dict[str, Any], shape: ModelShape, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_shape("policy.model", str(tmp_path)) == shape
