@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from environments.agentgym_wires import WIRES
 from environments.environment import Step
 from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, WrongWorldError, error_of_status
 from environments.http import FIRST_PAUSE_S, HttpClient, pause
+from environments.protocol import in_range
 
 AVOID_S = 2.0
 """A server that was not reached gets no new session for this long, if another can take it."""
@@ -139,9 +139,10 @@ class AgentGymClient:
         reply = await self._ask(session.server, "step", body, self._deadline(deadline_s))
         observation = _read(lambda answer: answer["observation"], reply, str)
         score = _read(self._wire.score, reply, int, float) / self._wire.full
-        if not math.isfinite(score):
-            raise ServerFailedError(f"{session.server.url} answered the score {score}")
         reward = score - session.score if self._wire.running else score
+        if not in_range(reward, self._wire.reward_range):
+            low, high = self._wire.reward_range
+            raise ServerFailedError(f"{session.server.url} answered the reward {reward}; {self._world} has {low:g} to {high:g}")
         session.score += reward
         session.turn += 1
         return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)))

@@ -21,6 +21,7 @@ class Wire:
         score: What the policy has earned, in step's reply, before division by `full`.
         running: Whether `score` is the episode's total so far, not what the last action earned.
         full: The score of success.
+        reward_range: The least and the greatest reward of one action, after division by `full`.
         done: Whether the episode has ended, in step's reply.
         sent: An action as AgentGym's own client would send it.
         greeting: What GET / answers.
@@ -34,6 +35,7 @@ class Wire:
     score: Callable[[Any], float] = lambda reply: reply["reward"]
     running: bool = False
     full: float = 1.0
+    reward_range: tuple[float, float] = (0.0, 1.0)
     done: Callable[[Any], bool] = lambda reply: reply["done"]
     sent: Callable[[str], str] = str
     greeting: str = "ok"
@@ -50,12 +52,19 @@ WIRES: dict[str, Wire] = {
         sent=plain_words,
         greeting="This is environment TextCraft.",
     ),
-    "babyai": Wire(score=lambda reply: reply["score"], running=True, sent=plain_words, greeting="This is environment BabyAI."),
+    "babyai": Wire(
+        score=lambda reply: reply["score"],
+        running=True,
+        reward_range=(-1000.0, 1.0),  # 1 - 0.9 steps / limit, and an episode may outlast the limit
+        sent=plain_words,
+        greeting="This is environment BabyAI.",
+    ),
     "sciworld": Wire(
         first=lambda reply: f"{reply['task_description']}\n{reply['observation']}",
         score=lambda reply: reply["score"],  # -100 says that the task was failed
         running=True,
         full=100.0,
+        reward_range=(-2.0, 1.0),
         greeting="This is environment ScienceWorld.",
     ),
     "searchqa": Wire(

@@ -13,9 +13,9 @@ import msgspec
 from environments.address import present_url
 from environments.errors import (
     BusyError,
+    DamagedAnswerError,
     DeadlineExceededError,
     EnvironmentCallError,
-    ServerFailedError,
     UnreachableError,
     error_of_status,
 )
@@ -25,6 +25,8 @@ from environments.request_batcher import RequestBatcher
 
 T = TypeVar("T")
 
+PAGE_ATTEMPTS = 6
+"""A page that is unreadable this often is not of our dialect."""
 AVOID_S = 2.0
 """A replica that did not answer gets no new session for this long, if another can take it."""
 
@@ -85,11 +87,25 @@ class Calls:
         now = time.monotonic()
         return min(self.replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions - replica.room, replica.sessions))
 
-    async def perform(self, choose: Callable[[], Replica], operation: str, item: msgspec.Struct, deadline_s: float | None) -> Reply:
-        """Asks the replica that `choose` names for one operation until an answer comes, or the deadline.
+    async def perform(
+        self,
+        choose: Callable[[], Replica],
+        operation: str,
+        item: msgspec.Struct,
+        deadline_s: float | None,
+        complete: Callable[[Reply], bool] = lambda _: True,
+    ) -> Reply:
+        """Asks for one operation until a valid answer comes, or the deadline. A lost or damaged answer is asked for again.
+
+        Args:
+            choose: Names the replica of each attempt.
+            operation: One of the protocol's operations.
+            item: What is asked.
+            deadline_s: Seconds for all attempts; None means the default.
+            complete: Whether a successful reply has all that the operation answers.
 
         Raises:
-            EnvironmentCallError: What came of it.
+            EnvironmentCallError: The fault of the last attempt, or the server's refusal.
         """
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = FIRST_PAUSE_S
@@ -100,10 +116,12 @@ class Calls:
                     [reply] = await self.ask(replica, operation, [item], deadline)
                 else:
                     reply = await replica.batcher.ask(operation, item, deadline)
+                if not reply.answers(item) or (reply.status == 200 and not complete(reply)):
+                    raise DamagedAnswerError(f"{replica.url}/v1/{operation} did not answer {_brief(item)}, but sent {_brief(reply)}")
                 if reply.status != 200:
                     raise _error(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
                 return reply
-            except (UnreachableError, BusyError) as fault:
+            except (UnreachableError, BusyError, DamagedAnswerError) as fault:
                 replica.avoid()
                 pause_s = await pause(pause_s, deadline, fault)
             except DeadlineExceededError:
@@ -121,12 +139,13 @@ class Calls:
         try:
             replies = msgspec.json.decode(body, type=Replies)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            replies = Replies(error=Error("unreadable", f"an answer that is not of our dialect: {body[:200]!r} ({unreadable})"))
-            status = 500 if status == 200 else status
-        if not replies.items and items:
-            raise _error(status, replies.error, url)
+            if status == 200:
+                raise DamagedAnswerError(f"{url} sent an unreadable answer: {body[:200]!r} ({unreadable})") from unreadable
+            raise _error(status, None, url, body) from unreadable
+        if status != 200 and not replies.items:
+            raise _error(status, replies.error, url, body)
         if len(replies.items) != len(items):
-            raise ServerFailedError(f"{url} answered {len(replies.items)} items to {len(items)}")
+            raise DamagedAnswerError(f"{url} answered {len(replies.items)} items to {len(items)}")
         return replies.items
 
     async def read(self, replica: Replica, path: str, kind: type[T]) -> T:
@@ -136,12 +155,17 @@ class Calls:
             EnvironmentCallError: None came, or one that makes no sense.
         """
         deadline = time.monotonic() + self._deadline_s
-        pause_s = FIRST_PAUSE_S
+        pause_s, damaged = FIRST_PAUSE_S, 0
         while True:
             try:
                 return await self.read_once(replica, path, kind, deadline)
             except (UnreachableError, BusyError) as fault:
                 replica.avoid()
+                pause_s = await pause(pause_s, deadline, fault)
+            except DamagedAnswerError as fault:
+                damaged += 1
+                if damaged == PAGE_ATTEMPTS:
+                    raise
                 pause_s = await pause(pause_s, deadline, fault)
 
     async def read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
@@ -156,12 +180,16 @@ class Calls:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            raise ServerFailedError(f"{replica.url}{path} answered something unexpected: {unreadable}") from unreadable
+            raise DamagedAnswerError(f"{replica.url}{path} sent an unreadable page: {unreadable}") from unreadable
 
     async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
         if self._http is None:
             raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
         return await self._http.exchange(method, url, deadline, body)
+
+
+def _brief(struct: msgspec.Struct) -> str:
+    return str(struct)[:300]
 
 
 def _encode(content: dict[str, Any]) -> bytes:

@@ -1,15 +1,16 @@
 """The asynchronous client of environment servers, used by whoever plays episodes.
 
-Everything is retried while a server is unreachable or busy, until the call's deadline: steps carry their turn, so that a repeated one
-is answered, not performed, again. What cannot be mended by waiting is raised as one of the types under `EnvironmentCallError`; a fault
-never turns into an observation or a reward.
+A call is retried until its deadline while a server is unreachable or busy, or its answers are lost or damaged. Repeating is
+safe: a step carries its turn and a start its key, so the server answers it again and does not perform it again. An answer that names
+another session or turn, or whose reward is outside the world's range, is damaged. Other faults are raised as one of the types under
+`EnvironmentCallError`. A fault never turns into an observation or a reward.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from environments.calls import Calls, Replica
 from environments.environment import Step
 from environments.errors import (
     BusyError,
+    DamagedAnswerError,
     DeadlineExceededError,
     EnvironmentCallError,
     RefusedError,
@@ -30,11 +32,12 @@ from environments.errors import (
     UnreachableError,
     WrongWorldError,
 )
-from environments.protocol import CloseItem, CreateItem, Health, StepItem, TaskList, WorldInfo
+from environments.protocol import CloseItem, CreateItem, Health, Reply, StepItem, TaskList, WorldInfo, in_range
 from environments.request_batcher import RequestBatcher
 
 __all__ = [
     "BusyError",
+    "DamagedAnswerError",
     "DeadlineExceededError",
     "EnvironmentCallError",
     "EnvironmentClient",
@@ -62,14 +65,21 @@ class Session:
         id: The server's id.
         index: The task.
         turn: The number of the next action.
+        reward_range: The least and the greatest reward of one action in its world.
         state_key: The world's digest of the state that the episode is in; empty where it tells none.
     """
 
     id: str
     index: int
     replica: Replica
+    reward_range: tuple[float, float]
     turn: int = field(default=0)
     state_key: str = ""
+
+    def accepts(self, step: Reply) -> bool:
+        """Whether the reply to a step is complete and its reward within the world's range."""
+        has_all = step.observation is not None and step.done is not None
+        return has_all and step.reward is not None and in_range(step.reward, self.reward_range)
 
 
 class EnvironmentClient:
@@ -139,14 +149,15 @@ class EnvironmentClient:
         """
         item = StepItem(session.id, session.turn, action)
         try:
-            reply = await self._calls.perform(lambda: session.replica, "step", item, deadline_s)
+            reply = await self._calls.perform(lambda: session.replica, "step", item, deadline_s, session.accepts)
+        except DamagedAnswerError:
+            raise
         except (SessionLostError, ServerFailedError):
             self._forget(session)
             raise
-        if reply.observation is None or reply.reward is None or reply.done is None or not math.isfinite(reply.reward):
-            raise ServerFailedError(f"{session.replica.url} answered a step without a valid observation, reward and done: {reply}")
-        if reply.turn != session.turn:
-            raise ServerFailedError(f"{session.replica.url} answered turn {reply.turn} when asked for turn {session.turn}")
+        assert reply.observation is not None
+        assert reply.reward is not None
+        assert reply.done is not None
         session.turn += 1
         session.state_key = reply.state_key
         return Step(reply.observation, reply.reward, reply.done)
@@ -222,9 +233,11 @@ class EnvironmentClient:
             return asked[-1]
 
         try:
-            reply = await self._calls.perform(choose, "create", CreateItem(index, lease_s), deadline_s)
-            if reply.session is None or reply.observation is None:
-                raise ServerFailedError(f"{asked[-1].url} answered create without a session and an observation: {reply}")
+            item = CreateItem(index, lease_s, secrets.token_hex(16))
+            reply = await self._calls.perform(choose, "create", item, deadline_s, _opens)
+            assert reply.session is not None
+            assert reply.observation is not None
+            assert reply.reward_range is not None
         except RefusedError as refused:  # perhaps because it is another world, which has no such task
             asked[-1].sessions -= 1
             if self._expected:
@@ -236,7 +249,7 @@ class EnvironmentClient:
         asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
         if reply.batchable and asked[-1].batcher is None:
             asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
-        session = Session(reply.session, index, asked[-1], state_key=reply.state_key)
+        session = Session(reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key)
         self._sessions[session.id] = session
         try:
             self._check(asked[-1], reply.world or "a world that it does not name")
@@ -276,3 +289,8 @@ class EnvironmentClient:
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.replica.sessions -= 1
+
+
+def _opens(reply: Reply) -> bool:
+    """Whether the reply to a create is complete."""
+    return None not in (reply.session, reply.observation, reply.reward_range)

@@ -21,7 +21,8 @@ class Step:
 
     Attributes:
         observation: What the agent sees next.
-        reward: What this action earned. The rewards of an episode add up to its score in [0, 1]; 1 is success.
+        reward: What this action earned, within the world's `reward_range`. The rewards of an episode add up to its score in
+            [0, 1]; 1 is success.
         done: Whether the world has ended the episode.
     """
 
@@ -106,7 +107,8 @@ class World(Protocol):
     `tag(index) -> str` (the kind of a task, e.g. "depth 2", by which evaluations are broken down),
     `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`
     must then tell the two apart), `oracle_recovers = False` (its expert knows one way, from the start alone),
-    `success_score` (the score from which an episode that the world ended is a success; default 1), and
+    `success_score` (the score from which an episode that the world ended is a success; default 1),
+    `reward_range` (the least and the greatest reward of one action; default (0, 1); a reward outside it is a fault of the world), and
     `lists` (name to task indices of every task list, where they depend on data). Its package may say in `TASK_LISTS` what the lists are
     called and what each holds: a wrong name in a recipe is then refused before anything is built.
 
@@ -136,6 +138,12 @@ class World(Protocol):
 def version_under(rules: Rules, version: str) -> str:
     """The version of a world that is played under these rules: under AgentGym's, the same task is another."""
     return version if rules == "ours" else f"{version}-{rules}"
+
+
+def reward_range_of(world: World) -> tuple[float, float]:
+    """The least and the greatest reward of one action, as the world declares it."""
+    low, high = getattr(world, "reward_range", (0.0, 1.0))
+    return float(low), float(high)
 
 
 class WorldError(Exception):

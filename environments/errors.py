@@ -31,6 +31,10 @@ class ServerFailedError(EnvironmentCallError):
     """The server or the world failed, or answered what makes no sense: a bug there."""
 
 
+class DamagedAnswerError(ServerFailedError):
+    """An answer is unreadable or incomplete, or names another session or turn than was asked. Asking again is safe."""
+
+
 class RefusedError(EnvironmentCallError):
     """The server understood and refused: a wrong task index, a wrong turn, an action after the episode's end. A bug here."""
 

@@ -9,7 +9,7 @@ import time
 
 import aiohttp
 
-from environments.errors import DeadlineExceededError, EnvironmentCallError, RefusedError, ServerFailedError, UnreachableError
+from environments.errors import DamagedAnswerError, DeadlineExceededError, EnvironmentCallError, RefusedError, UnreachableError
 from environments.token import token_here
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
@@ -39,7 +39,7 @@ class HttpClient:
         """Status and body of one answer; `deadline` is a time of time.monotonic().
 
         Raises:
-            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), ServerFailedError (no HTTP).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), DamagedAnswerError (no HTTP).
         """
         headers = self._headers if "@" in url.partition("://")[2].partition("/")[0] else self._headers | self._authorization
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
@@ -55,7 +55,7 @@ class HttpClient:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as gone:
             raise UnreachableError(f"{url} is not reachable: {gone}") from gone
         except aiohttp.ClientError as wrong:
-            raise ServerFailedError(f"{url} does not speak HTTP: {wrong}") from wrong
+            raise DamagedAnswerError(f"{url} answered what is not HTTP: {wrong}") from wrong
 
 
 async def pause(pause_s: float, deadline: float, fault: EnvironmentCallError) -> float:

@@ -15,6 +15,7 @@ from environments.environment import (
     TaskIndexError,
     World,
     WorldError,
+    reward_range_of,
 )
 
 
@@ -87,6 +88,7 @@ class Mixture:
 
     Attributes:
         success_score: As all of the worlds have it.
+        reward_range: From the least reward of any of the worlds to the greatest.
         max_sessions: As many as the one that bears the fewest.
     """
 
@@ -108,6 +110,8 @@ class Mixture:
         if len(scores) > 1:
             raise WorldError(f"{self.name} cannot be mixed: an episode is a success from different scores on ({sorted(scores)})")
         self.success_score = scores.pop()
+        ranges = [reward_range_of(world) for world in worlds]
+        self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
         self.blocking = any(getattr(world, "blocking", False) or getattr(world, "awaited", False) for world in worlds)
         self.oracle_recovers = all(getattr(world, "oracle_recovers", True) for world in worlds)
         if bounds := [world.max_sessions for world in worlds if hasattr(world, "max_sessions")]:

@@ -1,7 +1,8 @@
 """Our own wire dialect in types: what the items of a request hold and what answers each of them.
 
 Server and client share this module, so neither can drift from the other. Every operation takes a list of items and
-answers a list of replies in the same order; a single call is a list of one.
+answers a list of replies in the same order. A single call is a list of one. Every reply names the item that it answers:
+`create` by the key that the client chose, the others by session, and `step` also by turn.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ MAX_ITEMS = 10_000
 MAX_ACTION_CHARACTERS = 2**20
 
 SessionId = Annotated[str, msgspec.Meta(max_length=128, description="What `create` answered; its content has no meaning.")]
+Key = Annotated[str, msgspec.Meta(max_length=128, description="Chosen by the client at random. The reply repeats it.")]
 Action = Annotated[str, msgspec.Meta(max_length=MAX_ACTION_CHARACTERS)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Any integer that travels: what is larger names nothing."""
@@ -23,13 +25,17 @@ TaskIndex = Annotated[Int64, msgspec.Meta(description="The task to begin; see /v
 
 
 class CreateItem(msgspec.Struct, forbid_unknown_fields=True):
-    """Opens a session. With `index` its first episode begins at once, which saves a round trip."""
+    """Opens a session. With `index` its first episode begins at once, which saves a round trip.
+
+    Repeating it with the same `key` is safe: until the first step it answers the session that was opened then.
+    """
 
     index: TaskIndex | None = None
     lease_s: (
         Annotated[float, msgspec.Meta(ge=MIN_LEASE_S, le=MAX_LEASE_S, description="Seconds that the session outlives its last request.")]
         | None
     ) = None
+    key: Key | None = None
 
 
 class ResetItem(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,19 +79,21 @@ class Reply(msgspec.Struct, omit_defaults=True):
     Attributes:
         status: As in HTTP: 200, 404 (no such session), 409 (wrong turn, episode over), 410 (session ended), 422 (a field is
             wrong), 500 (the world failed; the session has ended), 503 (the session limit is reached).
-        session: create: the new session's id.
+        key: create: the item's key.
+        session: The session's id: of the new session (create) or the item's.
         lease_s: create: seconds that the session outlives its last request.
         free: create: about how many more sessions the server could open now.
-        turn: The turn that was performed (step), or that comes next (create with an index, reset: 0).
+        turn: The item's turn (step), or the turn that comes next (create with an index, reset: 0).
         observation: create with an index, reset, step: what the agent sees.
         reward: step: what the action earned.
+        reward_range: create: the least and the greatest reward of one action in this world.
         done: step: whether the world has ended the episode.
         state_key: create with an index, reset, step: a digest of the state that the world is in now, where it tells one.
         error: Present unless the status is 200.
     """
 
     status: int
-    session: str | None = None
+    session: SessionId | None = None
     lease_s: float | None = None
     free: int | None = None
     turn: int | None = None
@@ -100,6 +108,14 @@ class Reply(msgspec.Struct, omit_defaults=True):
     """create: name and version of the world, see `WorldInfo.identity`."""
     batchable: bool = False
     """create: whether an answer takes so little that sessions can share a request: none waits for a slow one."""
+    reward_range: tuple[float, float] | None = None
+    key: str | None = None
+
+    def answers(self, item: msgspec.Struct) -> bool:
+        """Whether this reply names the item: its key, or its session and, for a step, its turn."""
+        if isinstance(item, CreateItem):
+            return self.key == item.key
+        return self.session == getattr(item, "session", None) and (not isinstance(item, StepItem) or self.turn == item.turn)
 
 
 class Replies(msgspec.Struct, omit_defaults=True):
@@ -112,6 +128,15 @@ class Replies(msgspec.Struct, omit_defaults=True):
 
     items: list[Reply] = []
     error: Error | None = None
+
+
+REWARD_ROUNDING = 1e-6
+"""Rewards are differences of floats: one this close to the range counts as within it."""
+
+
+def in_range(reward: float, reward_range: tuple[float, float]) -> bool:
+    """Whether a reward is a number within the range."""
+    return reward_range[0] - REWARD_ROUNDING <= reward <= reward_range[1] + REWARD_ROUNDING
 
 
 def identity(name: str, version: str) -> str:
@@ -148,6 +173,7 @@ class WorldInfo(msgspec.Struct):
         entry: The world's class, as "module:Class".
         rules: Whose rules it is played by.
         success_score: The score from which an episode that the world ended is a success.
+        reward_range: The least and the greatest reward of one action.
     """
 
     name: str
@@ -157,6 +183,7 @@ class WorldInfo(msgspec.Struct):
     entry: str = ""
     rules: str = "ours"
     success_score: float = 1.0
+    reward_range: tuple[float, float] = (0.0, 1.0)
 
     @property
     def identity(self) -> str:

@@ -17,6 +17,8 @@ MAX_CHARACTERS = 500
 COMPLETED = "\n The task is completed."
 REJECTED = 0.5
 """Under AgentGym's rules a mission that is done for no more than this does not end the episode."""
+AGENTGYM_REWARDS = (-1000.0, 1.0)
+"""The range under AgentGym's rules. An episode may outlast minigrid's step limit. 1 - 0.9 steps / limit is then negative."""
 
 
 class BabyAIEnvironment:
@@ -190,6 +192,7 @@ class BabyAI:
             self.instruction += " The parts of a mission are done in the order that it names."
         else:
             self.success_score = REJECTED
+            self.reward_range = AGENTGYM_REWARDS
 
     def create(self) -> BabyAIEnvironment:
         """A new session, before its first reset."""

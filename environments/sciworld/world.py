@@ -244,6 +244,7 @@ class SciWorld:
         """
         self.rules = rules
         self.version = version_under(rules, VERSION)
+        self.reward_range = (0.0, 1.0) if rules == "ours" else (FAILED - 1.0, 1.0)
         self._pool = SimulatorPool(processes, episodes)
         self._ways: dict[Task, tuple[str, ...]] = {}
         self.max_sessions = self._pool.processes * SESSIONS_PER_PROCESS

@@ -72,7 +72,7 @@ class AgentGym:
         }
 
     async def _create(self, dialect: Dialect, _: Any, client: str) -> Any:
-        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, True, client))
+        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, None, True, client))
         assert reply.number is not None
         return dialect.created(reply.number, reply.observation or "")
 

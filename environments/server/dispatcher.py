@@ -9,9 +9,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from zlib import crc32
 
-from environments.protocol import Error, Reply
+from environments.protocol import Reply
 from environments.server.metrics import Families
+from environments.server.request import RequestError
 from environments.server.session import Session
 from environments.server.sessions import Sessions
 from environments.server.worker_ipc import OtherWorkers, WorkerGoneError
@@ -123,7 +125,8 @@ class Dispatcher:
     def _place(self, operation: str, call: Call) -> int:
         assert self._others is not None
         if operation == "create":
-            return next(self._turns) % self._others.workers
+            key = call[2]  # a repeated create must reach the worker that opened its session
+            return (next(self._turns) if key is None else crc32(key.encode())) % self._others.workers
         place = self.sessions.store.ids.holder(call[0])
         return self._worker if place is None else place
 
@@ -136,8 +139,8 @@ class Dispatcher:
         except WorkerGoneError:
             if operation == "create":
                 return await self.perform_here(operation, calls)
-            gone = Error("session_ended", "the session has ended: the process that held it is gone", "session")
-            return [Reply(status=410, error=gone) for _ in calls]
+            gone = RequestError(410, "session_ended", "the session has ended: the process that held it is gone", "session")
+            return [self.sessions.refused(operation, call, gone) for call in calls]
 
     async def _perform_blocking(self, operation: str, call: Call) -> Reply:
         session = None if operation == "create" else self.sessions.store.get(call[0])

@@ -16,6 +16,7 @@ class Session:
     Attributes:
         environment: What it plays.
         id, number: How our dialect and AgentGym's name it.
+        key: What the client called it when it asked for it, if anything.
         client: Whose place it takes, see `FairShares`; `place_free` once it takes none.
         lease_s: Seconds that it outlives its last request.
         touched: When something was last asked of it; `expires` when its lease runs out.
@@ -25,12 +26,27 @@ class Session:
         lock: Keeps a blocking world's session to one thread at a time.
     """
 
-    __slots__ = ("action", "client", "environment", "expires", "id", "last", "lease_s", "lock", "number", "place_free", "touched", "turn")
+    __slots__ = (
+        "action",
+        "client",
+        "environment",
+        "expires",
+        "id",
+        "key",
+        "last",
+        "lease_s",
+        "lock",
+        "number",
+        "place_free",
+        "touched",
+        "turn",
+    )
 
-    def __init__(self, environment: Environment, id: str, number: int, lease_s: float, client: str) -> None:
+    def __init__(self, environment: Environment, id: str, number: int, lease_s: float, client: str, key: str | None = None) -> None:
         self.environment = environment
         self.id = id
         self.number = number
+        self.key = key
         self.client = client
         self.place_free = False
         self.lease_s = lease_s

@@ -43,6 +43,7 @@ class SessionStore:
         self._metrics = metrics
         self._default_lease_s = default_lease_s
         self._open: dict[SessionRef, Session] = {}
+        self._keyed: dict[str, Session] = {}
         self._shares = FairShares(limit, clock)
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class SessionStore:
         """About how many more sessions there is room for, the other workers taken to be as full as this one."""
         return (self._shares.limit - self._shares.count) * self.ids.workers
 
-    def open(self, lease_s: float | None, client: str, *, numbered: bool) -> Session:
+    def open(self, lease_s: float | None, client: str, *, key: str | None = None, numbered: bool = False) -> Session:
         """A new session. `numbered` also makes it reachable by its number.
 
         Raises:
@@ -73,8 +74,10 @@ class SessionStore:
             log.exception("the world failed to create a session", extra={"world": self._world.name})
             raise world_failed(fault) from fault
         id, number = self.ids.draw()
-        session = Session(environment, id, number, lease_s or self._default_lease_s, client)
+        session = Session(environment, id, number, lease_s or self._default_lease_s, client, key)
         self._open[session.id] = session
+        if key is not None:
+            self._keyed[key] = session
         if numbered:
             self._open[number] = session
         self._metrics.sessions.labels("created").inc()
@@ -88,6 +91,10 @@ class SessionStore:
     def get(self, ref: SessionRef) -> Session | None:
         """The session of that id or number if it is open, its lease untouched."""
         return self._open.get(ref)
+
+    def keyed(self, key: str) -> Session | None:
+        """The open session that was asked for by this key."""
+        return self._keyed.get(key)
 
     def find(self, ref: SessionRef) -> Session:
         """The open session of that id or number, its lease renewed.
@@ -120,6 +127,8 @@ class SessionStore:
             return
         if self._open.pop(session.number, None) is not None:
             self.ids.ended(session.number)
+        if session.key is not None and self._keyed.get(session.key) is session:
+            del self._keyed[session.key]
         self._shares.ended(session)
         self._metrics.sessions.labels(how).inc()
         try:

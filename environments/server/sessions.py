@@ -9,8 +9,16 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, cast
 
-from environments.environment import AwaitedEnvironment, Environment, EpisodeOverError, Step, TaskIndexError, World
-from environments.protocol import Reply, identity
+from environments.environment import (
+    AwaitedEnvironment,
+    Environment,
+    EpisodeOverError,
+    Step,
+    TaskIndexError,
+    World,
+    reward_range_of,
+)
+from environments.protocol import Reply, identity, in_range
 from environments.server.metrics import Metrics
 from environments.server.request import RequestError
 from environments.server.session import Session, digest_of
@@ -45,6 +53,7 @@ class Sessions:
     ) -> None:
         self.world = world
         self._identity = identity(world.name, world.version)
+        self._reward_range = reward_range_of(world)
         self.metrics = metrics
         self.store = SessionStore(world, metrics, limit, default_lease_s, clock, SessionIds(worker, workers, secret))
 
@@ -58,8 +67,7 @@ class Sessions:
                 raise RequestError(404, "not_found", f"there is no operation {operation!r}")
             reply: Reply = getattr(self, operation)(*call)
         except RequestError as refusal:
-            self.metrics.errors.labels(refusal.error.type).inc()
-            return Reply(status=refusal.status, error=refusal.error)
+            return self.refused(operation, call, refusal)
         return reply
 
     async def answer_awaited(self, operation: str, call: tuple[Any, ...]) -> Reply:
@@ -70,33 +78,54 @@ class Sessions:
             reply: Reply = await getattr(self, f"{operation}_awaited")(*call)
             return reply
         except RequestError as refusal:
-            self.metrics.errors.labels(refusal.error.type).inc()
-            return Reply(status=refusal.status, error=refusal.error)
+            return self.refused(operation, call, refusal)
 
-    def create(self, index: int | None, lease_s: float | None, numbered: bool = False, client: str = " ") -> Reply:
-        """Opens a session and, with an index, begins its first episode. `numbered` also makes it reachable by its number.
+    def refused(self, operation: str, call: tuple[Any, ...], refusal: RequestError) -> Reply:
+        """The reply that says why a call is not performed. It names the item."""
+        self.metrics.errors.labels(refusal.error.type).inc()
+        reply = Reply(status=refusal.status, error=refusal.error)
+        if operation == "create":
+            reply.key = call[2] if len(call) > 2 else None
+        elif call and isinstance(call[0], str):
+            reply.session = call[0]
+            reply.turn = call[1] if operation == "step" else None
+        return reply
 
-        `client` (address, space, name) is whose place it takes.
+    def create(self, index: int | None, lease_s: float | None, key: str | None = None, numbered: bool = False, client: str = " ") -> Reply:
+        """Opens a session and, with an index, begins its first episode.
+
+        Args:
+            index: The task, if an episode begins.
+            lease_s: Seconds that the session outlives its last request.
+            key: Names the request: repeated, it answers the same session.
+            numbered: Whether the session is also reachable by its number.
+            client: (address, space, name) whose place it takes.
         """
-        session, reply = self._open(lease_s, client, numbered)
+        if (opened := self._opened_before(key)) is not None:
+            return opened
+        session = self.store.open(lease_s, client, key=key, numbered=numbered)
         if index is not None:
             try:
                 self._begin(session, index)
             except RequestError:
                 self.store.end(session, "failed")
                 raise
-        return self._opened(session, reply)
+        return self._opened(session, numbered)
 
-    async def create_awaited(self, index: int | None, lease_s: float | None, numbered: bool = False, client: str = " ") -> Reply:
+    async def create_awaited(
+        self, index: int | None, lease_s: float | None, key: str | None = None, numbered: bool = False, client: str = " "
+    ) -> Reply:
         """As `create`."""
-        session, reply = self._open(lease_s, client, numbered)
+        if (opened := self._opened_before(key)) is not None:
+            return opened
+        session = self.store.open(lease_s, client, key=key, numbered=numbered)
         if index is not None:
             try:
                 await self._begin_awaited(session, index)
             except RequestError:
                 self.store.end(session, "failed")
                 raise
-        return self._opened(session, reply)
+        return self._opened(session, numbered)
 
     def reset(self, ref: SessionRef, index: int) -> Reply:
         """Begins the episode of task `index`."""
@@ -157,20 +186,37 @@ class Sessions:
 
     def close(self, ref: SessionRef) -> Reply:
         """Ends the session."""
-        self.store.end(self.store.find(ref), "closed")
-        return Reply(status=200)
+        session = self.store.find(ref)
+        self.store.end(session, "closed")
+        return Reply(status=200, session=session.id)
 
-    def _open(self, lease_s: float | None, client: str, numbered: bool) -> tuple[Session, Reply]:
-        session = self.store.open(lease_s, client, numbered=numbered)
+    def _opened_before(self, key: str | None) -> Reply | None:
+        """The reply to a repeated create; None for the first of its key.
+
+        Raises:
+            RequestError: 503 the first one is still being performed, 409 the session has been played on.
+        """
+        session = None if key is None else self.store.keyed(key)
+        if session is None:
+            return None
+        if session.expires == math.inf:
+            raise RequestError(503, "still_opening", "the session of this key is being opened; ask again", "key")
+        if session.turn:
+            raise RequestError(409, "key_repeated", "the session of this key has been played on; choose another key", "key")
+        return self._opening(self.store.find(session.id))
+
+    def _opened(self, session: Session, numbered: bool) -> Reply:
+        self.store.opened(session)
+        reply = self._opening(session)
+        reply.number = session.number if numbered else None
+        return reply
+
+    def _opening(self, session: Session) -> Reply:
         batchable = not getattr(self.world, "blocking", False)
         reply = Reply(200, session.id, session.lease_s, self.store.free, world=self._identity, batchable=batchable)
-        reply.number = session.number if numbered else None
-        return session, reply
-
-    def _opened(self, session: Session, reply: Reply) -> Reply:
+        reply.reward_range, reply.key = self._reward_range, session.key
         if session.last is not None:
             reply.turn, reply.observation, reply.state_key = 0, session.last.observation, session.last.state_key
-        self.store.opened(session)
         return reply
 
     def _begin(self, session: Session, index: int) -> Reply:
@@ -197,7 +243,7 @@ class Sessions:
             raise self._failed(session, "reset", fault) from fault
         self.metrics.reset_seconds.observe(time.perf_counter() - started)
         session.turn, session.action = 0, b""
-        session.last = Reply(status=200, turn=0, observation=observation, state_key=state_key)
+        session.last = Reply(status=200, session=session.id, turn=0, observation=observation, state_key=state_key)
         session.renew(self.store.clock())
         return session.last
 
@@ -205,13 +251,14 @@ class Sessions:
         try:
             observation, reward, done = step.observation, float(step.reward), bool(step.done)
             _check(observation)
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward}")
+            if not in_range(reward, self._reward_range):
+                raise ValueError(f"the reward is {reward}, but the world declares rewards from {self._reward_range}")
             state_key = "" if done else _state_key(session.environment)
         except Exception as fault:
             raise self._failed(session, "step", fault) from fault
         self.metrics.step_seconds.observe(time.perf_counter() - started)
-        reply = Reply(status=200, turn=session.turn, observation=observation, reward=reward, done=done, state_key=state_key)
+        reply = Reply(status=200, session=session.id, turn=session.turn, observation=observation)
+        reply.reward, reply.done, reply.state_key = reward, done, state_key
         session.action, session.last = digest_of(action), reply
         session.turn += 1
         session.renew(self.store.clock())

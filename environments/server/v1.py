@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from typing import Any, get_args
 
 import msgspec
 
-from environments.environment import Split, World
-from environments.protocol import MAX_ITEMS, CloseItem, CreateItem, Replies, Reply, ResetItem, StepItem, TaskList, WorldInfo
+from environments.environment import Split, World, reward_range_of
+from environments.protocol import (
+    MAX_ITEMS,
+    CloseItem,
+    CreateItem,
+    Int64,
+    Key,
+    Replies,
+    Reply,
+    ResetItem,
+    SessionId,
+    StepItem,
+    TaskList,
+    WorldInfo,
+)
 from environments.server.dispatcher import SLICE_S, Dispatcher
 from environments.server.json_api import Answer, Operation, Page, commas_outside_strings, decode, encode
 from environments.server.openapi import document
@@ -30,7 +44,7 @@ def operations(dispatcher: Dispatcher) -> dict[str, Operation]:
 def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) -> Operation:
     whole = msgspec.json.Decoder(msgspec.defstruct("Items", [("items", list[item])], forbid_unknown_fields=True))  # type: ignore[valid-type]
     parts = msgspec.json.Decoder(msgspec.defstruct("RawItems", [("items", list[msgspec.Raw])], forbid_unknown_fields=True))
-    part = msgspec.json.Decoder(item)
+    part, names = msgspec.json.Decoder(item), msgspec.json.Decoder(ItemNames)
     seconds = dispatcher.sessions.metrics.request_seconds("v1", name)
 
     async def operation(request: Request) -> Answer:
@@ -44,7 +58,7 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
             raws = decode(parts, body).items  # type: ignore[attr-defined]
             if len(raws) > MAX_ITEMS:
                 raise _too_many(str(len(raws))) from None
-            items = await _decoded(part, raws)
+            items = await _decoded(part, names, raws)
         if len(items) > MAX_ITEMS:
             raise _too_many(str(len(items)))
         calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
@@ -63,7 +77,15 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
     return operation
 
 
-async def _decoded(decoder: msgspec.json.Decoder[Any], raws: list[msgspec.Raw]) -> list[Any]:
+class ItemNames(msgspec.Struct):
+    """What the reply to an item repeats, read even where the item's other fields are wrong."""
+
+    session: SessionId | None = None
+    turn: Int64 | None = None
+    key: Key | None = None
+
+
+async def _decoded(decoder: msgspec.json.Decoder[Any], names: msgspec.json.Decoder[ItemNames], raws: list[msgspec.Raw]) -> list[Any]:
     """The items, or what answers those that are wrong; other requests come in between."""
     items: list[Any] = []
     began = time.perf_counter()
@@ -71,7 +93,11 @@ async def _decoded(decoder: msgspec.json.Decoder[Any], raws: list[msgspec.Raw]) 
         try:
             items.append(decode(decoder, raw))
         except RequestError as refusal:
-            items.append(Reply(status=refusal.status, error=refusal.error))
+            reply = Reply(status=refusal.status, error=refusal.error)
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                named = names.decode(raw)
+                reply.session, reply.turn, reply.key = named.session, named.turn, named.key
+            items.append(reply)
         if time.perf_counter() - began > SLICE_S:
             await asyncio.sleep(0)
             began = time.perf_counter()
@@ -101,6 +127,7 @@ def pages(world: World) -> dict[str, Page]:
         entry=f"{type(world).__module__}:{type(world).__qualname__}",
         rules=getattr(world, "rules", "ours"),
         success_score=getattr(world, "success_score", 1.0),
+        reward_range=reward_range_of(world),
     )
     info, openapi = encode(description), encode(document(world, ITEMS))
     tag = getattr(world, "tag", None)

@@ -161,6 +161,30 @@ def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
     asyncio.run(play())
 
 
+OUTSIDE = [1e9, 7, -5, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("world", "reward"),
+    [(world, reward) for world in WIRES for reward in OUTSIDE if (world, reward) != ("babyai", -5)],  # which BabyAI can earn
+)
+def test_a_reward_outside_the_range_of_the_world_is_a_fault(world: str, reward: float) -> None:
+    begins = {"id": 0, "observation": "first", "done": False, "reward": 0}
+    created, begun, stepped, _, _ = SCRIPTS.get(world) or (begins, begins, [begins], None, [])
+    spoilt = {**stepped[0], "terminated": True, **({"score": 100 * reward} if "score" in stepped[0] else {"reward": reward})}
+
+    async def play() -> None:
+        async with (
+            scripted(WIRES[world].greeting, create=[created], reset=[begun], step=[spoilt], close=[True]) as (url, _),
+            AgentGymClient([url], world) as client,
+        ):
+            session, _ = await client.start(0)
+            with pytest.raises(ServerFailedError):
+                await client.step(session, "look")
+
+    asyncio.run(play())
+
+
 def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 

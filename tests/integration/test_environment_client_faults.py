@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +16,7 @@ import requests
 
 from environments.client import (
     BusyError,
+    DamagedAnswerError,
     DeadlineExceededError,
     EnvironmentCallError,
     EnvironmentClient,
@@ -22,6 +25,7 @@ from environments.client import (
     SessionLostError,
     UnreachableError,
 )
+from environments.environment import Step
 from tests.support.counting_servers import Serve, counting
 
 PATIENCE_S = 60.0
@@ -233,23 +237,51 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply
     asyncio.run(ask())
 
 
+RIGHT = {"status": 200, "session": "a", "turn": 0, "observation": "o", "reward": 0.5, "done": False}
+
+
 @pytest.mark.parametrize(
-    "step",
+    "wrong",
     [
-        b'"turn": 0, "observation": "o", "reward": 0',
-        b'"turn": 0, "reward": 0, "done": false',
-        b'"turn": 3, "observation": "o", "reward": 0, "done": false',
+        {"observation": None},
+        {"done": None},
+        {"reward": None},
+        {"reward": 1e9},
+        {"reward": -5},
+        {"reward": 7},
+        {"turn": 3},
+        {"turn": None},
+        {"session": "b"},
+        {"session": None},
+        {"status": 410, "session": "b"},
+        {"status": 409, "turn": 1},
     ],
 )
-def test_a_step_without_all_its_fields_is_a_server_fault(step: bytes) -> None:
+def test_a_wrong_answer_to_a_step_is_asked_for_again_and_never_taken(wrong: dict[str, Any]) -> None:
+    """Twice it is wrong, then right; and once it stays wrong until the deadline."""
+    asked: list[bytes] = []
+    twice = True
+
     async def answer(request: bytes) -> bytes:
-        created = b'"session": "a", "turn": 0, "observation": "first"'
-        return http_answer(200, b'{"items": [{"status": 200, ' + (created if b"/create" in request else step) + b"}]}")
+        body = request.partition(b"\r\n\r\n")[2]
+        if b"/create" in request:
+            key = json.loads(body)["items"][0]["key"]
+            item = {"status": 200, "key": key, "session": "a", "turn": 0, "observation": "first", "reward_range": [0, 1]}
+        else:
+            asked.append(body)
+            item = RIGHT if twice and len(asked) > 2 else RIGHT | wrong
+        return http_answer(200, json.dumps({"items": [item]}).encode())
 
     async def ask() -> None:
+        nonlocal twice
         async with raw_server(answer) as url, EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(ServerFailedError):
-                await client.step(session, "add 1")
+            assert await client.step(session, "add 1") == Step("o", 0.5, False)
+            assert len(asked) == 3
+            assert len(set(asked)) == 1
+            session, twice = (await client.start(1))[0], False
+            with pytest.raises(DamagedAnswerError):
+                await client.step(session, "add 1", deadline_s=0.3)
+            assert session.turn == 0
 
     asyncio.run(ask())

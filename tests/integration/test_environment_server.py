@@ -29,8 +29,9 @@ def test_an_episode_from_create_to_close(counting_server: str) -> None:
     ]
     [over] = post(counting_server, "step", {"session": session, "turn": 5, "action": "add 1"})
     assert (over["status"], over["error"]["type"]) == (409, "episode_over")
-    assert post(counting_server, "reset", {"session": session, "index": 7}) == [{"status": 200, "turn": 0, "observation": "Goal: 7."}]
-    assert post(counting_server, "close", {"session": session}) == [{"status": 200}]
+    begun = {"status": 200, "session": session, "turn": 0, "observation": "Goal: 7."}
+    assert post(counting_server, "reset", {"session": session, "index": 7}) == [begun]
+    assert post(counting_server, "close", {"session": session}) == [{"status": 200, "session": session}]
     assert post(counting_server, "close", {"session": session})[0]["status"] == 410
 
 
@@ -108,7 +109,7 @@ def test_what_is_wrong_gets_its_status_and_says_why(
     assert error["message"]
 
 
-@pytest.mark.parametrize("action", ["fail", "nan", "surrogate"])
+@pytest.mark.parametrize("action", ["fail", "reward nan", "reward 7", "reward -5", "surrogate"])
 def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(serve: Serve, action: str) -> None:
     server = serve()
     session = start(server.url)
@@ -148,7 +149,8 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
 
     def alone(goal: int, plan: list[str]) -> list[Any]:
         session = start(counting_server, goal)
-        return [post(counting_server, "step", {"session": session, "turn": turn, "action": action})[0] for turn, action in enumerate(plan)]
+        asked = [{"session": session, "turn": turn, "action": action} for turn, action in enumerate(plan)]
+        return [{**post(counting_server, "step", item)[0], "session": ""} for item in asked]
 
     expected = [alone(goal, plan) for goal, plan in zip(goals[:8], actions[:8], strict=True)]
     sessions = [start(counting_server, goal) for goal in goals]
@@ -157,7 +159,7 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
         order = rng.sample(range(64), 64)
         items = [{"session": sessions[at], "turn": turn, "action": actions[at][turn]} for at in order]
         for at, reply in zip(order, post(counting_server, "step", *items), strict=True):
-            seen[at].append(reply)
+            seen[at].append({**reply, "session": ""})
     assert seen[:8] == expected
 
 
@@ -179,6 +181,36 @@ def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(serve: Serve, t
     assert [reply.get("observation") for reply in after.result()] == ["Count: 1", "Count: 2", "Count: 3"]
 
 
+def test_every_reply_names_the_session_and_the_turn_of_its_item(counting_server: str) -> None:
+    session = start(counting_server)
+    asked = [
+        {"session": session, "turn": 0, "action": "add 1"},
+        {"session": session, "turn": 9, "action": "add 1"},
+        {"session": "0-0", "turn": 3, "action": "add 1"},
+        {"session": session, "turn": 4, "action": 5},
+    ]
+    replies = post(counting_server, "step", *asked)
+    assert [reply["status"] for reply in replies] == [200, 409, 404, 422]
+    assert [(reply["session"], reply["turn"]) for reply in replies] == [(item["session"], item["turn"]) for item in asked]
+    assert [reply["session"] for reply in post(counting_server, "close", {"session": session}, {"session": "0-0"})] == [session, "0-0"]
+    keys = [reply["key"] for reply in post(counting_server, "create", {"index": 1, "key": "a"}, {"index": 1000, "key": "b"})]
+    assert keys == ["a", "b"]
+
+
+@pytest.mark.parametrize(("world", "workers"), [("counting", "1"), ("counting", "2"), ("slow_counting", "1")])
+def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world: str, workers: str) -> None:
+    url = serve(world, "--workers", workers).url
+    asked = [{"index": number, "key": f"key {number}"} for number in range(8)]
+    first = [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)]
+    assert [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)] == first
+    assert open_sessions(url) == 8
+    post(url, "step", {"session": first[0][0], "turn": 0, "action": "add 1"})
+    post(url, "close", {"session": first[1][0]})
+    played, closed = post(url, "create", asked[0], asked[1])
+    assert (played["status"], played["error"]["type"]) == (409, "key_repeated")
+    assert (closed["status"], closed["session"] != first[1][0]) == (200, True)
+
+
 def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
     def get(path: str) -> Any:
         return requests.get(counting_server + path, timeout=PATIENCE_S).json()
@@ -191,6 +223,7 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
         "entry": "tests.support.counting_world:Counting",
         "rules": "ours",
         "success_score": 1.0,
+        "reward_range": [0.0, 1.0],
     }
     assert get("/v1/tasks?split=test") == {"split": "test", "tasks": list(range(80, 100))}
     health = get("/health")

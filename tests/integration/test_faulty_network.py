@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from environments.client import EnvironmentClient
-from tests.support.faulty_proxy import Fault, faulty_proxy
+from tests.support.faulty_proxy import FAULTS, Fault, faulty_proxy
 from tests.support.playing import policy_of, starting
 
 EPISODES, TURNS = 48, 12
@@ -49,7 +49,7 @@ def play(url: str) -> list[Played]:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("fault", ["late", "lost"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_spoiled_answers_change_no_episode(textcraft: str, fault: Fault) -> None:
     undisturbed = play(textcraft)
     with faulty_proxy(textcraft, fault, 0.1, late_s=0.1) as (url, proxy):

@@ -14,7 +14,7 @@ HERE = "127.0.0.1"
 
 
 def create(sessions: Sessions, client: str) -> Reply:
-    return sessions.answer("create", (1, 86_400.0, False, client))
+    return sessions.answer("create", (1, 86_400.0, None, False, client))
 
 
 def held(sessions: Sessions) -> Counter[str]:

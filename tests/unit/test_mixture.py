@@ -146,3 +146,8 @@ def test_training_is_measured_in_each_world_of_a_mixture() -> None:
     assert (measured["rollout/success_textcraft"], measured["rollout/success_searchqa"]) == (0.5, 0)
     assert "rollout/success_searchqa" not in metrics_by_world(batch[:2])
     assert metrics_by_world([Trajectory("textcraft", 3, 0, 0, 0, 8, 0, "")]) == {}
+
+
+def test_a_mixture_has_the_rewards_of_all_its_worlds() -> None:
+    worlds = [Listed("a", 3), Listed("b", 3, reward_range=(-2.0, 0.5))]
+    assert Mixture("a+b", worlds).reward_range == (-2.0, 1.0)  # type: ignore[arg-type]
