@@ -116,12 +116,6 @@ def _scored(reply: Reply) -> dict[str, Any]:
     return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
 
 
-def _goal_without_order(observation: str) -> str:
-    """AgentGym's BabyAI does not tell in which order the parts of a goal are to be done; its clients' prompts and data are made of that."""
-    goal, newline, rest = observation.partition("\n")
-    return goal.replace("then", "and").replace("after you", "and") + newline + rest
-
-
 def _without_description(reply: Reply) -> str:
     """An observation of SciWorld's. The first one begins with the task's description, which is a field of its own there."""
     observation = reply.observation or ""
@@ -133,11 +127,7 @@ DIALECTS: dict[str, Dialect] = {
         greeting="This is environment BabyAI.",
         wraps=False,
         created=lambda number, observation: {"id": number},
-        begun=lambda number, body, reply: {
-            **_scored(reply),
-            "observation": _goal_without_order(reply.observation or ""),
-            "deleted": False,
-        },
+        begun=lambda number, body, reply: {**_scored(reply), "deleted": False},
         stepped=_scored,
         views={"/discounted_reward": ("discounted_reward", str)},
         observed=_scored,
