@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from environments.action_text import plain_words
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,6 @@ class Wire:
     done: Callable[[Any], bool] = lambda reply: reply["done"]
     sent: Callable[[str], str] = str
     greeting: str = "ok"
-
-
-def plain_words(action: str) -> str:
-    """Letters, digits, commas and single spaces alone."""
-    return " ".join(re.sub(r"[^A-Za-z0-9, ]+", "", action).split())
 
 
 WIRES: dict[str, Wire] = {

@@ -108,7 +108,8 @@ class World(Protocol):
     `rules` (an attribute and an argument of the class: the world can also be played under AgentGym's rules, see `configs.rules`; `version`
     must then tell the two apart), `oracle_recovers = False` (its expert knows one way, from the start alone),
     `success_score` (the score from which an episode that the world ended is a success; default 1),
-    `reward_range` (the least and the greatest reward of one action; default (0, 1); a reward outside it is a fault of the world), and
+    `reward_range` (the least and the greatest reward of one action; default (0, 1); a reward outside it is a fault of the world),
+    `agentgym_tasks` (the tasks that the index of AgentGym's dialect counts through; default: those of the splits), and
     `lists` (name to task indices of every task list, where they depend on data). Its package may say in `TASK_LISTS` what the lists are
     called and what each holds: a wrong name in a recipe is then refused before anything is built.
 

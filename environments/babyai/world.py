@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 
 from configs.rules import Rules
+from environments.action_text import plain_words, without_punctuation
 from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
 from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
 from environments.babyai.oracle import Oracle
@@ -115,7 +116,7 @@ class BabyAIEnvironment:
         """What is seen after an action or why it cannot be done, and how the mission has ended by it."""
         if len(action) > MAX_CHARACTERS:
             return UNKNOWN, ""
-        words = " ".join(action.lower().split())
+        words = " ".join((without_punctuation if self._rules == "ours" else plain_words)(action).lower().split())
         if words.startswith("pick up ") and self._rules == "ours":
             words = "pickup " + words.removeprefix("pick up ")
         if "check" in words:

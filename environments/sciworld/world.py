@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 from configs.rules import Rules
+from environments.action_text import without_punctuation
 from environments.environment import EpisodeOverError, OracleError, Step, version_under
 from environments.sciworld.frames import Answer, RefusedRequestError, SimulatorError, SimulatorGoneError
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
@@ -98,6 +99,8 @@ class SciWorldEnvironment:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
             return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False)
+        if self._rules == "ours":  # AgentGym's client of SciWorld sends what stands there
+            action = without_punctuation(action)
         try:
             answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
         except RefusedRequestError as refused:

@@ -40,7 +40,9 @@ class AgentGym:
         self._dispatcher = dispatcher
         self._dialect = DIALECTS.get(world.name)
         # AgentGym knows no splits: its index counts through all tasks.
-        self._tasks: Sequence[int] = sorted(index for split in get_args(Split) for index in world.tasks(split))
+        self._tasks: Sequence[int] = getattr(world, "agentgym_tasks", None) or sorted(
+            index for split in get_args(Split) for index in world.tasks(split)
+        )
 
     def operations(self) -> dict[str, Operation]:
         """The dialect's operations by path."""

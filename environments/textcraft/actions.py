@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from configs.rules import Rules
+from environments.action_text import without_punctuation
 from environments.environment import InvalidActionError
 from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
@@ -37,31 +37,38 @@ class Inventory:
     """Look at what is held."""
 
 
-def parse_action(action: str, rules: Rules = "ours", book: RecipeBook | None = None) -> Get | Craft | Inventory:
-    """What `action` means. Case, surrounding space, `minecraft:` and underscores make no difference.
+def check_length(action: str) -> None:
+    """Refuse an action of more than MAX_CHARACTERS.
 
-    Under AgentGym's rules the count of what is crafted may be any number or left out, and each ingredient must be of one kind of item.
+    Raises:
+        InvalidActionError: It is too long; the message is the observation.
+    """
+    if len(action) > MAX_CHARACTERS:
+        raise InvalidActionError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
+
+
+def parse_action(action: str, book: RecipeBook | None = None) -> Get | Craft | Inventory:
+    """What `action` means. Case, punctuation and space around it, `minecraft:` and underscores make no difference.
 
     Raises:
         InvalidActionError: It is not an action of this world; the message is the observation.
     """
-    if len(action) > MAX_CHARACTERS:
-        raise InvalidActionError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
-    text = action.strip()
+    check_length(action)
+    text = without_punctuation(action)
     if not text:
         raise InvalidActionError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
         raise InvalidActionError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
-    return _parse(text, rules, book or recipe_book())
+    return _parse(text, book or recipe_book())
 
 
 @lru_cache(maxsize=2048)
-def _parse(text: str, rules: Rules, book: RecipeBook) -> Get | Craft | Inventory:
+def _parse(text: str, book: RecipeBook) -> Get | Craft | Inventory:
     verb, _, rest = text.lower().replace("_", " ").partition(" ")
     if verb == "get":
         return _parse_get(rest, book)
     if verb == "craft":
-        return _parse_craft(rest, rules, book)
+        return _parse_craft(rest, book)
     if verb == "inventory" and not rest:
         return Inventory()
     raise InvalidActionError(f"The action '{_shown(text)}' is not understood. {FORMS}")
@@ -79,15 +86,15 @@ def _parse_get(text: str, book: RecipeBook) -> Get:
     raise InvalidActionError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
 
 
-def _parse_craft(text: str, rules: Rules, book: RecipeBook) -> Craft:
+def _parse_craft(text: str, book: RecipeBook) -> Craft:
     form = "craft N item using N item, N item"
     target, using, listed = text.partition(" using ")
     if not using:
         raise InvalidActionError(f"Say what to use: '{form}'.")
-    count, output = _output(target, form, rules, book)
+    count, name = _counted(target, form)
+    output = _item(name, book)
     given: dict[str, int] = {}
-    parts = listed.split(",")
-    for part in parts:
+    for part in listed.split(","):
         n, name = _counted(part, form)
         item = _item(name, book)
         given[item] = given.get(item, 0) + n
@@ -103,20 +110,10 @@ def _parse_craft(text: str, rules: Rules, book: RecipeBook) -> Craft:
         taken = _fill(book, recipe, given)
         if taken is None:
             continue
-        mixed = rules == "agentgym" and len(parts) != len(recipe.ingredients)
-        if mixed or taken != dict(recipe.ingredients) or count not in (None, recipe.count):
+        if taken != dict(recipe.ingredients) or count != recipe.count:
             raise InvalidActionError(f"The counts are wrong: one craft is '{recipe.command()}'.")
         return Craft(recipe, given)
     raise InvalidActionError(f"No recipe makes {output} from {' and '.join(given)}.")
-
-
-def _output(text: str, form: str, rules: Rules, book: RecipeBook) -> tuple[int | None, str]:
-    """How many of what is to be crafted; the number is None where it makes no difference."""
-    if rules == "ours":
-        count, name = _counted(text, form)
-        return count, _item(name, book)
-    number, _, name = text.strip().partition(" ")
-    return None, _item(name if name and number.isdigit() else text, book)
 
 
 def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from environments.textcraft.recipes import Recipe, recipe_book
+from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
 MAX_DEPTH = 4
 
@@ -17,9 +17,14 @@ def goals() -> tuple[str, ...]:
 
 
 @cache
-def needed_recipes(wanted: str) -> tuple[Recipe, ...]:
-    """Every recipe of `wanted` and, on and on, of what it takes. For a kind, its least deep members stand for all."""
-    book = recipe_book()
+def needed_recipes(wanted: str, rules: RecipeBook | None = None) -> tuple[Recipe, ...]:
+    """Every recipe of `wanted` and, on and on, of what it takes. For a kind, its least deep members stand for all.
+
+    Args:
+        wanted: An item or a kind.
+        rules: Whose recipes; None for the game's.
+    """
+    book = rules or recipe_book()
     found: list[Recipe] = []
     names = [wanted]
     for name in names:

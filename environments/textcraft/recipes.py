@@ -91,7 +91,7 @@ def recipe_book() -> RecipeBook:
         kind: some + tuple(other for other in members if other in kinds_to_get and set(members[other]) <= set(some))
         for kind, some in members.items()
     }
-    return RecipeBook(recipes, with_kinds, raw, _depths(recipes, with_kinds, raw))
+    return RecipeBook(recipes, with_kinds, raw, depths(recipes, with_kinds, raw))
 
 
 def book_of(listed: Iterable[Recipe]) -> RecipeBook:
@@ -100,7 +100,7 @@ def book_of(listed: Iterable[Recipe]) -> RecipeBook:
     for recipe in sorted(listed, key=Recipe.command):
         recipes[recipe.output] = (*recipes.get(recipe.output, ()), recipe)
     raw = frozenset(name for some in recipes.values() for recipe in some for name, _ in recipe.ingredients) - recipes.keys()
-    return RecipeBook(recipes, {}, raw, _depths(recipes, {}, raw))
+    return RecipeBook(recipes, {}, raw, depths(recipes, {}, raw))
 
 
 def filled_command(recipe: Recipe, held: Mapping[str, int], book: RecipeBook) -> str | None:
@@ -166,7 +166,7 @@ def _without_unpacking(listed: Mapping[str, list[Recipe]]) -> dict[str, tuple[Re
     return {output: some for output, some in kept.items() if some}
 
 
-def _depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tuple[str, ...]], raw: frozenset[str]) -> dict[str, int]:
+def depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tuple[str, ...]], raw: frozenset[str]) -> dict[str, int]:
     """The crafting depth of everything: 0 for raw, else one more than the deepest ingredient of the shallowest recipe."""
     depth = dict.fromkeys(sorted(raw), 0)
     for layer in range(1, len(recipes) + 1):

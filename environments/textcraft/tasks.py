@@ -4,6 +4,9 @@ A goal is an item that can be crafted in 1 to 4 layers. Index = number of the go
 as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py; the last, `ONE_COMMAND_VARIANTS`, are
 those of one_command.py), with distractors and an order of lines of their own. The indices of chains.py are other tasks. Everything is a
 pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
+
+Under AgentGym's rules an index means the same goal, made by the recipes of its server (agentgym_rules.py). The goals that only AgentGym
+has are the tasks `ONLY_AGENTGYMS`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from environments.environment import TaskIndexError
+from configs.rules import Rules
+from environments.environment import TaskIndexError, version_under
+from environments.textcraft.agentgym_rules import ONLY_THERE, agentgym_book
 from environments.textcraft.chains import chain, is_chain
 from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
@@ -23,6 +28,8 @@ from environments.textcraft.renaming import Renaming, renaming, words_of
 from environments.textcraft.splits import nonce_splits, order, splits
 
 VERSION = f"minecraft-{GAME_VERSION}-5"
+AGENTGYM_VERSION = version_under("agentgym", VERSION) + "-1"
+"""The version of the tasks under AgentGym's rules."""
 MAX_DISTRACTORS = 10
 NONCE_DISTRACTORS = 3
 """Fewer under made-up words: a policy that knows nothing by heart has more to read in each of them."""
@@ -32,6 +39,8 @@ NONCE_VARIANTS = range(VARIANTS, 2000)
 DRAWN_VARIANTS = NONCE_VARIANTS[:800]
 """Under made-up words; `DRAWN_VARIANTS` of them with counts drawn anew, the rest with the game's."""
 AS_IN_THE_GAME = Renaming({})
+ONLY_AGENTGYMS = {20_000_000 + place: goal for place, goal in enumerate(ONLY_THERE)}
+"""The tasks that exist under AgentGym's rules alone, and their goals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,21 @@ def goal(index: int) -> str:
     return goals()[index % n_goals]
 
 
+def task_of(wanted: str) -> int:
+    """The task under AgentGym's rules that asks for an item in the game's words.
+
+    Args:
+        wanted: The goal as the first observation names it, e.g. "dark oak sign".
+
+    Raises:
+        TaskIndexError: Nothing crafts such an item.
+    """
+    found = dict(zip(goals(), range(len(goals())), strict=True)) | {only: index for index, only in ONLY_AGENTGYMS.items()}
+    if wanted not in found:
+        raise TaskIndexError(f"textcraft has no goal {wanted!r}; name an item that can be crafted, such as 'dark oak sign'")
+    return found[wanted]
+
+
 def depth(index: int) -> int:
     """The crafting depth, 1 to 4, of the goal of task `index`.
 
@@ -75,6 +99,9 @@ def depth(index: int) -> int:
     if is_chain(index):
         begun = task(index)
         return begun.book.depth[begun.goal]
+    if index in ONLY_AGENTGYMS:
+        wanted = ONLY_AGENTGYMS[index]
+        return agentgym_book(wanted).depth[wanted]
     return recipe_book().depth[goal(index)]
 
 
@@ -84,7 +111,7 @@ def names_in(listed: Iterable[Recipe]) -> set[str]:
 
 
 @lru_cache(maxsize=8192)
-def task(index: int) -> Task:
+def task(index: int, rules: Rules = "ours") -> Task:
     """Task `index` as an agent meets it: every recipe that is of use and up to 10 that are not, in an order of its own.
 
     Raises:
@@ -93,10 +120,13 @@ def task(index: int) -> Task:
     if is_chain(index):
         wanted, commands = chain(index)
         return Task(wanted, _first_observation(wanted, commands), commands, book_of(commands), None)
-    wanted = goal(index)
-    variant = index // len(goals())
+    if index in ONLY_AGENTGYMS and rules == "agentgym":
+        wanted, variant = ONLY_AGENTGYMS[index], 0
+    else:
+        wanted, variant = goal(index), index // len(goals())
     in_nonce = variant >= VARIANTS
-    needed, others = _listed(wanted, in_nonce)
+    book = recipe_book() if rules == "ours" or in_nonce else agentgym_book(wanted)
+    needed, others = _listed(wanted, in_nonce, book)
     in_one_command = variant in ONE_COMMAND_VARIANTS
     n_distractors = n_distractors_of(index, variant) if in_one_command else NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
     distractors = _picked(others, f"distractors {index}", n_distractors)
@@ -110,9 +140,9 @@ def task(index: int) -> Task:
         listed = with_counts_of_its_split(index, variant, wanted, listed)
     observation = _first_observation(wanted, listed)
     if not variant:
-        return Task(wanted, observation, tuple(listed), recipe_book(), None)
+        return Task(wanted, observation, tuple(listed), book, None)
     exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
-    return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else recipe_book(), exchanged)
+    return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else book, exchanged)
 
 
 def _first_observation(wanted: str, listed: Iterable[Recipe]) -> str:
@@ -136,17 +166,17 @@ def words_exchanged(in_wood: bool) -> tuple[str, ...]:
 
 
 @cache
-def _listed(wanted: str, in_nonce: bool) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
+def _listed(wanted: str, in_nonce: bool, book: RecipeBook) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
     """The recipes that are of use for a goal, and those that are not but have an ingredient in common with them.
 
     Who learns from a goal is not to read how a held-out one is made: its command is never a distractor there.
     """
-    needed = needed_recipes(wanted)
+    needed = needed_recipes(wanted, book)
     side = nonce_splits() if in_nonce else splits()
     touched = {name for recipe in needed for name, _ in recipe.ingredients}
     others = [
         recipe
-        for some in recipe_book().recipes.values()
+        for some in book.recipes.values()
         for recipe in some
         if recipe not in needed
         and any(name in touched for name, _ in recipe.ingredients)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
+from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
+from environments.textcraft.agentgym_rules import read_agentgym_action
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
 from environments.textcraft.nonce_names import NonceNames
 from environments.textcraft.oracle import next_step
 from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
-from environments.textcraft.tasks import VERSION, depth, task
+from environments.textcraft.tasks import AGENTGYM_VERSION, ONLY_AGENTGYMS, VERSION, depth, task
 
 
 class TextCraftEnvironment:
@@ -36,7 +37,7 @@ class TextCraftEnvironment:
 
     def reset(self, index: int) -> str:
         """Begins task `index` with nothing held; see `Environment.reset`."""
-        begun = task(index)
+        begun = task(index, self._rules)
         self.goal = begun.goal
         self.inventory = {}
         self._listed = begun.recipes
@@ -93,7 +94,7 @@ class TextCraftEnvironment:
 
     def _step(self, action: str) -> Step:
         try:
-            command = parse_action(action, self._rules, self._book)
+            command = (parse_action if self._rules == "ours" else read_agentgym_action)(action, self._book)
         except InvalidActionError as refused:
             return Step(str(refused), 0.0, False)
         if isinstance(command, Get):
@@ -143,10 +144,15 @@ class TextCraft:
     def __init__(self, rules: Rules = "ours") -> None:
         """
         Args:
-            rules: Under "agentgym" the count of what is crafted makes no difference; see `parse_action`.
+            rules: Under "agentgym" the recipes and the reading of an action are AgentGym's; see `agentgym_rules`.
         """
         self.rules = rules
-        self.version = version_under(rules, VERSION)
+        self.version = VERSION if rules == "ours" else AGENTGYM_VERSION
+
+    @property
+    def agentgym_tasks(self) -> tuple[int, ...]:
+        """The tasks that the index of AgentGym's dialect counts through: one for each goal; see `World`."""
+        return (*range(len(goals())), *(ONLY_AGENTGYMS if self.rules == "agentgym" else ()))
 
     @property
     def n_tasks(self) -> int:
