@@ -164,8 +164,17 @@ class Evaluation(Part):
     each_phase: bool = True
     """Also measure at the end of each phase, not only before and after training."""
     every: PositiveInt | None = None
-    """Training steps after which a phase ends even if the horizon stays, so that runs under different schedules are measured at the same
-    steps; empty: a phase ends where the horizon changes."""
+    """Measure after every so many training steps, whatever the schedule and `each_phase`; a phase ends there even if the horizon stays.
+    Empty: a phase ends only where the horizon changes."""
+
+    def is_due(self, step: int, last: int) -> bool:
+        """Whether the policy is measured at the end of a phase.
+
+        Args:
+            step: Training steps done when the phase ends.
+            last: Training steps of the whole run.
+        """
+        return self.each_phase or step == last or (self.every is not None and step % self.every == 0)
 
 
 class Seeds(Part):

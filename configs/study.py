@@ -144,7 +144,7 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
             evaluation = found.experiment(arm, found.seeds[0]).evaluation
         except RecipeError as problem:
             raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
-        measured[arm] = evaluation.model_dump(exclude={"each_phase", "every"})
+        measured[arm] = evaluation.model_dump()
     first = next(iter(measured))
     for arm, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:

@@ -117,14 +117,11 @@ def final(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
-    by_step: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for evaluation in run.evaluations().values():
-            if (value := evaluation.get("success", {}).get("value")) is not None:
-                by_step[int(evaluation["step"])].append(value)
+    successes = [found for run in runs if (found := _by_step(run))]
+    common = set.intersection(*map(set, successes)) if successes else set()  # every point is a mean over the same seeds
     curve = []
-    for step, values in sorted(by_step.items()):
-        estimate = mean(values)
+    for step in sorted(common):
+        estimate = mean(each[step] for each in successes)
         curve.append(Point(step, _known(estimate.value), _known(estimate.low), _known(estimate.high)))
     rises = [(_start(run), _end(run)) for run in runs]
     return Arm(
@@ -134,6 +131,12 @@ def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
         mean(b - a for a, b in rises if a is not None and b is not None),
         mean(b for _, b in rises if b is not None),
     )
+
+
+def _by_step(run: RunFolder) -> dict[int, float]:
+    """Training steps to the success measured after them."""
+    found = ((evaluation["step"], evaluation.get("success", {}).get("value")) for evaluation in run.evaluations().values())
+    return {int(step): value for step, value in found if value is not None}
 
 
 def _start(run: RunFolder) -> float | None:

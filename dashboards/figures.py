@@ -97,6 +97,10 @@ def bands(arms: Sequence[Arm]) -> Figure:
     for arm, colour in zip(arms, COLOURS * 8, strict=False):
         points = [point for point in arm.curve if point.mean is not None]
         steps = [point.step for point in points]
+        name = f"{arm.name} ({len(arm.runs)} seeds)"
+        if len(points) <= 2:
+            data.append(measured(steps, [(p.mean, p.low, p.high) for p in points], colour) | {"name": name, "legendgroup": arm.name})
+            continue
         if any(point.low is not None for point in points):
             lows = [max(0.0, point.low) if point.low is not None else point.mean for point in points]
             highs = [min(1.0, point.high) if point.high is not None else point.mean for point in points]
@@ -110,7 +114,7 @@ def bands(arms: Sequence[Arm]) -> Figure:
             }
             data.append({**band, "x": steps, "y": lows})
             data.append({**band, "x": steps, "y": highs, "fill": "tonexty", "fillcolor": colour + "2e"})
-        means = line(steps, [point.mean for point in points], f"{arm.name} ({len(arm.runs)} seeds)", colour)
+        means = line(steps, [point.mean for point in points], name, colour)
         data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
     layout = {
         "xaxis": {"title": {"text": "training step"}},
@@ -123,20 +127,24 @@ def bands(arms: Sequence[Arm]) -> Figure:
 def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:
     """Held-out success of each evaluation over the steps, with its 95 % interval over tasks."""
     found = [(e["step"], e["success"], name) for name, e in evaluations.items() if e.get("success", {}).get("value") is not None]
-    values = [success["value"] for _, success, _ in found]
+    points = measured([step for step, _, _ in found], [(s["value"], s["low"], s["high"]) for _, s, _ in found], colour)
+    return points | {"text": [name for _, _, name in found]}
+
+
+def measured(steps: Sequence[int], values: Sequence[tuple[float | None, float | None, float | None]], colour: str) -> dict[str, Any]:
+    """Measurements as markers with their intervals (value, low, high), joined from three on: two points show no course."""
     return {
         "type": "scatter",
-        "mode": "lines+markers",
-        "x": [step for step, _, _ in found],
-        "y": values,
-        "text": [name for _, _, name in found],
+        "mode": "lines+markers" if len(steps) > 2 else "markers",
+        "x": list(steps),
+        "y": [value for value, _, _ in values],
         "line": {"color": colour},
-        "marker": {"size": 8},
+        "marker": {"size": 8, "color": colour},
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": [_gap(s["high"], s["value"]) for _, s, _ in found],
-            "arrayminus": [_gap(s["value"], s["low"]) for _, s, _ in found],
+            "array": [_gap(high, value) for value, _, high in values],
+            "arrayminus": [_gap(value, low) for value, low, _ in values],
         },
     }
 

@@ -77,7 +77,7 @@ def work_section(asked: Asked) -> str:
     ]
     rows.append(["training", f"1-{experiment.algorithm.steps}", "", *_cells(_sum([amount for _, amount in amounts]))])
     held_out, _ = expert_episodes(experiment, evaluation.tasks)
-    n_evaluations = 1 + (len(amounts) if evaluation.each_phase else 1)
+    n_evaluations = 1 + sum(evaluation.is_due(phase.end_step, experiment.algorithm.steps) for phase, _ in amounts)
     if n_tasks := min(held_out.n_tasks, evaluation.n_tasks or held_out.n_tasks):
         amount = work(experiment, n_evaluations * n_tasks * evaluation.samples, evaluation.horizon, held_out.episodes)
         rows.append([f"{n_evaluations} evaluations", "", str(evaluation.horizon), *_cells(amount)])

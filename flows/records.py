@@ -89,8 +89,9 @@ def phase_measurement(phase: Phase) -> Measurement:
 
 def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
     """The evaluations of a run that trains to its end, in order, as far as its steps so far tell; see `phases`."""
-    schedule = phases(experiment, history)
-    return [START, *map(phase_measurement, schedule if experiment.evaluation.each_phase else schedule[-1:])]
+    last = experiment.algorithm.steps
+    due = [phase for phase in phases(experiment, history) if experiment.evaluation.is_due(phase.end_step, last)]
+    return [START, *map(phase_measurement, due)]
 
 
 def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Measurement]:

@@ -212,7 +212,7 @@ class PhaseRunner:
         try:
             train(run, trainer, phase, mlflow_run)
             phase = replace(phase, end_step=min(phase.end_step, trainer.step))  # a schedule that looks back may have ended it early
-            if experiment.evaluation.each_phase or phase.end_step == experiment.algorithm.steps:
+            if experiment.evaluation.is_due(phase.end_step, experiment.algorithm.steps):
                 record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
         except BaseException as problem:
             if isinstance(problem, TrainingCollapsedError):

@@ -12,7 +12,6 @@ import yaml
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from configs.recipe import fingerprint
 from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
@@ -22,6 +21,7 @@ from flows.parallel_commands import Command
 from flows.records import evaluations, finished_run
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import StudyRun
+from tasks.evaluation.study_runs_file import run_key
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
 
@@ -58,8 +58,7 @@ class StudyRuns:
         """Names a run by all that its result depends on, the content of its world included."""
         experiment, beyond = self._experiments[arm, seed], self._study.beyond
         version = world_version(experiment.environment.name, experiment.environment.rules)
-        facts = [arm, seed, fingerprint(experiment), beyond.model_dump(mode="json") if beyond else None, version]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        return run_key(arm, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version)
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
         experiment, logs = self._experiments[arm, seed], self.folder / "logs"

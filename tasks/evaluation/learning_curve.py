@@ -68,6 +68,7 @@ def draw_learning_curve(
             color=_HELD_OUT,
             marker="o",
             markersize=6,
+            linestyle="-" if len(measured) > 2 else "none",  # two points show no course
             linewidth=1.2,
             elinewidth=1.6,
             capsize=4,

@@ -12,14 +12,13 @@ import numpy as np
 
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_report import MECHANISM, WORDS
-from tasks.evaluation.study_results import Measure, Runs, StudyRun, after, level
-
-POINTS = 60
-"""Of a curve over turns: the runs of an arm are measured after different numbers of turns, so each is read off its own line."""
+from tasks.evaluation.study_results import Measure, Runs, level
 
 
 def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, Any]], measure: Measure = "success") -> None:
     """Draws success, or the mean reward, over steps and over environment turns, and the comparisons with their intervals, as a PNG.
+
+    Each marker is a measurement that all runs of the arm have. Over turns it stands at the mean of what the runs had spent by then.
 
     Args:
         path: Where to write.
@@ -27,18 +26,20 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
         differences: Name of each comparison to its difference, low and high, in [-1, 1], as `family_section` gives them; may be empty.
         measure: What is drawn.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(3 if differences else 2)
-    for arm, of_arm in runs.items():
+    for place, (arm, of_arm) in enumerate(runs.items()):
         steps = sorted(set.intersection(*({result.step for result in run.results} for run in of_arm)))
         at_step = [mean(level(next(r for r in run.results if r.step == step), measure) for run in of_arm) for step in steps]
-        _band(axes[0], steps, at_step, arm)
-        end = min(run.positions("turns")[-1] for run in of_arm)
-        turns = list(np.linspace(0, end, POINTS)) if end > 0 else []
-        _band(axes[1], turns, [mean(_after(run, budget, measure) for run in of_arm) for budget in turns], arm)
+        turns = [fmean(run.spent("turns", step) for run in of_arm) for step in steps]
+        for panel, at in ((axes[0], steps), (axes[1], turns)):
+            draw_measurements(panel, at, at_step, arm, offset=4 * (place - (len(runs) - 1) / 2))
     for panel, label in ((axes[0], "training step"), (axes[1], "environment turns")):
         panel.set_xlabel(label)
-        panel.set_ylim(0, 1)
+        panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if measure == "success":
+            panel.set_ylim(0, 1)
             panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         panel.grid(axis="y", alpha=0.2)
     axes[0].set_ylabel(f"{WORDS[measure]}, mean over seeds and 95 % interval")
@@ -77,17 +78,29 @@ def _figure(panels: int) -> tuple[Any, Sequence[Any]]:
     return figure, list(np.ravel(figure.subplots(1, panels)))
 
 
-def _after(run: StudyRun, budget: float, measure: Measure) -> float:
-    values = after(run, "turns", budget, measure)
-    return fmean(values.values()) if values else math.nan
+def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str, offset: float = 0.0) -> None:
+    """Draws measurements as markers with their intervals, joined from three on: two points show no course.
 
+    Args:
+        panel: The axes.
+        at: Where each measurement stands.
+        estimates: What was measured.
+        label: Name in the legend.
+        offset: Shift to the right, in points, of measurements that are not joined: other arms' may stand at the same place.
+    """
+    from matplotlib.transforms import offset_copy
 
-def _band(panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str) -> None:
-    if not at:
-        return
-    (line,) = panel.plot(at, [e.value for e in estimates], label=label, marker="o" if len(at) < POINTS else None, markersize=4)
-    low, high = ([e.value if math.isnan(bound) else bound for e, bound in zip(estimates, side, strict=True)] for side in _bounds(estimates))
-    panel.fill_between(at, low, high, color=line.get_color(), alpha=0.14, linewidth=0)
+    values = [e.value for e in estimates]
+    low, high = ([v if math.isnan(b) else b for v, b in zip(values, side, strict=True)] for side in _bounds(estimates))
+    joined = len(at) > 2
+    errors = None if joined else [np.subtract(values, low), np.subtract(high, values)]
+    moved = panel.transData if joined else offset_copy(panel.transData, panel.figure, x=offset, units="points")
+    style = {"marker": "o", "markersize": 4, "linestyle": "-" if joined else "none", "capsize": 3, "transform": moved}
+    line = panel.errorbar(at, values, yerr=errors, label=label, **style)
+    panel.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])  # what is moved does not count in the limits
+    panel.autoscale_view()
+    if joined:
+        panel.fill_between(at, low, high, color=line.lines[0].get_color(), alpha=0.14, linewidth=0)
 
 
 def _bounds(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
@@ -105,5 +118,5 @@ def _forest(panel: Any, differences: Mapping[str, Mapping[str, Any]], measure: M
         panel.errorbar([value], [place], xerr=[[value - low], [high - value]], marker="o", capsize=4, color="#1f2937")
     panel.axvline(0, color="grey", linewidth=0.8)
     panel.set_yticks(range(len(differences)), list(differences))
-    panel.invert_yaxis()
+    panel.set_ylim(len(differences) - 0.5, -0.5)
     panel.set_xlabel(f"difference at the endpoint{', points' if measure == 'success' else ''} (95 % interval)")

@@ -30,6 +30,8 @@ from tasks.evaluation.study_results import (
     compared,
     endpoint_values,
     level,
+    measured_steps,
+    on_common_steps,
     over_training,
     paired,
     reached_at,
@@ -45,6 +47,7 @@ MECHANISM = {
 """Metrics of the training steps that the report follows over the thirds of training, where they were measured."""
 
 WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
+LINE = "It is read off straight lines between the measurements that both runs have, and each run's last."
 _PAIRED = "paired by seed and task, with 95 % intervals and p values of a bootstrap over seeds and tasks; intervals of"
 NOTES: dict[Measure, str] = {
     "success": f"Differences are in points, {_PAIRED} shares are Student's t over seeds.",
@@ -72,7 +75,7 @@ class Section:
 
     def markdown(self) -> str:
         """Heading, table and note."""
-        return f"### {self.title}\n\n{markdown(self.header, self.rows)}\n\n{self.note}\n"
+        return "\n\n".join(filter(None, (f"### {self.title}", markdown(self.header, self.rows) if self.rows else "", self.note))) + "\n"
 
 
 def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
@@ -133,7 +136,8 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
     made: list[tuple[str, str, PairedDifference]] = []
     for arm, other in study.comparisons:
         pairs = []
-        for run, against in paired(runs, arm, other):
+        for own, others in paired(runs, arm, other):
+            run, against = on_common_steps(own, others)
             before = by_task(run.results[0], study.endpoint.measure)
             values = before if other == START else endpoint_values(against, study.endpoint, budget)
             pairs.append((endpoint_values(run, study.endpoint, budget), values))
@@ -150,17 +154,21 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         for (arm, other, found), p in zip(made, adjusted, strict=True)
     ]
     data = {f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)} for (arm, other, found), p in zip(made, adjusted, strict=True)}
-    when = "after training" if study.endpoint.at == "end" else f"after {budget:,.0f} environment turns"
-    measured = f"Endpoint, named beforehand: {WORDS[study.endpoint.measure]} {when}."
+    when = "after training." if study.endpoint.at == "end" else f"after {budget:,.0f} environment turns. {LINE}"
+    measured = f"Endpoint, named beforehand: {WORDS[study.endpoint.measure]} {when}"
     note = f"{measured} p (Holm) holds for the {len(made)} comparisons together. {NOTES[study.endpoint.measure]}"
     header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
     return [Section("The comparisons", header, rows, note, data)] if made else []
 
 
 def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
-    """The same comparisons after equal environment turns, or equal time."""
+    """The same comparisons after equal environment turns, or equal time; why there are none where runs were measured differently."""
     arms = [(arm, other) for arm, other in study.comparisons if other != START]
     budget = common_budget(runs, axis)
+    if not arms or budget <= 0 or (axis == "turns" and study.endpoint.at == "turns" and study.endpoint.budget is None):
+        return []  # the last: the endpoint is the same figure
+    if reason := measured_differently(runs):
+        return [left_out("After equal environment turns" if axis == "turns" else "After equal time of training", reason)]
     rows, data = [], {}
     for arm, other in arms:
         found = compared(
@@ -172,8 +180,9 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
         rows.append([f"{arm} - {other}", shown_change(found.estimate, study.endpoint.measure)])
         data[f"{arm} - {other}"] = _plain(found)
     amount = f"{budget:,.0f} environment turns" if axis == "turns" else f"{budget / 60:.1f} minutes of training"
-    note = f"The most that every run has spent; between two measurements a straight line is drawn. {NOTES[study.endpoint.measure]}"
-    return [Section(f"After {amount} in every run", ["comparison", "difference"], rows, note, data)] if rows and budget > 0 else []
+    read = "This is the most that every run has spent. The difference is read off straight lines between measurements."
+    note = f"{read} {NOTES[study.endpoint.measure]}"
+    return [Section(f"After {amount} in every run", ["comparison", "difference"], rows, note, data)]
 
 
 def beyond_sections(study: Study, runs: Runs) -> list[Section]:
@@ -207,7 +216,11 @@ def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Mea
 
 
 def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
-    """How much was spent until a measurement first reached a share of success."""
+    """How much was spent until a measurement first reached a share of success; why this is unknown where it cannot be compared."""
+    what = "Turns" if axis == "turns" else "Minutes of training"
+    title = f"{what} to a share of success"
+    if study.thresholds and (reason := measured_differently(runs) or measured_at_the_ends(runs)):
+        return [left_out(title, reason)]
     rows, data = [], {}
     unit, digits = (1.0, 0) if axis == "turns" else (60.0, 1)
     for threshold in study.thresholds:
@@ -224,9 +237,29 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
                 ]
             )
             data[f"{arm}, {threshold:g}"] = {"median": _known(median), "reached": there}
-    what = "Turns" if axis == "turns" else "Minutes of training"
-    note = "Median over seeds by Kaplan and Meier, who count a run that never got there for as long as it lasted; - where most did not."
-    return [Section(f"{what} to a share of success", ["success", "arm", "median", "reached"], rows, note, data)] if rows else []
+    note = "Median over seeds (Kaplan-Meier: a run that never reached the share is censored at its end); - where most runs did not."
+    return [Section(title, ["success", "arm", "median", "reached"], rows, note, data)] if rows else []
+
+
+def measured_differently(runs: Runs) -> str:
+    """Which arms were measured after which steps, where runs differ in this; else empty."""
+    steps = measured_steps(runs)
+    if len(set().union(*steps.values())) <= 1:
+        return ""
+    each = "; ".join(f"{arm} after {' or '.join(', '.join(map(str, at)) for at in sorted(of_arm))}" for arm, of_arm in steps.items())
+    return f"The runs were measured after different training steps, so a figure would depend on how often each was measured: {each}."
+
+
+def measured_at_the_ends(runs: Runs) -> str:
+    """Says so if no run was measured between its start and its end; else empty."""
+    if any(len(at) > 2 for of_arm in measured_steps(runs).values() for at in of_arm):
+        return ""
+    return "The runs were measured only before and after training."
+
+
+def left_out(title: str, reason: str) -> Section:
+    """A section that holds no figures, and why."""
+    return Section(title, [], [], f"Not shown. {reason}", {"not shown": reason})
 
 
 def mechanism_sections(runs: Runs) -> list[Section]:

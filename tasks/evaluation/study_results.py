@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Literal
@@ -78,6 +78,25 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
             share = (budget - at) / (then - at)
             return {task: (1 - share) * before[task] + share * later[task] for task in before if task in later}
     return points[-1][1] if budget >= points[-1][0] else points[0][1]
+
+
+def measured_steps(runs: Runs) -> dict[str, set[tuple[int, ...]]]:
+    """Arm to the training steps that its runs were measured after: one entry if all its runs were measured alike."""
+    return {arm: {tuple(result.step for result in run.results) for run in of_arm} for arm, of_arm in runs.items()}
+
+
+def on_common_steps(run: StudyRun, other: StudyRun) -> tuple[StudyRun, StudyRun]:
+    """Two runs with the evaluations that both have, and their own first and last.
+
+    A line through more measurements of one run than of the other would favour that run.
+    """
+    common = {result.step for result in run.results} & {result.step for result in other.results}
+
+    def thinned(each: StudyRun) -> StudyRun:
+        ends = 0, len(each.results) - 1
+        return replace(each, results=[result for i, result in enumerate(each.results) if i in ends or result.step in common])
+
+    return thinned(run), thinned(other)
 
 
 def common_budget(runs: Runs, axis: Axis) -> float:

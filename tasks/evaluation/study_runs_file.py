@@ -5,9 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from configs.experiment import Experiment
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluation_of, evaluation_tree
 from tasks.evaluation.study_report import MECHANISM
 from tasks.evaluation.study_results import SECONDS, StudyRun
@@ -16,27 +20,48 @@ METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
 """What the report reads of the training steps."""
 
 
+def run_key(arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | None, world: str) -> str:
+    """Names a run by all that its result depends on.
+
+    Args:
+        arm: Its arm.
+        recipe: Its recipe, which holds its seeds.
+        beyond: The further evaluations.
+        world: Version of its world's tasks and observations.
+    """
+    return json.dumps({"arm": arm, "recipe": recipe, "beyond": beyond, "world": world}, sort_keys=True)
+
+
+def _present_key(facts: Mapping[str, Any]) -> str:
+    recipe = facts["recipe"]
+    with suppress(ValidationError):  # of a field that recipes no longer have
+        recipe = Experiment.model_validate(recipe).model_dump(mode="json")
+    return run_key(facts["arm"], recipe, facts["beyond"], facts["world"])
+
+
 def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
     """Writes runs as lines of JSON, compressed; the same runs give the same file.
 
     Args:
         path: Where.
-        runs: What names a run by all that its result depends on, to the run.
+        runs: The key of each run, see `run_key`, to the run.
     """
-    lines = "".join(json.dumps([key, _tree(run)], sort_keys=True) + "\n" for key, run in sorted(runs.items()))
+    lines = "".join(json.dumps([json.loads(key), _tree(run)]) + "\n" for key, run in sorted(runs.items()))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
 def read_runs(path: Path) -> dict[str, StudyRun]:
-    """What was written; nothing where there is no file.
+    """What was written, by the keys that `run_key` gives now; nothing where there is no file.
+
+    Fields that recipes gained since then take their defaults in the keys, so that the kept runs are still found.
 
     Raises:
         EvaluationFileError: The file holds something else.
     """
     try:
         lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        return {key: _run(tree) for key, tree in map(json.loads, lines)}
+        return {_present_key(facts): _run(tree) for facts, tree in map(json.loads, lines)}
     except FileNotFoundError:
         return {}
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:

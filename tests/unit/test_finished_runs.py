@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
+from flows.plan import Asked, work_section
 from flows.records import FINISHED, evaluations, finished_run, measurements
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -46,6 +48,22 @@ def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: E
 def test_a_run_that_lacks_something_is_not_finished(tmp_path: Path, experiment: Experiment, lost: str) -> None:
     (finished(tmp_path, experiment).path / lost).unlink()
     assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps"),
+    [
+        ({"evaluation.each_phase": False}, [0, 30]),
+        ({"evaluation.each_phase": False, "evaluation.every": 9}, [0, 9, 18, 27, 30]),
+        ({"evaluation.every": 9}, [0, 9, 12, 18, 24, 27, 30]),
+        ({}, [0, 12, 24, 30]),
+    ],
+)
+def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(fields: dict[str, Any], steps: list[int]) -> None:
+    experiment = load_recipe("textcraft", {"algorithm.steps": 30, **fields})
+    assert [what.step for what in measurements(experiment, {})] == steps
+    plan = work_section(Asked(experiment, InfraSettings(), None))
+    assert f"{len(steps)} evaluations" in plan
 
 
 def test_a_damaged_evaluation_is_a_missing_one(tmp_path: Path, experiment: Experiment) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from dataclasses import replace
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from scipy import stats
 
+from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe, parse_overrides
 from configs.study import Study, load_study, study_names
@@ -23,8 +26,9 @@ from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.statistics import Tally, mean, success_rate
-from tasks.evaluation.study_report import family_section, findings
-from tasks.evaluation.study_results import StudyRun, after, common_budget, compared, over_training, reached_at
+from tasks.evaluation.study_pictures import draw_measurements
+from tasks.evaluation.study_report import budget_section, family_section, findings, threshold_section
+from tasks.evaluation.study_results import Axis, StudyRun, after, common_budget, compared, on_common_steps, over_training, reached_at
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 
 TREE: dict[str, Any] = {
@@ -247,6 +251,65 @@ def test_a_study_of_rewards_shows_rewards(tmp_path: Path) -> None:
     assert "| long - start | +0.792 [" in beyond  # (11/12 - 1/12 + 10/12 - 1/12) / 2
 
 
+def coarse(each: StudyRun) -> StudyRun:
+    return replace(each, results=[each.results[0], each.results[-1]])
+
+
+@pytest.mark.parametrize("axis", ["turns", "seconds"])
+def test_arms_measured_after_different_steps_are_not_compared_by_turns_or_time_spent(axis: Axis) -> None:
+    asked, alike, unlike = study(thresholds=[0.4]), {"long": LONG, "short": SHORT}, {"long": LONG, "short": [*map(coarse, SHORT)]}
+    for section in (budget_section, threshold_section):
+        [shown], [left_out] = section(asked, alike, axis), section(asked, unlike, axis)
+        assert shown.rows
+        assert not left_out.rows
+        assert "long after 0, 3, 6; short after 0, 6" in left_out.data["not shown"]
+        assert left_out.data["not shown"] in left_out.markdown()
+
+
+def test_runs_measured_only_at_their_ends_have_no_turns_to_a_share() -> None:
+    asked, ends = study(thresholds=[0.4]), {arm: [*map(coarse, runs)] for arm, runs in {"long": LONG, "short": SHORT}.items()}
+    [section] = threshold_section(asked, ends, "turns")
+    assert not section.rows
+    assert section.data["not shown"]
+    [section] = budget_section(asked, ends, "turns")  # the line is the same for both arms
+    assert section.rows
+
+
+def test_an_endpoint_at_equal_turns_is_read_off_the_same_measurements_of_both_runs() -> None:
+    asked = study(endpoint={"at": "turns"})
+    [both_coarse] = family_section(asked, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]})
+    [one_coarse] = family_section(asked, {"long": LONG, "short": [*map(coarse, SHORT)]})
+    [fine] = family_section(asked, {"long": LONG, "short": SHORT})
+    assert budget_section(asked, {"long": LONG, "short": SHORT}, "turns") == []  # the endpoint is the same figure
+    assert one_coarse.data["long - short"] == both_coarse.data["long - short"] != fine.data["long - short"]
+    longer = run("short", 0, (0, [0, 0, 1]), (2, [1, 1, 1]), (3, [1, 1, 1]), (9, [2, 2, 2]))
+    assert [[r.step for r in each.results] for each in on_common_steps(LONG[0], longer)] == [[0, 3, 6], [0, 3, 9]]
+
+
+@pytest.mark.parametrize(("at", "line"), [([0, 6], "None"), ([0, 3, 6], "-")])
+def test_two_measurements_are_drawn_as_two_points(at: list[int], line: str) -> None:
+    panel = Figure().subplots()
+    draw_measurements(panel, at, [mean([0.1, 0.2, 0.4])] * len(at), "an arm", offset=3)
+    [drawn] = [each for each in panel.lines if each.get_marker() == "o"]
+    assert drawn.get_linestyle() == line
+    assert list(drawn.get_xdata()) == at
+    assert panel.get_xlim()[0] <= at[0] < at[-1] <= panel.get_xlim()[1]
+    assert panel.get_ylim()[0] <= mean([0.1, 0.2, 0.4]).low
+    assert panel.containers[0].has_yerr == (len(at) == 2)
+
+
+@pytest.mark.parametrize("name", ["horizons-deep", "horizons-doors", "horizons-gated"])
+def test_the_kept_horizon_studies_print_no_turns_to_a_share_and_no_difference_at_equal_time(name: str) -> None:
+    asked = load_study(name)
+    kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
+    runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in asked.arms}
+    whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
+    for axis in ("turns", "seconds"):
+        assert not any(section.rows for section in (*threshold_section(asked, whole, axis), *budget_section(asked, whole, axis)))
+    recipes = [Experiment.model_validate(json.loads(key)["recipe"]) for key in kept]
+    assert all(recipe == asked.experiment(run.arm, run.seed) for recipe, run in zip(recipes, kept.values(), strict=True))
+
+
 def test_findings_do_not_depend_on_chance() -> None:
     runs = {"long": LONG, "short": SHORT}
     assert [s.data for s in findings(study(), runs, {})] == [s.data for s in findings(study(), runs, {})]
@@ -268,6 +331,10 @@ def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(
     kept = (folder / "runs.jsonl.gz").read_bytes()
     whole = write_page(made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure))
     assert "| one-command-validation, horizon 16 | 3 |" in whole.markdown
+    lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]
+    for facts, _ in lines:
+        del facts["recipe"]["keep_checkpoints"]  # as if recipes had gained this field since
+    (folder / "runs.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode()))
     assert report(name, {}).absolute() == folder.absolute()
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "report.json").read_text() == (tmp_path / "whole" / "report.json").read_text()

@@ -1,0 +1,37 @@
+"""The viewer's figures of measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.arms import arms_of
+from dashboards.figures import bands, with_interval
+from dashboards.run_folders import RunFolder
+from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.rollout.trajectory import Outcome, Trajectory
+
+
+def run_of(folder: Path, seed: int, steps: list[int]) -> RunFolder:
+    """A run measured after each of these training steps."""
+    for step in steps:
+        outcomes = [Outcome.SUCCESS if task % 3 > seed % 2 else Outcome.TRUNCATED for task in range(6)]
+        played = [Trajectory("textcraft", task, 0, 0, 0, 4, step, "vllm", outcome=outcome) for task, outcome in enumerate(outcomes)]
+        name = "start" if step == 0 else f"phase-{step}"
+        write_evaluation(folder / "evaluations" / f"{name}.json", evaluate(played, label=name, step=step, horizon=4))
+    return RunFolder(folder, folder.name, {"name": "x", "seeds": {"training": seed}})
+
+
+@pytest.mark.parametrize(("steps", "mode"), [([0, 9], "markers"), ([0, 3, 9], "lines+markers")])
+def test_measurements_are_joined_from_three_on(tmp_path: Path, steps: list[int], mode: str) -> None:
+    runs = [run_of(tmp_path / str(seed), seed, steps) for seed in (0, 1)]
+    one, arm = with_interval(runs[0].evaluations(), "red"), bands(arms_of(runs, {}))["data"][-1]
+    assert (one["x"], one["mode"]) == (arm["x"], arm["mode"]) == (steps, mode)
+    assert all(one["error_y"]["array"])
+
+
+def test_each_point_of_an_arm_is_a_mean_over_the_same_seeds(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path / "0", 0, [0, 3, 9]), run_of(tmp_path / "1", 1, [0, 9])]
+    [arm] = arms_of(runs, {})
+    assert [point.step for point in arm.curve] == [0, 9]
