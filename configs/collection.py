@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from configs.conversation_start import ConversationStart
 from configs.environment import WorldByName
@@ -32,6 +32,8 @@ class Source(Part):
     """Whether the prompt begins with the environment's instruction."""
     conversation_start: ConversationStart = "system"
     """How the conversation begins: system, agentgym, messages, or a file of them."""
+    chat_template_kwargs: Annotated[dict[str, bool | int | str], Field(default_factory=dict)]
+    """Variables of the chat template, e.g. {enable_thinking: false} to turn a model's thinking off. The action is read after </think>."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of a model in this process."""
 
@@ -46,9 +48,13 @@ class Source(Part):
         return self
 
 
+TRAINED_FORM = ("action_format", "instruction", "conversation_start", "chat_template_kwargs", "dtype")
+"""Fields of a source that must equal those of the recipe that its model was trained by."""
+
+
 def trained_form(policy: Policy) -> dict[str, Any]:
     """The fields of a source that a recipe's policy must be used with: it was trained on such turns, after such a prompt."""
-    return {name: getattr(policy, name) for name in ("action_format", "instruction", "conversation_start", "dtype")}
+    return {name: getattr(policy, name) for name in TRAINED_FORM}
 
 
 class Collection(Part):

@@ -22,6 +22,7 @@ FORMAT_FIELDS = (
     "policy.action_format",
     "policy.instruction",
     "policy.conversation_start",
+    "policy.chat_template_kwargs",
     "policy.dtype",
     "rollout.turn_tokens",
     "rollout.trajectory_tokens",

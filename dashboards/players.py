@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
-from configs.collection import Collection, Source
+from configs.collection import TRAINED_FORM, Collection, Source
 from configs.environment import World
 from configs.experiment import Rollout
 from dashboards.run_folders import RunFolder
@@ -89,7 +89,7 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
     return Source(
         kind="model",
         model=str(checkpoint),
-        **{name: policy[name] for name in ("action_format", "instruction", "conversation_start", "dtype") if name in policy},
+        **{name: policy[name] for name in TRAINED_FORM if name in policy},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,12 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         metavar="START",
         help="system, agentgym, or a JSON file of messages (default: the checkpoint's, else system)",
     )
+    parser.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        type=json.loads,
+        help="variables of the chat template, e.g. '{\"enable_thinking\": false}' (default: the checkpoint's, else none)",
+    )
     parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N tasks of a list")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sampling (default: %(default)s)")
@@ -127,6 +134,7 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
             "action_format": parsed.action_format,
             "instruction": parsed.instruction,
             "conversation_start": parsed.conversation_start,
+            "chat_template_kwargs": parsed.chat_template_kwargs,
             "dtype": parsed.dtype,
         },
         "n_tasks": parsed.n_tasks,

@@ -61,7 +61,9 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
         RecipeError: The model or the tokenizer cannot be used, or a budget exceeds its context.
     """
     if source.tokenizer is not None:
-        check_tokenizer("--tokenizer", source.tokenizer, source)
+        # An endpoint gets the template's variables; the learner's tokenizer may have another template.
+        form = source.model_copy(update={"chat_template_kwargs": {}}) if source.kind == "openai" else source
+        check_tokenizer("--tokenizer", source.tokenizer, form)
     if source.kind != "model" or source.model is None:
         return rollout
     return fit_rollout("--model", source.model, source, rollout)
@@ -156,6 +158,7 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
         "tokenizer": str(Path(name).expanduser()),
         "action_format": form.action_format,
         "instruction": form.instruction,
+        "chat_template_kwargs": form.chat_template_kwargs,
         "conversation_start": start if isinstance(start, str) else [message.model_dump() for message in start],
     }
     answer = _checked_chat_format(json.dumps(request))

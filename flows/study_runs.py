@@ -105,6 +105,7 @@ class StudyRuns:
         assert beyond is not None
         words = [world.name, "--model", str(policy), "--action-format", spoken.action_format, "--dtype", spoken.dtype]
         words += ["--instruction" if spoken.instruction else "--no-instruction", "--samples", str(beyond.samples), "--seed", str(seed)]
+        words += ["--chat-template-kwargs", json.dumps(spoken.chat_template_kwargs)]
         words += ["--conversation-start", self._as_file(spoken.conversation_start)]
         words += ["--tasks", *(self._as_file(tasks) for tasks in beyond.tasks or (evaluation.tasks,))]
         words += ["--horizon", *map(str, beyond.horizons or (evaluation.horizon,))]

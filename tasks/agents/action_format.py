@@ -55,10 +55,34 @@ def react_action(text: str) -> str:
     return action
 
 
-def read_action(text: str, action_format: ActionFormat) -> str:
-    """The action of a message in either form.
+def after_thought(text: str, opened: bool = False) -> str:
+    """Returns what a message says after its thought.
+
+    Args:
+        text: The message. A thought stands between <think> and </think>.
+        opened: Whether the prompt already opened the thought, so that the message holds only </think>.
 
     Raises:
-        MalformedActionError: The message has not the form agreed on; only for "react".
+        MalformedActionError: The message ends inside its thought.
     """
+    _, closed, after = text.rpartition("</think>")
+    if "<think>" in after or (opened and not closed):
+        raise MalformedActionError(
+            "Nothing was done: the message ended inside its thought. Think less and write the action after </think>."
+        )
+    return after
+
+
+def read_action(text: str, action_format: ActionFormat, thought_opened: bool = False) -> str:
+    """Reads the action of a message in either form, after its thought.
+
+    Args:
+        text: The message.
+        action_format: Its form.
+        thought_opened: See `after_thought`.
+
+    Raises:
+        MalformedActionError: The message ends inside its thought or, for "react", does not have the agreed form.
+    """
+    text = after_thought(text, thought_opened)
     return text.strip() if action_format == "bare" else react_action(text)

@@ -54,6 +54,7 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
             action_format=source.action_format,
             instruction=told,
             conversation_start=source.conversation_start,
+            chat_template_kwargs=source.chat_template_kwargs,
             chat_format=_chat_format(source, source.tokenizer, told),
         )
         try:
@@ -88,5 +89,10 @@ def _chat_format(source: Source, tokenizer: str | None, instruction: str | None)
     from transformers import AutoTokenizer
 
     return ChatFormat(
-        AutoTokenizer.from_pretrained(tokenizer), source.action_format, instruction, conversation_start=source.conversation_start
+        AutoTokenizer.from_pretrained(tokenizer),
+        source.action_format,
+        instruction,
+        conversation_start=source.conversation_start,
+        # The tokenizer of a learner may have another template than the endpoint, which gets the variables.
+        chat_template_kwargs=None if source.kind == "openai" else source.chat_template_kwargs,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -39,6 +40,7 @@ class ChatAgent:
         instruction: str | None,
         conversation_start: ConversationStart = "system",
         chat_format: ChatFormat | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -47,6 +49,7 @@ class ChatAgent:
             action_format: How a message says its action.
             instruction: What the agent is told first.
             conversation_start: In whose name; see `configs.conversation_start`.
+            chat_template_kwargs: Variables of the chat template for the endpoint, e.g. {"enable_thinking": False}.
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
         self.name = f"{model} at {url}"
@@ -57,6 +60,7 @@ class ChatAgent:
         fixed = opening_messages(conversation_start, told)
         self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
         self.chat_format = chat_format
+        self._more = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
         self._tokens_field = "max_tokens"
@@ -92,6 +96,7 @@ class ChatAgent:
                 "temperature": budgets.temperature,
                 self._tokens_field: budgets.turn_tokens,
                 "seed": seed % 2**31,
+                **self._more,
             }
             try:
                 async with session.post(self.url, data=msgspec.json.encode(request)) as response:
@@ -151,6 +156,8 @@ def _read(body: bytes, url: str) -> tuple[str, bool]:
         text, reason = choice["message"]["content"], choice.get("finish_reason")
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
         raise EngineError(f"{url} answered something unexpected: {body[:200]!r} ({unreadable})") from unreadable
+    if text is None:  # a thinking model used all tokens for its thought
+        return "", True
     if not isinstance(text, str):
-        raise EngineError(f"{url} answered without a text (finish_reason {reason!r})")
+        raise EngineError(f"{url} answered {type(text).__name__} in place of a text (finish_reason {reason!r})")
     return text, reason == "length"

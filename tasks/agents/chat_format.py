@@ -6,7 +6,7 @@ between two of its messages (the end of its turn, the observation, the beginning
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ class ChatFormat:
         action_format: How a message says its action.
         stop_tokens: Ids that end a message: the template's end of turn first where it has one, then the tokenizer's end of text.
         system_role: Whether the instruction goes into a system message; otherwise it stands before the first observation.
+        thought_opened: Whether the template ends its prompts inside a thought, after <think>.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ChatFormat:
         instruction: str | None,
         extra_stop_tokens: Iterable[int] = (),
         conversation_start: ConversationStart = "system",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Derives the form of a turn from the chat template and checks it.
 
@@ -76,9 +78,11 @@ class ChatFormat:
                 None leaves both out.
             conversation_start: In whose name; see `configs.conversation_start`.
             extra_stop_tokens: More ids that end a message, e.g. those of the model's generation config.
+            chat_template_kwargs: Variables of the chat template, e.g. {"enable_thinking": False}.
 
         Raises:
-            ChatTemplateError: There is no template, or it changes former turns as the conversation grows.
+            ChatTemplateError: There is no template, it changes former turns as the conversation grows, it writes messages in
+                channels (harmony), or it does not use one of the variables.
         """
         self._tokenizer = tokenizer
         self.action_format = action_format
@@ -91,8 +95,17 @@ class ChatFormat:
                 f"policy.model: the tokenizer {tokenizer.name_or_path!r} has no chat template; "
                 "name a chat model, or set tokenizer.chat_template"
             )
+        self._check_template(str(tokenizer.chat_template), chat_template_kwargs or {})
         # A frozen clock: a date in the prompt would make the same seeds give another run tomorrow.
-        self._render_options: dict[str, Any] = {"strftime_now": partial(datetime.strftime, datetime(2025, 1, 1))}
+        self._render_options: dict[str, Any] = {
+            "strftime_now": partial(datetime.strftime, datetime(2025, 1, 1)),
+            **(chat_template_kwargs or {}),
+        }
+        self._special_marks = {
+            number: str(token)
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special and str(token) in ("<think>", "</think>")
+        }
         self._special_texts = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self.system_role = False
         self._anchor = self._encode(_REPLY)
@@ -100,6 +113,7 @@ class ChatFormat:
         self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
         self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._whole_prompt)
         tail = self._derive()
+        self.thought_opened = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
         tokens = self._encode_after_reply(tail)
         self._end_of_turn = self._find_end_of_turn(tokens)
         ends = [self._end_of_turn, tokenizer.eos_token_id, *extra_stop_tokens]
@@ -141,12 +155,28 @@ class ChatFormat:
         return tuple(self._encode_after_reply(self._tail(observation)))
 
     def message(self, text: str) -> list[int]:
-        """The tokens of a message that says `text`, end of turn included: for demonstrations. Shape (M,)."""
+        """Returns the tokens of a demonstrated message, end of turn included. Shape (M,).
+
+        Where the prompt opened a thought, the message closes it first: a demonstration has none.
+        """
+        if self.thought_opened and "</think>" not in text:
+            text = f"\n</think>\n\n{text}"
         return [*self._encode(text), self.stop_tokens[0]]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What the policy wrote, without stop tokens and other special tokens."""
-        decoded = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """Returns what the policy wrote, without special tokens. The marks of a thought stay in any case."""
+        pieces: list[str] = []
+        run: list[int] = []
+        for token in tokens:
+            if (mark := self._special_marks.get(token)) is None:
+                run.append(token)
+            else:
+                pieces += [self._decode(run), mark]
+                run = []
+        return "".join([*pieces, self._decode(run)])
+
+    def _decode(self, tokens: list[int]) -> str:
+        decoded = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(decoded, str)
         return decoded
 
@@ -160,7 +190,23 @@ class ChatFormat:
 
     def action_in(self, text: str) -> str:
         """The action in the text of the policy's message; see `action`."""
-        return read_action(text, self.action_format)
+        return read_action(text, self.action_format, self.thought_opened)
+
+    def _check_template(self, template: str, variables: Mapping[str, Any]) -> None:
+        """Refuses templates that no message can be read from, and variables without an effect.
+
+        Raises:
+            ChatTemplateError: The template is one of these.
+        """
+        if "<|channel|>" in template:
+            raise self._fault(
+                "writes messages in channels (harmony): its first end of a message ends the analysis, so no action would come"
+            )
+        if unused := [name for name in variables if name not in template]:
+            raise ChatTemplateError(
+                f"policy.chat_template_kwargs: the chat template of {self._tokenizer.name_or_path!r} does not use {unused[0]!r}; "
+                "correct the name or remove it"
+            )
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
         if self._fixed is not None:

@@ -19,7 +19,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         request: "tokenizer" (name or folder), "action_format", "instruction" (bool),
-            "conversation_start".
+            "conversation_start", "chat_template_kwargs".
 
     Returns:
         "tokens": how many token ids the tokenizer can produce. Or "error": what is wrong.
@@ -37,6 +37,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
             request["action_format"],
             "instruction" if request["instruction"] else None,
             conversation_start=TypeAdapter(ConversationStart).validate_python(request["conversation_start"]),
+            chat_template_kwargs=request["chat_template_kwargs"],
         )
     except ChatTemplateError as problem:
         return {"error": str(problem).removeprefix("policy.model: ")}

@@ -31,7 +31,7 @@ class Retokenisation:
             tokens = tokens[:-1]  # it was not the policy that ended the turn
         self._last = tokens
         try:
-            action, problem = read_action(text, self._action_format), ""
+            action, problem = (self._chat_format.action_in(text) if self._chat_format else read_action(text, self._action_format)), ""
         except MalformedActionError as malformed:
             action, problem = None, str(malformed)
         return Message(text, action, problem, tokens, [math.nan] * len(tokens), cut=cut)

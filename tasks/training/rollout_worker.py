@@ -71,6 +71,7 @@ class RolloutWorker:
             policy.action_format,
             job.instruction if policy.instruction else None,
             conversation_start=policy.conversation_start,
+            chat_template_kwargs=policy.chat_template_kwargs,
         )
         self._collector = Collector(
             experiment.environment.name,

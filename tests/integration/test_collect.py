@@ -7,8 +7,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -162,30 +163,51 @@ class Endpoint:
         return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
 
 
-def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: str) -> None:
-    async def serve_and_collect() -> Endpoint:
-        endpoint = Endpoint()
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> list[Trajectory]:
+    """Plays six tasks by a chat endpoint that answers so."""
+
+    async def serve_and_collect() -> None:
         application = web.Application()
-        application.router.add_post("/v1/chat/completions", endpoint.answer)
+        application.router.add_post("/v1/chat/completions", answer)
         runner = web.AppRunner(application)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        source = Source(kind="openai", model="crafter", urls=(f"http://127.0.0.1:{port}/v1",))
-        collection = ORACLE.model_copy(update={"source": source, "samples": 1})
-        writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
-        with open_agent(collection, WORLD) as policy:
-            await asyncio.to_thread(collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), policy, [url], writer)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        source = Source(kind="openai", model="crafter", urls=(endpoint,), **fields)
+        collection = ORACLE.model_copy(update={"source": source, "samples": 1, "horizon": 30})
+        writer = ResumableTrajectoryWriter(folder, {}, 1)
+        with open_agent(collection, WORLD) as agent:
+            await asyncio.to_thread(collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), agent, [url], writer)
         await runner.cleanup()
-        return endpoint
 
-    endpoint = asyncio.run(serve_and_collect())
-    trajectories = stored(tmp_path)
+    asyncio.run(serve_and_collect())
+    return stored(folder)
+
+
+def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: str) -> None:
+    endpoint = Endpoint()
+    trajectories = play_by_endpoint(endpoint.answer, tmp_path, url)
     assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
     assert all(turn.message.startswith("Thought:\nI know.") for t in trajectories for turn in t.turns)
     assert {request["model"] for request in endpoint.requests} == {"crafter"}
     assert "You craft." in endpoint.requests[0]["messages"][0]["content"]  # type: ignore[index]
+
+
+def test_a_message_without_content_is_a_truncated_message(tmp_path: Path, url: str) -> None:
+    """A thinking model that spends its tokens on the thought answers so."""
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(json.loads(await request.read()))
+        return web.json_response({"choices": [{"message": {"content": None}, "finish_reason": "length"}]})
+
+    played = play_by_endpoint(answer, tmp_path, url, chat_template_kwargs={"enable_thinking": True})
+    assert {t.outcome for t in played} == {Outcome.TRUNCATED}
+    assert {(turn.message, turn.cut, turn.malformed) for t in played for turn in t.turns} == {("", "rollout.turn_tokens", True)}
+    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(

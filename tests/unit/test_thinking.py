@@ -1,0 +1,78 @@
+"""Thinking models: a switch, actions after the thought, demonstrations outside it, no channels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.agents.action_format import MalformedActionError, read_action
+from tasks.agents.chat_format import ChatFormat, ChatTemplateError
+from tests.unit.test_chat_format import build_tokenizer, encode
+
+SPECIALS = ["<|im_start|>", "<|im_end|>"]
+SWITCHED = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"""
+ALWAYS = SWITCHED.replace("enable_thinking is defined and not enable_thinking", "true").replace("\\n\\n</think>\\n\\n", "\\n")
+HARMONY = """{%- for message in messages %}
+{{- '<|start|>' + message.role + '<|channel|>final<|message|>' + message.content + '<|end|>' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
+
+
+def chat_format(template: str, specials: list[str] = SPECIALS, action_format: str = "bare", **variables: bool) -> ChatFormat:
+    tokenizer = build_tokenizer(template, specials, None, "<|im_end|>")
+    return ChatFormat(tokenizer, action_format, None, chat_template_kwargs=variables)
+
+
+def shown(made: ChatFormat, tokens: list[int]) -> str:
+    return made._tokenizer.decode(tokens)
+
+
+def test_a_variable_of_the_template_turns_thinking_off_in_every_turn() -> None:
+    on, off = chat_format(SWITCHED), chat_format(SWITCHED, enable_thinking=False)
+    for made, closed in ((on, False), (off, True)):
+        assert shown(made, made.prompt("Goal")).endswith("</think>\n\n") == closed
+        assert shown(made, made.reply("Goal", [])).endswith("</think>\n\n") == closed
+        assert not made.thought_opened
+
+
+def test_a_variable_that_the_template_does_not_use_is_refused_by_name() -> None:
+    with pytest.raises(ChatTemplateError, match="enable_thinkng"):
+        chat_format(SWITCHED, enable_thinkng=False)
+
+
+def test_a_template_with_channels_is_refused() -> None:
+    with pytest.raises(ChatTemplateError, match="harmony"):
+        chat_format(HARMONY, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_the_action_is_read_after_the_thought(opened: bool) -> None:
+    start = "" if opened else "<think>"
+    assert read_action(f"{start}Maybe <search>.</think>\n\nget 1 log", "bare", opened) == "get 1 log"
+    thought = f'{start}I end with "Action: go".</think>'
+    assert read_action(f"{thought}\nThought: wood\nAction: get 1 log", "react", opened) == "get 1 log"
+
+
+@pytest.mark.parametrize(("text", "opened"), [("<think>get 1 log", False), ("get 1 log", True), ("</think>a<think>b", False)])
+@pytest.mark.parametrize("action_format", ["bare", "react"])
+def test_a_message_that_ends_inside_its_thought_has_no_action(text: str, opened: bool, action_format: str) -> None:
+    with pytest.raises(MalformedActionError):
+        read_action(text, action_format, opened)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_demonstration_closes_the_thought_that_the_prompt_opened(special: bool) -> None:
+    made = chat_format(ALWAYS, [*SPECIALS, "<think>", "</think>"] if special else SPECIALS)
+    assert made.thought_opened
+    tokens = made.message("get 1 log")
+    assert made.action(tokens) == "get 1 log"
+    whole = shown(made, [*made.prompt("Goal"), *tokens])
+    assert whole.index("<think>") < whole.index("</think>") < whole.index("get 1 log")
+
+
+def test_the_marks_of_a_thought_stay_in_the_text_where_they_are_special_tokens() -> None:
+    made = chat_format(SWITCHED, [*SPECIALS, "<think>", "</think>"])
+    written = encode(made._tokenizer, "<think>wood</think>get 1 log<|im_end|>")
+    assert made.text(written) == "<think>wood</think>get 1 log"
+    assert made.action(written) == "get 1 log"
