@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
@@ -32,7 +32,7 @@ class Source(Part):
     """Whether the prompt begins with the environment's instruction."""
     conversation_start: ConversationStart = "system"
     """How the conversation begins: system, agentgym, messages, or a file of them."""
-    chat_template_kwargs: Annotated[dict[str, bool | int | str], Field(default_factory=dict)]
+    chat_template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
     """Variables of the chat template, e.g. {enable_thinking: false} to turn a model's thinking off. The action is read after </think>."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of a model in this process."""

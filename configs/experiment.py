@@ -98,7 +98,7 @@ class Policy(Part):
     """Whether the prompt begins with the environment's instruction. The starter policy knows the rules by heart."""
     conversation_start: ConversationStart = "system"
     """How the conversation begins: system, agentgym, messages, or a file of them."""
-    chat_template_kwargs: Annotated[dict[str, bool | int | str], Field(default_factory=dict)]
+    chat_template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
     """Variables of the chat template, e.g. {enable_thinking: false} to turn a model's thinking off. The action is read after </think>."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type of the engine's weights. The trainer keeps float32 master weights."""
