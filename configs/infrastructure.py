@@ -188,6 +188,8 @@ def infra_settings() -> InfraSettings:
         settings = InfraSettings()
         if settings.environment_token is not None:  # if it is of the file, the processes that this one starts would not know it
             os.environ[_variable("environment_token")] = settings.environment_token.get_secret_value()
+        if settings.environment_urls:  # they decide which servers get the token
+            os.environ[_variable("environment_urls")] = ",".join(settings.environment_urls)
         return settings
     except ValidationError as problem:
         raise SettingsError(f"these settings cannot be used:\n{explain(problem, 'the settings', _variable)}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -22,7 +23,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--allowed-hosts", default="", help="further names under which browsers may ask, comma-separated; needed beyond this machine"
     )
-    parser.add_argument("--login", action="store_true", help="ask for the login of make up, which starts the viewer so")
     return parser.parse_args()
 
 
@@ -42,19 +42,28 @@ def main() -> None:
 
     from dashboards.links import Links
     from dashboards.web import application
-    from tasks.provision.services import addresses, login
+    from tasks.provision.errors import PrivacyError
+    from tasks.provision.private_files import kept_secret, state_folder
+    from tasks.provision.services import addresses, login, login_file, new_login
 
     hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
     if chosen.host not in LOOPBACK and not chosen.allowed_hosts:
         raise SystemExit(f"--host {chosen.host} lets others in: name what they may call this machine with --allowed-hosts NAME,...")
-    services = addresses(runs)
-    # Who starts it beside `make up` is not asked again: only who can read the runs' folder reads its login.
-    opens = login(runs) if services or chosen.login else None
+    is_own = runs.stat().st_uid == os.getuid() and os.access(runs, os.W_OK)
+    # The login of a runs folder that this user cannot write in, such as a colleague's, is this user's own.
+    file = login_file(runs) if is_own else state_folder() / "login"
+    try:
+        opens = login(runs) if is_own else kept_secret(file, new_login)
+    except PrivacyError as problem:
+        raise SystemExit(str(problem)) from None
     links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)
-    app = application(runs, links, hosts, login(runs) if chosen.login else None)
-    sys.stdout.write(f"The viewer of {runs}: http://{chosen.host}:{chosen.port}\n")
+    app = application(runs, links, hosts, opens)
+    sys.stdout.write(f"Viewer   http://{chosen.host}:{chosen.port}  ({runs})\n")
+    # Logs can be read by others than the terminal.
+    sys.stdout.write(f"Log in   {opens}  ({file})\n" if sys.stdout.isatty() else f"Log in with the login in {file}\n")
     sys.stdout.flush()
-    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning")
+    # Without proxy headers a client cannot claim the address of another one.
+    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning", proxy_headers=False)
 
 
 if __name__ == "__main__":

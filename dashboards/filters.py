@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,6 +10,8 @@ from urllib.parse import urlencode
 
 from dashboards.index import Index
 
+LARGEST = 10**15
+"""The bound of every number of an address: DuckDB's whole numbers hold it, and a page of it too."""
 PAGE = 50
 """Rows of a list's page."""
 ORDERS = {
@@ -27,6 +30,37 @@ ROW = (
 
 class FilterError(ValueError):
     """A filter that cannot be used; the message names it and what would be right."""
+
+
+def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int:
+    """Reads a whole number of an address or a form.
+
+    Raises:
+        FilterError: It is not a whole number from `low` to `high`.
+    """
+    digits = word.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST)) and low <= int(word) <= high:
+        return int(word)
+    raise FilterError(f"{name} must be a whole number from {low} to {high}, it is {_shortened(word)}")
+
+
+def real_number(word: str, name: str, low: float = -LARGEST, high: float = LARGEST) -> float:
+    """Reads a number of an address or a form.
+
+    Raises:
+        FilterError: It is not a number from `low` to `high`.
+    """
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise FilterError(f"{name} must be a number from {low:g} to {high:g}, it is {_shortened(word)}")
+    return value
+
+
+def _shortened(word: str) -> str:
+    return repr(word if len(word) <= 40 else f"{word[:40]}...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +109,7 @@ class Filters:
         """The filters that an address names; others of its words are passed over.
 
         Raises:
-            FilterError: One is no number, or there is no such order.
+            FilterError: A number is not valid or out of bounds, or there is no such order.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -85,15 +119,11 @@ class Filters:
             if field.type == "str":
                 values[field.name] = word
                 continue
-            try:
-                values[field.name] = (int if str(field.type).startswith("int") else float)(word)
-            except ValueError:
-                raise FilterError(f"{field.name} must be a number, it is {word!r}") from None
+            number = whole_number if str(field.type).startswith("int") else real_number
+            values[field.name] = number(word, field.name, 1 if field.name == "page" else -LARGEST)
         found = cls(**values)
         if found.order not in ORDERS:
             raise FilterError(f"order must be one of {', '.join(filter(None, ORDERS))}, it is {found.order!r}")
-        if found.page < 1:
-            raise FilterError(f"page must be 1 or more, it is {found.page}")
         return found
 
     def words(self, **changes: Any) -> str:

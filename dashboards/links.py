@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ class Links:
 
     Attributes:
         mlflow: MLflow's address as the settings name it, http(s) or a store such as sqlite:///...; None where they do not.
-        login: What opens the services of `make up`, as "user:password".
+        login: The login of the services of `make up`, as "user:password". It is sent to them alone; the login of another
+            MLflow server comes from the variables of MLflow's clients.
         services: Where the services of `make up` answer; None while they are not up.
         mlflow_page: Where browsers find MLflow, if not at its address.
     """
@@ -50,8 +52,14 @@ class Links:
         uri = self.mlflow or (found.mlflow_tracking_uri if found else None)
         if uri is None or not uri.startswith("http"):
             return None
-        known = _mlflow_run(uri, self.login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / REMEMBERED_SECONDS))
+        login = self.login if found is not None and uri == found.mlflow_tracking_uri else _login_of_variables()
+        known = _mlflow_run(uri, login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / REMEMBERED_SECONDS))
         return run_link(self.mlflow_page or uri, *known) if known else None
+
+
+def _login_of_variables() -> str | None:
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{part}") for part in ("USERNAME", "PASSWORD"))
+    return f"{user}:{password}" if user and password else None
 
 
 @functools.lru_cache(maxsize=256)

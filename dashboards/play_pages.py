@@ -17,7 +17,7 @@ from configs.collection import Source
 from configs.environment import World
 from configs.recipe import explain
 from dashboards.figure_pages import drawing_of
-from dashboards.filters import FilterError
+from dashboards.filters import FilterError, real_number, whole_number
 from dashboards.live_episode import MOST_TURNS, LiveEpisode, begin
 from dashboards.lookup import named_run
 from dashboards.players import Players, budgets_of, checkpoint_source, world_of
@@ -43,7 +43,7 @@ async def start(request: Request) -> Response:
     if environment not in WORLDS:
         raise FilterError(f"environment must be one of {', '.join(sorted(WORLDS))}, it is {environment!r}")
     client = await _players(request).client(World(name=environment))
-    task = _number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
+    task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
     return _opened(request, await begin(client, environment, task))
 
 
@@ -55,7 +55,7 @@ async def branch(request: Request) -> Response:
     found = shown(index, address)
     if found is None:
         raise NotThereError(f"there is no trajectory {address.path}")
-    turns = _number(str((await request.form()).get("turn", "0")), "turn")
+    turns = whole_number(str((await request.form()).get("turn", "0")), "turn")
     recorded = read_trajectories(Path(found.path))[found.row["row"]]
     client = await _players(request).client(world_of(run_folder(index.runs, address.run), found.row["environment"]))
     episode = await begin(client, recorded.environment, recorded.task, recorded.seed)
@@ -74,7 +74,7 @@ async def watch_policy(request: Request) -> Response:
     client = await _players(request).client(world_of(run, environment))
     held_out = index.query("select min(task) as task from trajectories where run = ? and kind = 'evaluations'", [run.name])[0]["task"]
     first = held_out if held_out is not None else (await client.tasks("test"))[0]
-    task = _number(str(words["task"]), "task") if words.get("task") else first
+    task = whole_number(str(words["task"]), "task") if words.get("task") else first
     source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
     episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MOST_TURNS)))
     players = _players(request)
@@ -131,7 +131,7 @@ async def act(request: Request) -> Response:
             source, run = _source(request, words, origin)
             own = run_folder(request.app.state.index.runs, origin.run) if origin else None
             players, world = _players(request), world_of(own, episode.trajectory.environment)
-            budgets = budgets_of(run, _temperature(str(words.get("temperature", "1"))))
+            budgets = budgets_of(run, real_number(str(words.get("temperature", "1")), "temperature", 0, 10))
             if what == "turn":
                 name, agent = await players.agent(world, source)
                 await episode.advance(name, agent, budgets)
@@ -205,23 +205,6 @@ def _source(request: Request, words: Any, origin: Address | None) -> tuple[Sourc
 def _players(request: Request) -> Players:
     players: Players = request.app.state.players
     return players
-
-
-def _number(word: str, name: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise FilterError(f"{name} must be a whole number, it is {word!r}") from None
-
-
-def _temperature(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 10:
-        raise FilterError(f"temperature must be a number from 0 to 10, it is {word!r}")
-    return value
 
 
 ROUTES: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [

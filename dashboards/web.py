@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -22,15 +21,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboards import figure_pages, pages, play_pages
-from dashboards.filters import FilterError
+from dashboards.filters import LARGEST, FilterError
 from dashboards.index import Index
 from dashboards.links import Links
 from dashboards.live_episode import ReplayError
 from dashboards.players import Players
 from dashboards.templating import NotThereError
 from dashboards.templating import problem as problem_page
-from environments.errors import EnvironmentCallError
+from environments.errors import EnvironmentCallError, RefusedError
 from tasks.provision.errors import ProvisionError
+from tasks.provision.login_gate import LoginGate
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,23 @@ HEADERS = {
 """Plotly sets styles on what it draws, hence 'unsafe-inline' for styles alone."""
 
 
+class BoundedInteger(Convertor[int]):
+    """The whole numbers of paths: longer ones lead to no page."""
+
+    regex = f"[0-9]{{1,{len(str(LARGEST)) - 1}}}"
+
+    def convert(self, value: str) -> int:
+        """Reads the number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Writes the number."""
+        return str(value)
+
+
+register_url_convertor("int", BoundedInteger())
+
+
 class OwnPagesOnly:
     """Refuses what changes something unless a page of the viewer itself asked for it: no other page may play in the user's name."""
 
@@ -58,23 +75,6 @@ class OwnPagesOnly:
             headers = Headers(scope=scope)
             if headers.get("origin") != f"{scope['scheme']}://{headers.get('host')}":
                 await PlainTextResponse("only the viewer's own pages may ask this", 403)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-class Login:
-    """Asks for a login before anything but /health is answered; None asks for none."""
-
-    def __init__(self, app: ASGIApp, login: str | None) -> None:
-        self._app = app
-        self._wanted = login and f"Basic {b64encode(login.encode()).decode()}"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._wanted and scope["type"] == "http" and scope["path"] != "/health":
-            given = Headers(scope=scope).get("authorization", "")
-            if not secrets.compare_digest(given.encode(), self._wanted.encode()):
-                challenge = {"www-authenticate": 'Basic realm="the login that make up shows", charset="UTF-8"'}
-                await PlainTextResponse("log in with what make up or make compose shows", 401, headers=challenge)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -94,14 +94,14 @@ class SecurityHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def application(runs: Path, links: Links, hosts: list[str], login: str | None = None) -> Starlette:
+def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starlette:
     """The application.
 
     Args:
         runs: Folder of the runs.
         links: Where MLflow and Prefect are.
         hosts: Host names under which it may be asked: a page elsewhere cannot reach it by a name of its own.
-        login: What opens it, as "user:password"; None asks for nothing.
+        login: The login of the viewer, as "user:password".
     """
     index, players = Index(runs), Players()
 
@@ -135,7 +135,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str | None = 
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
-            Middleware(Login, login=login),
+            Middleware(LoginGate, login=login, realm="make up"),
             Middleware(OwnPagesOnly),
         ],
         lifespan=lifespan,
@@ -159,6 +159,8 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return problem_page(request, str(problem), 400)
         except NotThereError as problem:
             return problem_page(request, str(problem), 404)
+        except RefusedError as problem:  # a task that the world does not have, for example
+            return problem_page(request, str(problem), 400)
         except (EnvironmentCallError, ProvisionError, ReplayError) as problem:
             return problem_page(request, f"{type(problem).__name__}: {problem}", 502)
 

@@ -8,9 +8,10 @@ import secrets
 import time
 
 import aiohttp
+from yarl import URL
 
 from environments.errors import DamagedAnswerError, DeadlineExceededError, EnvironmentCallError, RefusedError, UnreachableError
-from environments.token import token_here
+from environments.token import foreign_origins, token_here
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 
@@ -30,6 +31,7 @@ class HttpClient:
         self._headers = {"content-type": "application/json", "environment-client": secrets.token_hex(8)}
         token = token or token_here()
         self._authorization = {"authorization": f"Bearer {token}"} if token else {}
+        self._foreign = foreign_origins()
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -41,7 +43,12 @@ class HttpClient:
         Raises:
             EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), DamagedAnswerError (no HTTP).
         """
-        headers = self._headers if "@" in url.partition("://")[2].partition("/")[0] else self._headers | self._authorization
+        try:
+            target = URL(url)
+            has_token = target.user is None and target.origin() not in self._foreign
+        except ValueError as invalid:
+            raise RefusedError(f"{url} is not a URL") from invalid
+        headers = self._headers | self._authorization if has_token else self._headers
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
             async with self._http.request(method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False) as response:

@@ -79,7 +79,7 @@ def one_run_server(port: int, environment: dict[str, str]) -> LocalServer:
     command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
     return LocalServer(
         "prefect-server",
-        [*command, "--log-level", "error", "--lifespan", "on"],
+        [*command, "--log-level", "error", "--lifespan", "on", "--no-proxy-headers"],
         health_path="/api/health",
         port=port,
         environment={"PREFECT_UI_ENABLED": "0", **environment},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import aiohttp
 
@@ -71,8 +72,10 @@ class Judge:
             for attempt in range(ATTEMPTS):
                 await asyncio.sleep(attempt)
                 try:
-                    async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body) as response:
-                        response.raise_for_status()
+                    async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body, allow_redirects=False) as response:
+                        if response.status != HTTPStatus.OK:
+                            trouble = f"it answered {response.status}"
+                            continue
                         reply = str((await response.json(content_type=None))["choices"][0]["message"]["content"]).upper()
                 except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError, TypeError) as fault:
                     trouble = f"{type(fault).__name__}: {fault}"

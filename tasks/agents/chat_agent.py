@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from configs.conversation_start import ConversationStart
 from tasks.agents.action_format import ActionFormat, with_format
@@ -21,9 +22,25 @@ from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
 
+KEY, ADDRESS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+DEFAULT_ADDRESS = "https://api.openai.com/v1"
 ATTEMPTS = 6
 LAST_PAUSE_S = 8.0
 CONNECT_S = 10.0
+
+
+def key_address() -> str:
+    """Returns the endpoint that OPENAI_API_KEY is set for, as OpenAI's own clients read it from the environment."""
+    return os.environ.get(ADDRESS) or DEFAULT_ADDRESS
+
+
+def endpoint_key(url: str) -> str | None:
+    """Returns the key for an endpoint; None if no key is set for the origin (scheme, host and port) of this URL."""
+    try:
+        is_bound = URL(url).origin() == URL(key_address()).origin() and URL(url).user is None
+    except ValueError:
+        is_bound = False
+    return (os.environ.get(KEY) or None) if is_bound else None
 
 
 class ChatAgent:
@@ -53,7 +70,8 @@ class ChatAgent:
             chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
         """
         self.name = f"{model} at {url}"
-        self.url = f"{url.rstrip('/')}/chat/completions"
+        self._base_url = url.rstrip("/")
+        self.url = f"{self._base_url}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
         told = with_format(instruction, action_format)
@@ -64,8 +82,9 @@ class ChatAgent:
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
         self._tokens_field = "max_tokens"
-        key = os.environ.get("OPENAI_API_KEY")
+        key = endpoint_key(url)
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+        self._has_key = key is not None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         self._session = PerLoopSession(
             lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout)
@@ -99,7 +118,7 @@ class ChatAgent:
                 **self._more,
             }
             try:
-                async with session.post(self.url, data=msgspec.json.encode(request)) as response:
+                async with session.post(self.url, data=msgspec.json.encode(request), allow_redirects=False) as response:
                     status, body = response.status, await response.read()
             except (aiohttp.ClientError, TimeoutError) as gone:
                 problem = f"{self.url} is not reachable: {gone}"
@@ -112,6 +131,11 @@ class ChatAgent:
                 raise TokenBudgetError(f"context length of {self.model}")
             if status == 400 and "max_completion_tokens" in said:
                 self._tokens_field = "max_completion_tokens"  # newer models of OpenAI know it by this name alone
+            elif status in (401, 403) and not self._has_key and os.environ.get(KEY):
+                problem += (
+                    f"; {KEY} was not sent, because it is set for {key_address()}: set {ADDRESS}={self._base_url} if it belongs there"
+                )
+                break
             elif status != 429 and status < 500:
                 break
         raise EngineError(problem)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 import sqlalchemy
-from fastapi import FastAPI
 from prefect.server.api.server import create_app
 from starlette.types import ASGIApp
 
 from tasks.provision import first_view
+from tasks.provision.login_gate import LoginGate, NoFrames
 
 
 def services() -> ASGIApp:
-    """The server of `make up`: with its pages, and the services that schedule runs and notice late ones."""
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
-    return first_view.of_prefect(create_app(final=True))
+    """Returns the server of `make up`: with its pages, and the services that schedule runs and notice late ones."""
+    return NoFrames(_behind_login(first_view.of_prefect(create_app(final=True))))
 
 
-def one_run() -> FastAPI:
-    """The server that a run starts for itself where there is no other: what it records, and neither pages nor a scheduler."""
+def one_run() -> ASGIApp:
+    """Returns the server that a run starts for itself where there is no other: the API alone, without pages or a scheduler."""
+    return _behind_login(create_app(ephemeral=True, final=True))
+
+
+def _behind_login(app: ASGIApp) -> ASGIApp:
+    """Slows down wrong logins. Prefect itself asks for the login, at its API alone."""
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
-    return create_app(ephemeral=True, final=True)
+    return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", checks_itself=True)
 
 
 def write_lock_first(

@@ -70,15 +70,25 @@ def read(runs: Path) -> Record | None:
     return found if started_at(found.pid) == found.started else None
 
 
-def login(runs: Path) -> str:
-    """What opens the pages and APIs of Prefect, MLflow and the viewer, as "user:password"; made at the first call.
+def login_file(runs: Path) -> Path:
+    """Returns the file of the login."""
+    return runs / "services" / "login"
 
-    Who has it can run code as this user.
+
+def new_login() -> str:
+    """Makes a login with a random password, as "user:password"."""
+    return f"agentgym:{secrets.token_urlsafe(24)}"
+
+
+def login(runs: Path) -> str:
+    """Returns the login of Prefect, MLflow and the viewer, as "user:password"; makes it at the first call.
+
+    Anyone with this login can run code as this user.
 
     Raises:
         PrivacyError: Others could read it.
     """
-    return kept_secret(runs / "services" / "login", lambda: f"agentgym:{secrets.token_urlsafe(24)}")
+    return kept_secret(login_file(runs), new_login)
 
 
 def mlflow_login(runs: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT, PORTS_END = 4200, 5000, 5050, 32_768
 POOL, WORKER = "agentgym", "this-machine"
 RUNS_AT_ONCE = 4
 """Of the worker. Those that train wait for each other's accelerators; the others go on beside them."""
-PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
+PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning", "--no-proxy-headers"]
 PORT_ATTEMPTS = 3
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
@@ -126,9 +126,12 @@ class _Pieces:
         port = _port(mlflow_url)
         own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
         self._mlflow = self._server(
-            "mlflow", mlflow_url, "/health", ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", *store, *own]
+            "mlflow",
+            mlflow_url,
+            "/health",
+            ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", "--uvicorn-opts", "--no-proxy-headers", *store, *own],
         )
-        self._viewer = self._server("viewer", viewer_url, "/health", ["dashboards", "--login"])
+        self._viewer = self._server("viewer", viewer_url, "/health", ["dashboards"])
         self._worker: ChildProcess | None = None
 
     def start(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -25,6 +24,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tests.benchmarks.load import row
 from tests.support.recorded_runs import played
+from tests.support.viewer_login import asked
 
 TRAJECTORIES, FILE, RUNS, EPISODES = 100_000, 128, 8, 120
 ROUNDS = 9
@@ -69,15 +69,15 @@ def run() -> list[dict[str, Any]]:
         runs = Path(folder)
         write(runs)
         command = [sys.executable, "-m", "dashboards", "--runs", folder, "--port", "{port}"]
-        viewer = LocalServer("viewer", command, health_path="/", start_deadline_s=120.0)
+        viewer = LocalServer("viewer", command, health_path="/health", start_deadline_s=120.0)
         began = time.perf_counter()
         viewer.start()
         try:
-            while f"{TRAJECTORIES:,} trajectories" not in get(f"{viewer.url}/trajectories"):
+            while f"{TRAJECTORIES:,} trajectories" not in get(f"{viewer.url}/trajectories", runs):
                 time.sleep(0.5)
             rows = [row("viewer: all files read for the first time", [time.perf_counter() - began], "s")]
             for name, address in ASKED.items():
-                seconds = [timed(viewer.url + address) for _ in range(ROUNDS)]
+                seconds = [timed(viewer.url + address, runs) for _ in range(ROUNDS)]
                 rows.append(row(f"viewer: {name}", [1000 * each for each in seconds], "ms"))
             # Who started it waits beside it with the same words on its command line.
             ours = [p for p in psutil.process_iter(["cmdline"]) if {"dashboards", folder} <= set(p.info["cmdline"] or [])]
@@ -87,15 +87,15 @@ def run() -> list[dict[str, Any]]:
             viewer.end()
 
 
-def get(address: str) -> str:
+def get(address: str, runs: Path) -> str:
     """A page."""
-    with urllib.request.urlopen(address, timeout=300) as answer:
+    with asked(address, runs) as answer:
         text: str = answer.read().decode()
         return text
 
 
-def timed(address: str) -> float:
+def timed(address: str, runs: Path) -> float:
     """Seconds of a page."""
     began = time.perf_counter()
-    get(address)
+    get(address, runs)
     return time.perf_counter() - began

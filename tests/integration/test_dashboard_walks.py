@@ -14,6 +14,7 @@ from tests.support import viewer_walks
 from tests.support.chromium import needs_chromium
 from tests.support.recorded_runs import numbers_of, recorded_run, write_run
 from tests.support.tiny_policy import build_tiny_policy
+from tests.support.viewer_login import credentials
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -35,8 +36,8 @@ def viewer(run: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, viewer: str) -> Iterator[Page]:
-    context = browser.new_context(base_url=viewer, viewport={"width": 1280, "height": 860})
+def page(browser: Browser, viewer: str, run: Path) -> Iterator[Page]:
+    context = browser.new_context(base_url=viewer, http_credentials=credentials(run.parent), viewport={"width": 1280, "height": 860})
     page = context.new_page()
     page.set_default_timeout(60_000)
     broken: list[str] = []
@@ -121,7 +122,7 @@ def test_a_runs_tables_follow_it_while_it_goes_on(browser: Browser, viewer: str,
     folder = RunFolder(run.parent, load_recipe("textcraft", {"algorithm.steps": 9, "seeds.training": 77}))
     with folder.claimed():
         write_run(folder, numbers_of(3), (0.4, 0.5), 77)
-        page = browser.new_page(base_url=viewer)
+        page = browser.new_page(base_url=viewer, http_credentials=credentials(run.parent))
         page.goto(f"/runs/{folder.path.name}")
         page.get_by_text("live", exact=True).wait_for()
         assert "after step 2 of 9" in page.locator(".verdict").inner_text()

@@ -17,6 +17,7 @@ from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
 from tests.support.recorded_runs import numbers_of, played, recorded_run
+from tests.support.viewer_login import asked, credentials
 from tests.support.viewer_walks import every_kind_of_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -45,16 +46,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
-    server = LocalServer("viewer", command, health_path="/", state_dir=state_dir, start_deadline_s=120.0)
+    server = LocalServer("viewer", command, health_path="/health", state_dir=state_dir, start_deadline_s=120.0)
     server.start()
     yield server.url
     server.end()
 
 
 @pytest.fixture
-def page(browser: Browser, viewer: str) -> Iterator[Page]:
+def page(browser: Browser, viewer: str, runs: Path) -> Iterator[Page]:
     """A page that fails the test if anything is asked of another host, or a script of ours breaks."""
-    context = browser.new_context(base_url=viewer, viewport={"width": 1400, "height": 900})
+    context = browser.new_context(base_url=viewer, http_credentials=credentials(runs), viewport={"width": 1400, "height": 900})
     page = context.new_page()
     page.set_default_timeout(60_000)
     elsewhere: list[str] = []
@@ -183,18 +184,18 @@ def test_a_figure_is_saved_as_svg_and_png_and_its_data_as_csv(page: Page, runs: 
 
 def test_a_shared_file_shows_every_turn_with_its_world_and_asks_nobody(browser: Browser, viewer: str, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "shared.html"
-    with urllib.request.urlopen(f"{viewer}/shared/{run_of(runs, 'grpo', 0)}/evaluations/phase-3/0/0") as answer:
+    with asked(f"{viewer}/shared/{run_of(runs, 'grpo', 0)}/evaluations/phase-3/0/0", runs) as answer:
         assert "attachment" in answer.headers["content-disposition"]
         file.write_bytes(answer.read())
     page = browser.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(file.as_uri())
     page.keyboard.press("j")
     page.keyboard.press("j")
     assert page.locator("[data-do=where]").inner_text().startswith("turn 2 of")
     assert "What the goal is made of" in page.locator(".world").inner_text()
-    assert asked == [file.as_uri()]
+    assert requests == [file.as_uri()]
     page.close()
 
 
@@ -216,7 +217,12 @@ def test_babyais_grid_is_shown_beside_its_turns(page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_in_a_narrow_window_in_both_colour_schemes(browser: Browser, viewer: str, runs: Path, scheme: str) -> None:
-    context = browser.new_context(base_url=viewer, viewport={"width": 420, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
+    context = browser.new_context(
+        base_url=viewer,
+        http_credentials=credentials(runs),
+        viewport={"width": 420, "height": 800},
+        color_scheme=scheme,  # type: ignore[arg-type]
+    )
     page = context.new_page()
     for address in every_kind_of_page(run_of(runs, "grpo", 0), NUMBER):
         page.goto(address)
@@ -246,7 +252,7 @@ def test_a_page_of_another_origin_cannot_play_in_the_users_name(browser: Browser
     handler = lambda *a: http.server.SimpleHTTPRequestHandler(*a, directory=str(tmp_path))  # noqa: E731
     elsewhere = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
-    page = browser.new_page()
+    page = browser.new_page(http_credentials=credentials(runs))
     page.goto(f"http://localhost:{elsewhere.server_port}/evil.html")
     with page.expect_navigation():
         page.evaluate("document.forms[0].submit()")

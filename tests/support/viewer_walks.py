@@ -12,12 +12,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from environments.webarena.browser import find_chromium
 from tasks.provision.local import LocalServer
+from tests.support.viewer_login import credentials
 
 Look = Callable[[Page, str], None]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 430, "height": 860}
@@ -76,9 +79,26 @@ def sent_as_a_file(page: Page, folder: Path) -> Path:
     return file
 
 
-def take_all(browser: Browser, viewer: str, study: str, run: str, look: Look) -> dict[str, float]:
-    """All five over real runs; returns the seconds of each."""
-    context = browser.new_context(base_url=viewer, viewport=WIDE)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Viewer:
+    """A viewer over some runs.
+
+    Attributes:
+        runs: Folder of the runs.
+        server: The viewer's process.
+    """
+
+    runs: Path
+    server: LocalServer
+
+    def context(self, browser: Browser, **options: Any) -> BrowserContext:
+        """Opens a browser context with the login of the viewer."""
+        return browser.new_context(base_url=self.server.url, http_credentials=credentials(self.runs), **options)
+
+
+def take_all(browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Look) -> dict[str, float]:
+    """Takes all five walks over real runs and returns the seconds of each."""
+    context = viewer.context(browser, viewport=WIDE)
     page, seconds, began = context.new_page(), {}, time.perf_counter()
     page.set_default_timeout(120_000)
 
@@ -108,7 +128,7 @@ def take_all(browser: Browser, viewer: str, study: str, run: str, look: Look) ->
         look(friends, "shared-file")
         friends.close()
     context.close()
-    context = browser.new_context(base_url=study, viewport=WIDE)  # type: ignore[arg-type]
+    context = study.context(browser, viewport=WIDE)
     page = context.new_page()
     page.goto("/")
     began = time.perf_counter()
@@ -119,10 +139,10 @@ def take_all(browser: Browser, viewer: str, study: str, run: str, look: Look) ->
     return seconds
 
 
-def further_pictures(browser: Browser, viewer: str, run: str, step: int, look: Look) -> None:
+def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look: Look) -> None:
     """What else docs/viewer.md shows: a run, the tokens by advantage, the lanes of a step, both schemes, a narrow window."""
     for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
-        context = browser.new_context(base_url=viewer, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+        context = viewer.context(browser, viewport=size, color_scheme=scheme)
         page, suffix = context.new_page(), f"-{scheme}{'-narrow' if size is NARROW else ''}"
         page.set_default_timeout(120_000)
         page.goto(f"/runs/{run}")
@@ -180,17 +200,17 @@ def main() -> None:
         page.wait_for_timeout(400)  # the last transition of a figure
         page.screenshot(path=str(chosen.out / f"{name}.png"))
 
-    servers = [started(folder) for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))]
+    servers = [Viewer(folder, started(folder)) for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))]
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
-            for name, seconds in take_all(browser, servers[0].url, servers[-1].url, run, look).items():
+            for name, seconds in take_all(browser, servers[0], servers[-1], run, look).items():
                 sys.stdout.write(f"{seconds:6.1f} s  {name}\n")
-            further_pictures(browser, servers[0].url, run, chosen.step, look)
+            further_pictures(browser, servers[0], run, chosen.step, look)
             browser.close()
     finally:
         for server in servers:
-            server.end()
+            server.server.end()
 
 
 def started(runs: Path) -> LocalServer:

@@ -22,8 +22,10 @@ from tasks.rollout.trajectory import Outcome
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
 from tests.support.recorded_runs import played, recorded_run
+from tests.support.viewer_login import basic
 
 SERVICES = Addresses("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "http://127.0.0.1:5000", "http://127.0.0.1:5050")
+LOGIN = "agentgym:secret"
 FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
 
 
@@ -38,9 +40,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(runs: Path) -> Iterator[TestClient]:
-    app = application(runs, Links(None, None, lambda: SERVICES), ["testserver"])
+    app = application(runs, Links(None, None, lambda: SERVICES), ["testserver"], LOGIN)
     app.state.index.refresh()
-    with TestClient(app) as client:
+    with TestClient(app, headers=basic(LOGIN)) as client:
         yield client
 
 
@@ -172,8 +174,8 @@ def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
     for step in range(2, 21):
         falling = 0.9 if step < 10 else 0.05
         made.add_metrics(step, {"rollout/reward": falling, "rollout/entropy": 1.0 if step < 10 else 0.01})
-    app = application(tmp_path, Links(None, None, lambda: None), ["testserver"])
-    with TestClient(app) as client:
+    app = application(tmp_path, Links(None, None, lambda: None), ["testserver"], LOGIN)
+    with TestClient(app, headers=basic(LOGIN)) as client:
         page = client.get(f"/runs/{made.path.name}").text
     assert "<b>Collapsed</b> at step 20" in page
     assert "reward fell from 0.90 to 0.05" in page

@@ -1,0 +1,117 @@
+"""A secret goes only to the address that it was set for. A real server plays the other addresses and records the headers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from dashboards.links import Links
+from dashboards.run_folders import run_folders
+from environments.http import HttpClient
+from environments.token import DRAWN, URLS, VARIABLE, shared_token
+from environments.webarena.judge import Judge, JudgeError
+from tasks.agents.agent import Budgets
+from tasks.agents.chat_agent import ADDRESS, KEY, ChatAgent
+from tasks.inference.engine import EngineError
+from tasks.provision.services import Addresses
+from tests.support.listener import Listener, listener
+from tests.support.recorded_runs import recorded_run
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-secret")
+    for name in (ADDRESS, VARIABLE, DRAWN, URLS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def said(url: str) -> str:
+    async def ask() -> str:
+        agent = ChatAgent(url, "model", action_format="bare", instruction=None)
+        try:
+            return (await agent.answer([{"role": "user", "content": "go"}], Budgets(1.0, 8, 64), 0))[0]
+        finally:
+            await agent.close()
+
+    return asyncio.run(ask())
+
+
+def test_the_key_of_openai_is_not_sent_to_another_endpoint() -> None:
+    with listener() as stranger:
+        assert said(stranger.url) == "CORRECT"
+    assert [headers.get("authorization") for headers in stranger.headers] == [None]
+
+
+def test_an_endpoint_gets_the_key_that_is_set_for_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener() as own, listener() as stranger:
+        monkeypatch.setenv(ADDRESS, f"{own.origin}/other-path")
+        said(own.url)
+        said(stranger.url)
+        said(own.url.replace("127.0.0.1", "localhost"))
+    assert [headers.get("authorization") for headers in own.headers] == ["Bearer sk-secret", None]
+    assert [headers.get("authorization") for headers in stranger.headers] == [None]
+
+
+def test_an_endpoint_that_wants_a_key_names_the_setting_that_binds_it() -> None:
+    with listener(status=401) as stranger, pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"):
+        said(stranger.url)
+    assert len(stranger.headers) == 1
+
+
+def test_a_redirect_carries_neither_key_nor_conversation_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener() as stranger, listener(status=307, location=stranger.url) as own:
+        monkeypatch.setenv(ADDRESS, own.url)
+        with pytest.raises(EngineError):
+            said(own.url)
+        with pytest.raises(JudgeError):
+            asyncio.run(Judge(own.url, "model", "judge-key").says_the_same("question", "reference", "answer"))
+    assert {headers["authorization"] for headers in own.headers} == {"Bearer sk-secret", "Bearer judge-key"}
+    assert stranger.headers == []
+
+
+def get(*servers: Listener) -> None:
+    async def ask() -> None:
+        http = HttpClient(2)
+        for server in servers:
+            await http.exchange("GET", server.url, time.monotonic() + 30)
+        await http.close()
+
+    asyncio.run(ask())
+
+
+def test_a_drawn_token_goes_to_servers_started_here_and_not_to_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener() as started_here, listener() as elsewhere:
+        monkeypatch.setenv(URLS, f"textcraft={elsewhere.origin}")
+        token = shared_token()
+        get(started_here, elsewhere)
+    assert [headers.get("authorization") for headers in started_here.headers] == [f"Bearer {token}"]
+    assert [headers.get("authorization") for headers in elsewhere.headers] == [None]
+
+
+def test_a_token_that_is_set_goes_to_the_servers_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listener() as elsewhere:
+        monkeypatch.setenv(URLS, elsewhere.origin)
+        monkeypatch.setenv(VARIABLE, "set")
+        assert shared_token() == "set"
+        get(elsewhere)
+    assert [headers.get("authorization") for headers in elsewhere.headers] == ["Bearer set"]
+
+
+def test_the_login_of_make_up_goes_to_its_own_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    recorded_run(tmp_path)
+    (run,) = run_folders(tmp_path)
+    with listener() as own, listener() as stranger:
+        services = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", own.origin, "http://127.0.0.1:2")
+        Links(None, "agentgym:secret", lambda: services).mlflow_run(run)
+        Links(stranger.origin, "agentgym:secret", lambda: services).mlflow_run(run)
+        assert "authorization" in own.headers[0]
+        assert "authorization" not in stranger.headers[0]
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mine")
+        Links(f"{stranger.origin}/", "agentgym:secret", lambda: services).mlflow_run(run)
+    assert stranger.headers[-1]["authorization"] == "Basic bWU6bWluZQ=="
