@@ -85,7 +85,7 @@ COPY tasks/ tasks/
 COPY flows/ flows/
 COPY dashboards/ dashboards/
 RUN pip install --no-deps --no-build-isolation -e . \
-    && useradd --create-home agentgym && mkdir -p /runs /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
+    && useradd --create-home agentgym && mkdir -p -m 700 /runs && mkdir -p /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym
 ENV AGENTGYM_RUNS=/runs PREFECT_DEFAULT_WORK_POOL_NAME=agentgym
 VOLUME /runs

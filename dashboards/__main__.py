@@ -43,7 +43,7 @@ def main() -> None:
     from dashboards.links import Links
     from dashboards.web import application
     from tasks.provision.errors import PrivacyError
-    from tasks.provision.private_files import kept_secret, state_folder
+    from tasks.provision.private_files import kept_secret, private_runs, state_folder
     from tasks.provision.services import addresses, login, login_file, new_login
 
     hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
@@ -53,7 +53,7 @@ def main() -> None:
     # The login of a runs folder that this user cannot write in, such as a colleague's, is this user's own.
     file = login_file(runs) if is_own else state_folder() / "login"
     try:
-        opens = login(runs) if is_own else kept_secret(file, new_login)
+        opens = login(private_runs(runs)) if is_own else kept_secret(file, new_login)
     except PrivacyError as problem:
         raise SystemExit(str(problem)) from None
     links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)

@@ -66,7 +66,11 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
     who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
-    who.add_argument("--openai", metavar="URL", help="an endpoint of OpenAI's chat protocol; its key is read from OPENAI_API_KEY")
+    who.add_argument(
+        "--openai",
+        metavar="URL",
+        help="endpoint of OpenAI's chat protocol; OPENAI_API_KEY is sent only to the address in OPENAI_BASE_URL (default: OpenAI's)",
+    )
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     who.add_argument("--random", action="store_true", help="any valid action, drawn at random, in worlds that tell which are")
     who.add_argument("--twin", action="store_true", help="what the expert does in the training task that reads most alike")

@@ -94,17 +94,18 @@ class LocalRecords:
         from tasks.provision.errors import ProvisionError
         from tasks.provision.local import free_port
         from tasks.provision.prefect_api import guarded
+        from tasks.provision.private_files import private_folder, private_runs
         from tasks.provision.services import addresses, login, mlflow_login
 
         exit_on_sigterm()
         try:
             settings = infra_settings()
-            runs = settings.runs.absolute()
+            runs = private_runs(settings.runs.absolute())
+            private_folder(runs / "prefect")  # sqlite makes no folders
             services = addresses(runs)
             opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
         except (ProvisionError, SettingsError) as problem:
             raise SystemExit(str(problem)) from None
-        (runs / "prefect").mkdir(parents=True, exist_ok=True)  # sqlite makes no folders
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         self._services: tuple[Path, str, str] | None = None

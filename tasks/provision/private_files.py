@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tasks.provision.errors import PrivacyError
+
+log = logging.getLogger(__name__)
 
 
 def state_folder() -> Path:
@@ -41,6 +44,36 @@ def private_folder(path: Path) -> Path:
         if stat.S_IMODE(found.st_mode) & 0o077:
             path.chmod(0o700)
     return path
+
+
+def private_runs(runs: Path) -> Path:
+    """Makes the folder of the runs where there is none, for this user alone, and returns it.
+
+    An existing folder of this user is closed to others, unless others keep files there. A folder that cannot be closed is
+    reported as a warning: someone may share it on purpose.
+    """
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        runs.mkdir(mode=0o700)
+    except FileExistsError:
+        found = runs.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o077:
+            uid = os.getuid()
+            is_own = found.st_uid == uid and not mode & stat.S_ISVTX and all(each.lstat().st_uid == uid for each in runs.iterdir())
+            if is_own:
+                runs.chmod(0o700)
+                log.warning("%s was open to other users (mode %04o). It is closed to them now: mode 0700", runs, mode)
+            else:
+                log.warning(
+                    "%s is open to other users (mode %04o), who may read trajectories and databases there: "
+                    "set AGENTGYM_RUNS to a folder of your own",
+                    runs,
+                    mode,
+                )
+    return runs
 
 
 def read_own(path: Path) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from configs.infrastructure import InfraSettings
 from configs.launch import Needs
 from tasks.provision.errors import ProvisionError
-from tasks.provision.private_files import OwnedFolder
+from tasks.provision.private_files import OwnedFolder, private_runs
 from tasks.provision.ray_actors import look, root
 from tasks.tracking.shared_storage import SETTING, SharedStorage, opened
 
@@ -65,7 +65,7 @@ class RayCluster:
         """
         _connect(address)
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        shared.mkdir(parents=True, exist_ok=True)
+        private_runs(shared)
         self._owned = OwnedFolder(".ray-", shared.absolute())
         self.folder = self._owned.path
         try:

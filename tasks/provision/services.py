@@ -21,7 +21,7 @@ from pathlib import Path
 from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.private_files import kept_secret, private_folder
+from tasks.provision.private_files import kept_secret, private_folder, private_runs
 from tasks.provision.process import started_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ def up(runs: Path) -> Addresses:
         ProvisionError: A piece did not start; the message holds the end of its log.
     """
     log = runs / "services" / "supervisor.log"
-    private_folder(log.parent)
+    private_folder(private_runs(runs) / "services")
     with (runs / "services" / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two at once, the second finds the services up
         if (found := _answering(runs)) is not None:

@@ -24,6 +24,7 @@ from tasks.provision.errors import PortTakenError, ProvisionError
 from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.prefect_set_up import set_up
+from tasks.provision.private_files import private_runs
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.relocation import follow_moved_folder
@@ -52,7 +53,7 @@ def supervise(runs: Path) -> None:
     started = started_at(os.getpid())
     assert started is not None, "this process runs"
     starting = Record(os.getpid(), started, None)
-    write(runs, starting)
+    write(private_runs(runs), starting)
     follow_moved_folder(runs / "mlflow.db")
     pieces = _Pieces(runs)
     try:

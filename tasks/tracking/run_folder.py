@@ -15,6 +15,7 @@ import yaml
 
 from configs.experiment import Experiment
 from configs.recipe import fingerprint
+from tasks.provision.private_files import private_runs
 from tasks.tracking.owner import claimed
 from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
 from tasks.training.collapse import TrainingCollapsedError
@@ -36,6 +37,7 @@ class RunFolder:
         Raises:
             RunBusyError: Another process holds it.
         """
+        private_runs(self.path.parent)
         with claimed(self.path, "this run", "wait for it, or change a seed"):
             _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield

@@ -95,7 +95,7 @@ def _alone(tracking_uri: str) -> AbstractContextManager[None]:
 def _opened_alone(database: Path) -> Iterator[None]:
     """Holds other processes back while MLflow makes the tables of a new sqlite file: of several that do it at once all but one fail."""
     try:
-        database.parent.mkdir(parents=True, exist_ok=True)
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with database.with_name(f"{database.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _write_ahead(database)

@@ -71,7 +71,7 @@ def main() -> None:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}")
     before: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []
     rows: list[dict[str, Any]] = []
-    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.parent.mkdir(mode=0o700, exist_ok=True)
     for name in names:
         print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
         began = time.monotonic()

@@ -151,7 +151,7 @@ def main() -> None:
         rows += compare(size, repeats=3)
         gc.collect()
         torch.cuda.empty_cache()
-        results.parent.mkdir(exist_ok=True)
+        results.parent.mkdir(mode=0o700, exist_ok=True)
         results.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
     from tests.benchmarks.__main__ import table
 

@@ -25,6 +25,7 @@ from playwright.sync_api import Browser
 from tasks.provision import supervisor
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
+from tasks.provision.login_gate import FREE_GUESSES
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import set_up
 from tasks.provision.services import ROOT, addresses, login, read
@@ -32,6 +33,7 @@ from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.processes import command_line
 from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, services_up, wait_until
+from tests.support.viewer_login import asked, basic
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
 
@@ -225,6 +227,29 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
         assert refused.value.code == 401
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
     assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(command_line(process))]
+
+
+@pytest.mark.slow
+def test_pages_refuse_frames(runs: Path) -> None:
+    found = addresses_of(runs)
+    for url in (found.prefect_ui_url, f"{found.prefect_ui_url}/dashboard", f"{found.mlflow_tracking_uri}/", f"{found.viewer_url}/"):
+        with asked(url, runs) as answer:
+            frames = answer.headers.get("X-Frame-Options", ""), answer.headers.get("Content-Security-Policy", "")
+        assert frames[0] in ("DENY", "SAMEORIGIN") or "frame-ancestors 'none'" in frames[1], url
+
+
+@pytest.mark.slow
+def test_wrong_logins_wait_while_the_right_one_passes(runs: Path) -> None:
+    found = addresses_of(runs)
+    for url in (f"{found.prefect_api_url}/admin/version", f"{found.mlflow_tracking_uri}/version", f"{found.viewer_url}/"):
+        statuses = []
+        for guess in range(FREE_GUESSES + 2):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(url, headers=basic(f"agentgym:{guess}")), timeout=60)
+            statuses.append(refused.value.code)
+        assert statuses == [401] * (FREE_GUESSES + 1) + [429], url
+        with asked(url, runs) as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.slow

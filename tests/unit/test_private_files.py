@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from configs.recipe import load_recipe
 from tasks.provision.errors import PrivacyError
-from tasks.provision.private_files import OwnedFolder, kept_secret, private_folder, read_own, state_folder, sweep_owned
+from tasks.provision.private_files import OwnedFolder, kept_secret, private_folder, private_runs, read_own, state_folder, sweep_owned
 from tasks.provision.process import MARK, ChildProcess, sweep
+from tasks.tracking.run_folder import RunFolder
 
 NOBODY = 65_534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
@@ -196,3 +198,35 @@ def test_the_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     os.chown(theirs, NOBODY, NOBODY)
     assert sweep_owned("weights-", tmp_path) == []
     assert theirs.is_dir()
+
+
+def test_the_runs_folder_is_private_from_its_creation_and_an_open_one_is_closed(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        assert mode(private_runs(tmp_path / "new" / "runs")) == 0o700
+    finally:
+        os.umask(umask)
+    opened = tmp_path / "opened"
+    opened.mkdir()
+    opened.chmod(0o755)
+    assert mode(private_runs(opened)) == 0o700
+
+
+@as_root
+def test_a_runs_folder_that_others_use_too_is_reported_and_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, owner, bits in (("theirs", NOBODY, 0o755), ("sticky", 0, 0o1777), ("mixed", 0, 0o755)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "file").write_text("")
+        os.chown(folder, owner, owner)
+        os.chown(folder / "file", NOBODY, NOBODY)
+        folder.chmod(bits)
+        caplog.clear()
+        assert mode(private_runs(folder)) == bits
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_run_makes_its_runs_folder_private(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs", load_recipe("textcraft", {}))
+    with folder.claimed():
+        assert mode(tmp_path / "runs") == 0o700
