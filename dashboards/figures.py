@@ -25,6 +25,7 @@ SIGNS = (
     ("update/kl", "KL from the start, nats a token"),
     ("update/gradient_norm", "gradient norm"),
     ("rollout/malformed_share", "malformed turns, share"),
+    ("rollout/refused_share", "refused turns, share"),
     ("rollout/repeated_share", "repeated turns, share"),
 )
 

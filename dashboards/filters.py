@@ -24,7 +24,7 @@ ORDERS = {
 }
 ROW = (
     'run, kind, name, step, temperature, environment, task, tag, "group", member, horizon, policy_version, engine, outcome, reason, '
-    "attempts, seconds, reward, succeeded, turns, tokens, malformed"
+    "attempts, seconds, reward, succeeded, turns, tokens, malformed, refused"
 )
 
 
@@ -78,6 +78,7 @@ class Filters:
         task: Task index.
         step_from, step_to: Training steps, both included.
         turns_from, turns_to: Turns, both included.
+        refused_from, refused_to: Turns whose action the world refused, both included.
         reward_from, reward_to: Rewards, both included.
         temperature: Sampling temperature.
         text: To be found in any observation or message, whatever its case.
@@ -97,6 +98,8 @@ class Filters:
     step_to: int | None = None
     turns_from: int | None = None
     turns_to: int | None = None
+    refused_from: int | None = None
+    refused_to: int | None = None
     reward_from: float | None = None
     reward_to: float | None = None
     temperature: float | None = None
@@ -139,7 +142,7 @@ class Filters:
             if (value := getattr(self, name)) not in ("", None):
                 parts.append(f"{name} = ?")
                 values.append(value)
-        for column in ("step", "turns", "reward"):
+        for column in ("step", "turns", "refused", "reward"):
             for bound, sign in (("from", ">="), ("to", "<=")):
                 if (value := getattr(self, f"{column}_{bound}")) is not None:
                     parts.append(f"{column} {sign} ?")

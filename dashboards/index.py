@@ -21,7 +21,7 @@ from dashboards.run_folders import Source, sources, temperature_of
 
 log = logging.getLogger(__name__)
 
-FORM = 1
+FORM = 2
 """Changes whenever the tables do."""
 FILES_AT_ONCE = 64
 """Files that are read in one transaction: after a kill so many are read again at most."""
@@ -38,7 +38,7 @@ create table if not exists trajectories (
     file integer, row integer, run varchar, kind varchar, name varchar, step integer, temperature double,
     environment varchar, task bigint, "group" bigint, member bigint, seed bigint, horizon bigint, policy_version bigint, engine varchar,
     outcome varchar, reason varchar, attempts bigint, seconds double, reward double, succeeded boolean, turns bigint, tokens bigint,
-    malformed bigint, texts varchar
+    malformed bigint, refused bigint, texts varchar
 );
 create table if not exists tags (environment varchar, task bigint, tag varchar, primary key (environment, task));
 """
@@ -47,7 +47,7 @@ READ = """
 insert into trajectories
 select ?, file_row_number, ?, ?, ?, ?, ?, environment, task, "group", member, seed, horizon, policy_version, engine, outcome, reason,
     attempts, seconds, reward, succeeded, n_turns, list_sum(list_transform(turns, lambda t: len(t.tokens))),
-    len(list_filter(turns, lambda t: t.malformed)),
+    len(list_filter(turns, lambda t: t.malformed)), len(list_filter(turns, lambda t: t.refused)),
     lower(concat_ws(chr(10), first_observation,
         array_to_string(list_transform(turns, lambda t: t.message || chr(10) || t.observation), chr(10))))
 from read_parquet(?, file_row_number = true)

@@ -178,7 +178,7 @@ class LiveEpisode:
             began = time.perf_counter()
             step = await self.client.step(self.session, message.action)
             turn.environment_seconds = time.perf_counter() - began
-            turn.observation, turn.reward, done = step.observation, step.reward, step.done
+            turn.observation, turn.reward, turn.refused, done = step.observation, step.reward, step.refused, step.done
         self.trajectory.turns.append(turn)
         self.by.append(by)
         self.out_of_tokens = False

@@ -93,6 +93,7 @@ class ShownTurn:
     observation: str
     reward: float
     malformed: bool
+    refused: bool | None
     cut: str
     generate_seconds: float
     environment_seconds: float

@@ -145,7 +145,7 @@ class AgentGymClient:
             raise ServerFailedError(f"{session.server.url} answered the reward {reward}; {self._world} has {low:g} to {high:g}")
         session.score += reward
         session.turn += 1
-        return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)))
+        return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None)
 
     async def close(self, session: Session) -> None:
         """Ends the session as far as the server can be told; raises nothing."""

@@ -160,7 +160,7 @@ class EnvironmentClient:
         assert reply.done is not None
         session.turn += 1
         session.state_key = reply.state_key
-        return Step(reply.observation, reply.reward, reply.done)
+        return Step(reply.observation, reply.reward, reply.done, reply.refused)
 
     async def close(self, session: Session) -> None:
         """Ends the session. Raises nothing: where the server cannot be told, the lease ends it."""

@@ -24,11 +24,15 @@ class Step:
         reward: What this action earned, within the world's `reward_range`. The rewards of an episode add up to its score in
             [0, 1]; 1 is success.
         done: Whether the world has ended the episode.
+        refused: Whether the world did not carry out the action and changed nothing because of it: an unknown command, a wrong
+            form, something impossible now. An action that is carried out without an effect is not refused. None where the
+            server does not say.
     """
 
     observation: str
     reward: float
     done: bool
+    refused: bool | None = False
 
 
 class Environment(Protocol):

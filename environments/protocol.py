@@ -88,6 +88,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
         reward: step: what the action earned.
         reward_range: create: the least and the greatest reward of one action in this world.
         done: step: whether the world has ended the episode.
+        refused: step: whether the world did not carry out the action; see `environments.environment.Step`.
         state_key: create with an index, reset, step: a digest of the state that the world is in now, where it tells one.
         error: Present unless the status is 200.
     """
@@ -100,6 +101,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     observation: str | None = None
     reward: float | None = None
     done: bool | None = None
+    refused: bool = False
     state_key: str = ""
     error: Error | None = None
     number: int | None = None

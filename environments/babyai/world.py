@@ -65,9 +65,9 @@ class BabyAIEnvironment:
         """Performs one action; see `Environment.step`. An action that cannot be done is answered with why and changes nothing."""
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
-        said, ending = self._answer(self.played, action)
+        said, ending, refused = self._answer(self.played, action)
         self.score += self._reward
-        return Step(said + ending + self._listed, self._reward, self.done)
+        return Step(said + ending + self._listed, self._reward, self.done, refused)
 
     def state_key(self) -> str:
         """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
@@ -112,22 +112,22 @@ class BabyAIEnvironment:
             discard_level(self.played)
         self.played = None
 
-    def _answer(self, played: QuickLevel, action: str) -> tuple[str, str]:
-        """What is seen after an action or why it cannot be done, and how the mission has ended by it."""
+    def _answer(self, played: QuickLevel, action: str) -> tuple[str, str, bool]:
+        """Perform an action; return what is seen or why it cannot be done, how the mission has ended, and whether it was refused."""
         if len(action) > MAX_CHARACTERS:
-            return UNKNOWN, ""
+            return UNKNOWN, "", True
         words = " ".join((without_punctuation if self._rules == "ours" else plain_words)(action).lower().split())
         if words.startswith("pick up ") and self._rules == "ours":
             words = "pickup " + words.removeprefix("pick up ")
         if "check" in words:
-            return f"You can take the following actions: {', '.join(self._actions)}", ""
+            return f"You can take the following actions: {', '.join(self._actions)}", "", False
         if words not in self._actions:
-            return explain_refusal(words, self._view), ""
+            return explain_refusal(words, self._view), "", True
         steps = low_level(self._actions[words], self._view, int(played.agent_dir))
         if not steps:
-            return "No change in state.", ""
+            return "No change in state.", "", False
         ending = self._perform(played, steps) if self._rules == "ours" else self._perform_as_agentgym(played, steps)
-        return self._view.describe(), ending
+        return self._view.describe(), ending, False
 
     def _perform(self, played: QuickLevel, steps: list[int]) -> str:
         view, won = perform(played, self._view, steps)

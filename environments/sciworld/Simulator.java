@@ -14,12 +14,14 @@ import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.lang.invoke.MethodHandles;
 import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.StringJoiner;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -28,7 +30,11 @@ import scala.Option;
 import scala.Tuple2;
 import scala.Tuple3;
 import scala.util.Random$;
+import scienceworld.actions.Action;
+import scienceworld.actions.ActionDisconnectElectrical;
+import scienceworld.actions.ActionDisconnectElectrical$;
 import scienceworld.environments.EnvironmentMaker$;
+import scienceworld.input.ActionHandler;
 import scienceworld.objects.agent.Agent;
 import scienceworld.runtime.AgentInterface;
 import scienceworld.runtime.pythonapi.PythonInterface;
@@ -74,9 +80,11 @@ public final class Simulator {
 
     private static final class Session {
         AgentInterface world;
+        JudgedActions actions;
         String observation;
         double score;
         boolean completed;
+        boolean refused;
         long random;
         long number;
     }
@@ -205,13 +213,13 @@ public final class Simulator {
 
     private void perform(DataInputStream request, DataOutputStream results) throws IOException {
         char operation = request.readChar();
-        if (operation == 'b') { // begin: session, task, variation -> description, observation, score, completed
+        if (operation == 'b') { // begin: session, task, variation -> description, observation, score, completed, refused
             int id = request.readInt();
             Session session = begin(read(request), request.readInt());
             sessions.put(id, session);
             write(results, session.world.getTaskDescription());
             writeState(results, session);
-        } else if (operation == 's') { // step: session, action -> observation, score, completed
+        } else if (operation == 's') { // step: session, action -> observation, score, completed, refused
             Session session = session(request);
             step(session, read(request));
             writeState(results, session);
@@ -264,6 +272,7 @@ public final class Simulator {
         }
         Session session = new Session();
         session.world = new AgentInterface(made._1(), made._2(), set._1().get(), "");
+        session.actions = JudgedActions.of(session.world);
         leave(session);
         return session;
     }
@@ -271,6 +280,7 @@ public final class Simulator {
     /** What PythonInterface.step does, without the records and the printing. */
     private void step(Session session, String action) throws IOException {
         String word = action.trim().toLowerCase();
+        session.refused = false;
         enter(session);
         if (word.equals("help")) {
             session.observation = "Possible actions: \n\t" + String.join("\n\t", session.world.getPossibleActions());
@@ -279,6 +289,7 @@ public final class Simulator {
         } else if (word.equals("task")) {
             session.observation = "Task description:\n" + session.world.getTaskDescription();
         } else {
+            session.actions.succeeded = false;
             Tuple3<String, Object, Object> result = session.world.step(action);
             if (session.world.isInErrorState()) {
                 throw new IOException(session.world.getErrorStateMessage());
@@ -286,6 +297,7 @@ public final class Simulator {
             session.observation = result._1().isEmpty() ? UNKNOWN : result._1();
             session.score = (Double) result._2();
             session.completed = (Boolean) result._3();
+            session.refused = !session.actions.succeeded && !session.world.inputParser().isInAmbiguousState();
         }
         leave(session);
     }
@@ -359,6 +371,53 @@ public final class Simulator {
         write(results, session.observation);
         results.writeDouble(session.score);
         results.writeBoolean(session.completed);
+        results.writeBoolean(session.refused);
+    }
+
+    /** The simulator's handler of actions, which also keeps whether the last action was carried out. The package drops that. */
+    private static final class JudgedActions extends ActionHandler {
+        boolean succeeded;
+
+        /** Puts a handler of this class in the place of a session's own. */
+        static JudgedActions of(AgentInterface world) {
+            JudgedActions judged = new JudgedActions();
+            try {
+                for (Field field : ActionHandler.class.getDeclaredFields()) {
+                    if (!Modifier.isStatic(field.getModifiers())) {
+                        field.setAccessible(true);
+                        field.set(judged, field.get(world.actionHandler()));
+                    }
+                }
+                Field handler = AgentInterface.class.getDeclaredField("actionHandler");
+                handler.setAccessible(true);
+                handler.set(world, judged);
+            } catch (ReflectiveOperationException missing) {
+                throw new IllegalStateException(missing);
+            }
+            return judged;
+        }
+
+        /** Does what the package's method does. Its disconnect reports no success, so a valid one counts as carried out. */
+        @Override
+        public String runQueuedActions() {
+            Action[] queued = new Action[queuedActions().size()];
+            queuedActions().copyToArray(queued);
+            actionHistory().$plus$eq(queued);
+            queuedActions().clear();
+            StringJoiner said = new StringJoiner("\n");
+            for (Action action : queued) {
+                boolean disconnects = action instanceof ActionDisconnectElectrical
+                    && ActionDisconnectElectrical$.MODULE$.isValidAction(action.assignments())._2$mcZ$sp();
+                Tuple2<String, Object> result = action.runAction();
+                succeeded |= disconnects || result._2$mcZ$sp();
+                Option<EnvObject> agent = action.assignments().get("agent");
+                if (agent.isDefined() && agent.get() instanceof Agent) {
+                    ((Agent) agent.get()).addActionToHistory(action);
+                }
+                said.add(result._1());
+            }
+            return said.toString();
+        }
     }
 
     /**

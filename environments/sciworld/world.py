@@ -98,24 +98,24 @@ class SciWorldEnvironment:
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
-            return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False)
+            return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False, refused=True)
         if self._rules == "ours":  # AgentGym's client of SciWorld sends what stands there
             action = without_punctuation(action)
         try:
             answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
-        except RefusedRequestError as refused:
-            log.warning("the simulation broke down over an action", extra={"task": str(self.task), "fault": str(refused)})
+        except RefusedRequestError as fault:
+            log.warning("the simulation broke down over an action", extra={"task": str(self.task), "fault": str(fault)})
             await self._rebuild(ask)
-            return Step(BROKEN, 0.0, False)
+            return Step(BROKEN, 0.0, False, refused=True)
         self._actions.append(action)
-        observation, progress, completed = answer.text(), answer.real(), answer.flag()
+        observation, progress, completed, refused = answer.text(), answer.real(), answer.flag(), answer.flag()
         if self._rules == "ours":
             score = max(progress, self.score)
         else:
             score = progress if progress >= 0 else FAILED
         reward, self.score = score - self.score, score
         self._over = completed or progress < 0
-        return Step(observation, reward, self._over)
+        return Step(observation, reward, self._over, refused)
 
     def oracle_action(self) -> str:
         """What the package's expert does next; see `Environment.oracle_action`. It knows one way from the start and cannot leave it."""

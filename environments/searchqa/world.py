@@ -72,7 +72,7 @@ class SearchQAEnvironment:
             meant = parse_action(action, last_answer=self._settings.last_answer)
         except InvalidActionError as refused:
             self._well_formed = False
-            return Step(str(refused), 0.0, False)
+            return Step(str(refused), 0.0, False, refused=True)
         self._well_formed = self._well_formed and meant.well_formed
         if meant.kind == "search":
             return Step(self._search(meant.text, self.task.collection), 0.0, False)

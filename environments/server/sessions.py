@@ -249,7 +249,7 @@ class Sessions:
 
     def _stepped(self, session: Session, action: str, step: Step, started: float) -> Reply:
         try:
-            observation, reward, done = step.observation, float(step.reward), bool(step.done)
+            observation, reward, done, refused = step.observation, float(step.reward), bool(step.done), bool(step.refused)
             _check(observation)
             if not in_range(reward, self._reward_range):
                 raise ValueError(f"the reward is {reward}, but the world declares rewards from {self._reward_range}")
@@ -258,7 +258,7 @@ class Sessions:
             raise self._failed(session, "step", fault) from fault
         self.metrics.step_seconds.observe(time.perf_counter() - started)
         reply = Reply(status=200, session=session.id, turn=session.turn, observation=observation)
-        reply.reward, reply.done, reply.state_key = reward, done, state_key
+        reply.reward, reply.done, reply.refused, reply.state_key = reward, done, refused, state_key
         session.action, session.last = digest_of(action), reply
         session.turn += 1
         session.renew(self.store.clock())

@@ -96,7 +96,7 @@ class TextCraftEnvironment:
         try:
             command = (parse_action if self._rules == "ours" else read_agentgym_action)(action, self._book)
         except InvalidActionError as refused:
-            return Step(str(refused), 0.0, False)
+            return Step(str(refused), 0.0, False, refused=True)
         if isinstance(command, Get):
             self.inventory[command.item] = self.inventory.get(command.item, 0) + command.count
             return Step(f"Got {command.count} {command.item}", 0.0, False)
@@ -114,7 +114,7 @@ class TextCraftEnvironment:
             if inventory.get(item, 0) < count
         ]
         if missing:
-            return Step(f"Could not find enough items to craft {output}: you need {', '.join(missing)}.", 0.0, False)
+            return Step(f"Could not find enough items to craft {output}: you need {', '.join(missing)}.", 0.0, False, refused=True)
         for item, count in command.given.items():
             inventory[item] -= count
             if not inventory[item]:

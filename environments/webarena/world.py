@@ -87,7 +87,7 @@ class WebArenaEnvironment:
         try:
             meant = parse_action(action)
         except InvalidActionError as refused:
-            return Step(str(refused), 0.0, False)
+            return Step(str(refused), 0.0, False, refused=True)
         window = self._window
 
         async def perform() -> str:
@@ -102,7 +102,7 @@ class WebArenaEnvironment:
                 return self._stop(window, meant.answer)
             self._last = self._world.browsers.call(perform, self._world.step_s)
         except ImpossibleError as impossible:
-            return Step(str(impossible), 0.0, False)
+            return Step(str(impossible), 0.0, False, refused=True)
         except BaseException:
             self.close()
             raise

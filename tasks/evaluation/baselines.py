@@ -120,7 +120,7 @@ def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horiz
             return
         step = environment.step(action)
         trajectory.outcome = Outcome.TRUNCATED
-        trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward))
+        trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward, refused=step.refused))
         if step.done:
             trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= needed else Outcome.FINISHED
             return

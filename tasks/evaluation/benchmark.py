@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
 
@@ -43,6 +43,7 @@ class EvaluationResult:
         pass_all: k to pass^k, the chance that all of k samples succeed.
         tokens: Mean tokens that the policy wrote in an episode; nan where no tokens are known.
         malformed: Share of the turns in which no action could be read from the message; nan without turns.
+        refused: Share of the turns whose action the world refused; nan where its server does not say.
         rewards: Task index to its mean reward.
     """
 
@@ -61,6 +62,7 @@ class EvaluationResult:
     pass_all: dict[int, Estimate] = field(default_factory=dict)
     tokens: float = math.nan
     malformed: float = math.nan
+    refused: float = math.nan
     rewards: dict[int, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
@@ -71,7 +73,7 @@ class EvaluationResult:
         named |= {f"success_{tag}": estimate for tag, estimate in self.by_tag.items()}
         figures = {name: estimate.value for name, estimate in named.items()}
         figures |= {"success_low": self.success.low, "success_high": self.success.high}
-        figures |= {"tokens": self.tokens, "malformed_share": self.malformed}
+        figures |= {"tokens": self.tokens, "malformed_share": self.malformed, "refused_share": self.refused}
         figures |= {"turns": self.turns, "truncated": self.truncated, "episodes": self.scored, "failed_episodes": self.failed}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
@@ -114,6 +116,7 @@ def evaluate(
         pass_all={k: pass_all_k(tallies, k) for k in _sample_numbers(tallies)},
         tokens=tokens / len(scored) if tokens else math.nan,
         malformed=fmean(turn.malformed for turn in turns) if turns else math.nan,
+        refused=refused_share(turns),
         rewards=rewards,
     )
 
@@ -169,7 +172,7 @@ def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
     stored = dict(tree)
     for name in ("success", "reward"):
         stored[name] = _estimate(stored[name])
-    for name in ("turns", "truncated", "tokens", "malformed"):
+    for name in ("turns", "truncated", "tokens", "malformed", "refused"):
         stored[name] = _number(stored.get(name))
     for name in ("pass_at", "pass_all"):
         stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}

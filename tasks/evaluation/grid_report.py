@@ -17,7 +17,8 @@ Results = Mapping[str, EvaluationResult]
 
 NOTE = (
     "Brackets are 95 % intervals over tasks: of shares Wilson's with the effective sample size, of scores BCa bootstrap. pass@k: at least "
-    "one of k episodes succeeds; pass^k: all do. Malformed: turns in which no action could be read."
+    "one of k episodes succeeds; pass^k: all do. Malformed: turns in which no action could be read. "
+    "Refused: turns whose action the world did not carry out."
 )
 
 
@@ -44,7 +45,7 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
 def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]]:
     ks = sorted({k for result in results.values() for k in result.pass_at if k > 1})
     header = ["", "success", "score", *(["change"] if other else [])]
-    header += [*(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "turns", "tokens", "malformed", "cut", "episodes"]
+    header += [*(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "turns", "tokens", "malformed", "refused", "cut", "episodes"]
     rows = []
     for name, result in results.items():
         compared = change(difference(other[name].tallies, result.tallies)) if name in other else "-"
@@ -59,6 +60,7 @@ def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]
                 f"{result.turns:.1f}",
                 "-" if math.isnan(result.tokens) else f"{result.tokens:.0f}",
                 f"{100 * result.malformed:.1f} %",
+                "-" if math.isnan(result.refused) else f"{100 * result.refused:.1f} %",
                 f"{100 * result.truncated:.0f} %",
                 str(result.scored),
             ]

@@ -218,7 +218,7 @@ async def _answer(message: Message, client: EpisodeClient, session: Any) -> tupl
     began = time.perf_counter()
     step = await client.step(session, message.action)
     turn.environment_seconds = time.perf_counter() - began
-    turn.observation, turn.reward = step.observation, step.reward
+    turn.observation, turn.reward, turn.refused = step.observation, step.reward, step.refused
     return turn, step.done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,6 +34,8 @@ class Turn:
         observation_tokens: Token ids that carry the observation to the next turn; empty when no turn follows.
         reward: What the action earned.
         malformed: Whether no action could be read from the message (the environment was then not asked).
+        refused: Whether the world did not carry out the action; see `environments.environment.Step`. None where its server does not
+            say.
         generate_seconds: Wall time from asking the engine to its answer.
         environment_seconds: Wall time of the environment's answer.
         message: The text of what the policy wrote, without special tokens.
@@ -50,6 +53,7 @@ class Turn:
     observation_tokens: list[int] = field(default_factory=list)
     reward: float = 0.0
     malformed: bool = False
+    refused: bool | None = False
     generate_seconds: float = 0.0
     environment_seconds: float = 0.0
     message: str = ""
@@ -132,6 +136,12 @@ class Trajectory:
             ends.append(position + len(turn.tokens) - 1)
             position += len(turn.tokens) + len(turn.observation_tokens)
         return ends
+
+
+def refused_share(turns: Sequence[Turn]) -> float:
+    """The share of the turns whose action the world refused, of those whose server says; nan where none does."""
+    known = [turn.refused for turn in turns if turn.refused is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:

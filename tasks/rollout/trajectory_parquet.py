@@ -35,13 +35,9 @@ class TrajectoryFileError(Exception):
     """A file of trajectories could not be written or read; the message names the file and the reason."""
 
 
-EARLIER: tuple[frozenset[str], ...] = (frozenset({"began"}), frozenset({"began", "state_key"}))
-"""What files of earlier versions lack; they are read too."""
-
-
 @cache
-def schema(without: frozenset[str] = frozenset()) -> pa.Schema:
-    """The columns of a file, in order; `without` some, as earlier versions wrote them."""
+def schema() -> pa.Schema:
+    """The columns of a file, in order."""
     import pyarrow as pa  # here, because only writers and readers of files should wait for it
 
     turn = [
@@ -52,6 +48,7 @@ def schema(without: frozenset[str] = frozenset()) -> pa.Schema:
         ("observation_tokens", pa.list_(pa.int32())),
         ("reward", pa.float64()),
         ("malformed", pa.bool_()),
+        ("refused", pa.bool_()),
         ("generate_seconds", pa.float64()),
         ("environment_seconds", pa.float64()),
         ("message", pa.string()),
@@ -71,7 +68,7 @@ def schema(without: frozenset[str] = frozenset()) -> pa.Schema:
         ("engine", pa.string()),
         ("prompt", pa.list_(pa.int32())),
         ("first_observation", pa.string()),
-        ("turns", pa.list_(pa.struct([column for column in turn if column[0] not in without]))),
+        ("turns", pa.list_(pa.struct(turn))),
         ("outcome", pa.string()),
         ("reason", pa.string()),
         ("attempts", pa.int64()),
@@ -81,7 +78,7 @@ def schema(without: frozenset[str] = frozenset()) -> pa.Schema:
         ("succeeded", pa.bool_()),
         ("n_turns", pa.int64()),
     ]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns if name not in without])
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
@@ -133,10 +130,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         if isinstance(error, FileNotFoundError):
             raise
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
-    if not any(table.schema.equals(schema(without)) for without in (frozenset(), *EARLIER)):
+    if not table.schema.equals(schema()):
         raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
     trajectories = []
-    for row in table.select([field.name for field in fields(Trajectory) if field.name in table.column_names]).to_pylist():
+    for row in table.select([field.name for field in fields(Trajectory)]).to_pylist():
         row["turns"] = [Turn(**turn) for turn in row["turns"]]
         row["outcome"] = Outcome(row["outcome"])
         trajectories.append(Trajectory(**row))

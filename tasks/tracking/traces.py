@@ -142,6 +142,7 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
                 SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
                 "log_probability": sum(turn.log_probabilities),
                 "malformed": turn.malformed,
+                "refused": turn.refused,
             },
         )
         answer = f"answer {i + 1}: {_first_words(turn.observation)}"

@@ -60,9 +60,9 @@ class TrainingCollapsedError(RuntimeError):
 def verdict(history: Sequence[Metrics]) -> Verdict:
     """Judges a run by its metrics, one mapping for each step in order.
 
-    Read are rollout/reward, rollout/entropy, rollout/repeated_share, rollout/malformed_share, update/kl, update/gradient_norm and
-    update/loss. What is missing gives no sign; means are over WINDOW steps, so the first verdict that can be bad comes after two windows,
-    but for numbers that are not finite.
+    It reads rollout/reward, rollout/entropy, rollout/repeated_share, rollout/malformed_share, rollout/refused_share, update/kl,
+    update/gradient_norm and update/loss. A missing metric gives no sign. Means are over WINDOW steps, so the first bad verdict comes
+    after two windows, except for numbers that are not finite.
     """
     last = history[-1] if history else {}
     broken = [name for name in ("update/loss", "update/gradient_norm") if not math.isfinite(last.get(name, 0.0))]
@@ -140,7 +140,11 @@ def _entropy(history: Sequence[Metrics]) -> list[str]:
 
 def _shares(history: Sequence[Metrics]) -> list[str]:
     signs = []
-    for name, words in (("rollout/repeated_share", "turns that repeat the one before"), ("rollout/malformed_share", "malformed turns")):
+    for name, words in (
+        ("rollout/repeated_share", "turns that repeat the one before"),
+        ("rollout/malformed_share", "malformed turns"),
+        ("rollout/refused_share", "turns that the world refused"),
+    ):
         start, now = _start(history, name), _now(history, name)
         if start is not None and now is not None and now > start + SHARE_RISE:
             signs.append(f"the share of {words} went from {start:.2f} to {now:.2f}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 
 from configs.mixture import member_of, members
-from tasks.rollout.trajectory import Outcome, Trajectory, staleness
+from tasks.rollout.trajectory import Outcome, Trajectory, refused_share, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 
 
@@ -25,7 +26,8 @@ def rollout_metrics(
         complete_groups: Whether the method leaves out groups with a failed member.
 
     Returns:
-        rollout/... by name: success, reward, turns, shares in [0, 1] (repeated_share: turns
+        rollout/... by name: success, reward, turns, shares in [0, 1] (malformed_share: turns without an action, refused_share:
+        turns whose action the world refused, absent where its server does not say; repeated_share: turns
         that act like the one before), staleness in steps, entropy in nats per policy token (the mean of
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second. Of a mixture also episodes,
         success, reward and turns of each world, e.g. rollout/success_textcraft.
@@ -54,6 +56,7 @@ def rollout_metrics(
         "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in sound]),
         "rollout/cut_by_horizon": _mean([float(t.reason == "horizon") for t in sound]),
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
+        "rollout/refused_share": refused_share(turns),
         "rollout/repeated_share": _mean([float(now.action == before.action) for t in sound for before, now in pairwise(t.turns)]),
         "rollout/entropy": -_mean(sampled),
         "rollout/policy_tokens": float(len(sampled)),
@@ -62,6 +65,8 @@ def rollout_metrics(
         "rollout/tokens_per_second": len(sampled) / seconds,
         "rollout/seconds": seconds,
     }
+    if math.isnan(metrics["rollout/refused_share"]):
+        del metrics["rollout/refused_share"]
     return metrics | metrics_by_world(sound)
 
 

@@ -56,7 +56,7 @@ class CountingEpisode:
             case ["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
             case _:
-                return Step(f"Not understood: {action[:20]}", 0.0, False)
+                return Step(f"Not understood: {action[:20]}", 0.0, False, refused=True)
         self.done = self.count == self.goal
         return Step(f"Count: {self.count}", 1.0 if self.done else 0.0, self.done)
 

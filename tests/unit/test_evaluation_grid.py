@@ -23,8 +23,10 @@ def grid(**fields: Any) -> EvaluationGrid:
     return EvaluationGrid.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}, **fields})
 
 
-def played(task: int, member: int, outcome: Outcome, rewards: list[float], malformed: bool = False) -> Trajectory:
-    turns = [Turn([1, 2, 3], [-0.1] * 3, "act", reward=reward, malformed=malformed) for reward in rewards]
+def played(
+    task: int, member: int, outcome: Outcome, rewards: list[float], malformed: bool = False, refused: bool | None = False
+) -> Trajectory:
+    turns = [Turn([1, 2, 3], [-0.1] * 3, "act", reward=reward, malformed=malformed, refused=refused) for reward in rewards]
     return Trajectory("textcraft", task, task, member, 0, 8, 0, "test", turns=turns, outcome=outcome)
 
 
@@ -81,8 +83,8 @@ def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_besi
         played(0, 1, Outcome.FINISHED, [0.9]),
         played(1, 0, Outcome.TRUNCATED, [0.5, 0.0, 0.0], malformed=True),
         played(1, 1, Outcome.FAILED, []),
-        played(2, 0, Outcome.SUCCESS, [1.0]),
-        played(2, 1, Outcome.SUCCESS, [1.0]),
+        played(2, 0, Outcome.SUCCESS, [1.0], refused=None),
+        played(2, 1, Outcome.SUCCESS, [1.0], refused=True),
     ]
     result = evaluate(episodes, label="x", step=0, horizon=8, tags={0: "depth 1", 1: "depth 2", 2: "depth 1"})
     assert result.tallies == {0: Tally(1, 2), 1: Tally(0, 1), 2: Tally(2, 2)}
@@ -92,6 +94,8 @@ def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_besi
     assert (result.failed, result.scored, result.turns) == (1, 5, pytest.approx(8 / 5))
     assert result.tokens == pytest.approx(3 * 8 / 5)
     assert result.malformed == pytest.approx(3 / 8)
+    assert result.refused == pytest.approx(1 / 7)  # of the turns whose server says
+    assert result.metrics()["evaluation/refused_share"] == result.refused
     assert result.pass_at[2].value == pytest.approx(1.0)  # of the two tasks with two samples
     assert result.pass_all[2].value == pytest.approx(0.5)
 

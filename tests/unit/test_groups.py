@@ -42,6 +42,13 @@ def test_both_are_counted_in_the_metrics() -> None:
     assert metrics["rollout/failed"] == 3
 
 
+@pytest.mark.parametrize(("refused", "share"), [([True, False, None], 0.5), ([None, None], None)])
+def test_the_share_of_refused_turns_leaves_out_turns_whose_server_does_not_say(refused: list[bool | None], share: float | None) -> None:
+    episode = ended(0, 0)
+    episode.turns = [Turn([1], [-0.1], "act", refused=each) for each in refused]
+    assert rollout_metrics([episode], 4, 1.0, 0).get("rollout/refused_share") == share
+
+
 def test_rewards_that_differ_by_rounding_alone_have_no_variance() -> None:
     assert zero_variance([ended(0, 0, reward=0.1 + 0.2), ended(0, 1, reward=0.3)])
     assert not zero_variance([ended(0, 0), ended(0, 1, reward=0.01)])

@@ -4,14 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.rollout.trajectory_parquet import EARLIER, TrajectoryFileError, read_trajectories, schema, write_trajectories
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories, write_trajectories
 
 floats = st.floats(allow_nan=False)
 texts = st.text(max_size=20)
@@ -26,6 +24,7 @@ turns = st.builds(
     observation_tokens=ids,
     reward=floats,
     malformed=st.booleans(),
+    refused=st.none() | st.booleans(),
     generate_seconds=floats,
     environment_seconds=floats,
     message=texts,
@@ -113,15 +112,3 @@ def test_a_broken_file_is_refused_and_an_absent_one_is_absent(tmp_path: Path) ->
         read_trajectories(path)
     with pytest.raises(FileNotFoundError):
         read_trajectories(tmp_path / "absent.parquet")
-
-
-@pytest.mark.parametrize("without", EARLIER)
-def test_files_of_earlier_versions_are_read(without: frozenset[str], tmp_path: Path) -> None:
-    old = Trajectory("textcraft", 1, 0, 0, 0, 4, 0, "vllm", turns=[Turn([5], [-0.1], "look")])
-    write_trajectories(tmp_path / "new.parquet", [old])
-    table = pq.read_table(tmp_path / "new.parquet")
-    turns = [[{name: value for name, value in turn.items() if name not in without} for turn in row] for row in table["turns"].to_pylist()]
-    before = schema(without)
-    columns = [pa.array(turns, field.type) if field.name == "turns" else table[field.name] for field in before]
-    pq.write_table(pa.table(columns, schema=before), tmp_path / "old.parquet")
-    assert read_trajectories(tmp_path / "old.parquet") == [old]

@@ -1,0 +1,134 @@
+"""What each world refuses, over the wire of its real server: one definition for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from environments.agentgym_client import AgentGymClient
+from environments.client import EnvironmentClient
+from environments.registry import load_world
+from environments.sciworld.java import INSTALL
+from tests.support.chromium import needs_chromium
+from tests.support.playing import starting
+from tests.support.tiny_searchqa import tiny_corpus
+
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+ORACLE = "the expert's action"
+
+PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
+    "textcraft": [
+        ("dance", True),
+        ("inventory", False),
+        ("get 1 xyzzy", True),
+        ("craft 4 oak planks using 1 oak log", True),  # which nothing holds yet
+        ("", True),
+        (ORACLE, False),
+    ],
+    "babyai": [
+        ("dance", True),
+        ("check available actions", False),
+        ("drop", True),
+        ("turn left", False),
+        ("go to red dragon 1", True),
+        ("x" * 501, True),
+        (ORACLE, False),
+    ],
+    "sciworld": [
+        ("dance", True),
+        ("look around", False),
+        ("inventory", False),
+        ("open door to kitchen", False),
+        ("open door to kitchen", True),  # it is open
+        ("go to outside", True),
+        ("pick up agent", True),
+        ("wait1", False),
+        ("task", False),
+        ("x" * 501, True),
+    ],
+    "searchqa": [
+        ("<search>peru", True),
+        ("<search></search>", True),
+        ("<search>xyzzy</search>", False),  # it finds nothing
+        ("<search>peru</search>", False),
+        ("<answer>Quito</answer>", False),
+    ],
+    "textcraft+babyai": [("dance", True), ("inventory", False), ("", True)],
+    "webarena": [
+        ("dance", True),
+        ("click [999999]", True),
+        ("goto [http://elsewhere.example]", True),
+        ("scroll [down]", False),
+        ("go_back", True),
+        (ORACLE, False),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        "textcraft",
+        "babyai",
+        pytest.param("sciworld", marks=needs_java),
+        "searchqa",
+        "textcraft+babyai",
+        pytest.param("webarena", marks=[needs_chromium, pytest.mark.slow]),
+    ],
+)
+def test_a_step_says_whether_the_world_refused_the_action(world: str, state_dir: Path, tmp_path: Path) -> None:
+    data = {"SEARCHQA_DATA": str(tiny_corpus(tmp_path))} if world == "searchqa" else {}
+
+    async def play(url: str) -> list[tuple[str, bool | None]]:
+        async with EnvironmentClient([url]) as client:
+            task = (await client.tasks("test"))[0]
+            session, first = await client.start(task)
+            beside = None
+            if any(action is ORACLE for action, _ in PLAYED[world]):
+                beside = load_world(world).create()
+                assert beside.reset(task) == first
+            said = []
+            for action, _ in PLAYED[world]:
+                if beside is not None:
+                    performed = beside.oracle_action() if action is ORACLE else action
+                    beside.step(performed)
+                else:
+                    performed = action
+                said.append((action, (await client.step(session, performed)).refused))
+            if beside is not None:
+                beside.close()
+            return said
+
+    with starting(world, state_dir) as start:
+        assert asyncio.run(play(start(**data).url)) == list(PLAYED[world])
+
+
+def test_a_blocked_move_is_refused_by_babyai_and_changes_nothing(state_dir: Path) -> None:
+    async def walk(url: str) -> None:
+        async with EnvironmentClient([url]) as client:
+            refused = 0
+            for task in (await client.tasks("test"))[:6]:
+                session, _ = await client.start(task)
+                for _ in range(10):
+                    before = session.state_key
+                    if (await client.step(session, "move forward")).refused:
+                        assert session.state_key == before
+                        refused += 1
+            assert refused
+
+    with starting("babyai", state_dir) as start:
+        asyncio.run(walk(start().url))
+
+
+def test_a_server_of_agentgym_does_not_say_what_it_refused(state_dir: Path) -> None:
+    async def play(url: str) -> bool | None:
+        async with AgentGymClient([url], "textcraft") as client:
+            session, _ = await client.start(0)
+            return (await client.step(session, "dance")).refused
+
+    with starting("textcraft", state_dir) as start:
+        assert asyncio.run(play(start().url)) is None
