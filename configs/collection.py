@@ -82,4 +82,5 @@ class Collection(Part):
     @model_validator(mode="after")
     def _fits(self) -> Collection:
         self.environment.check_tasks(self.tasks, "tasks")
+        self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         return self

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
+from configs.conversation_start import ConversationStart
 from configs.part import Part
 from configs.rules import Dialect, Rules
 from configs.task_selection import TaskSelection, check_world
@@ -21,7 +22,7 @@ class World(Part):
     """ours, or those of AgentGym's own servers, for figures beside the paper's; docs/agentgym.md has the differences."""
     dialect: Dialect = "ours"
     """What the servers of AGENTGYM_ENVIRONMENT_URLS speak. "agentgym": they may be AgentGym's own, which name no tasks, instruction or
-    success: these are then given here."""
+    success: these are then given here, or the instruction as conversation_start."""
     instruction: str | None = None
     """What the agent is told first, in place of the world's own words."""
     success_score: Annotated[float, Field(gt=0)] | None = None
@@ -30,12 +31,27 @@ class World(Part):
     @model_validator(mode="after")
     def _complete(self) -> World:
         if self.dialect == "agentgym":
-            missing = [name for name in ("instruction", "success_score") if getattr(self, name) is None]
-            if missing:
-                raise ValueError(f"{' and '.join(missing)}: give a value, since servers with dialect: agentgym tell none")
+            if self.success_score is None:
+                raise ValueError("success_score: give a value, since servers with dialect: agentgym tell none")
             if self.rules == "ours":
                 raise ValueError("rules is 'ours', which servers with dialect: agentgym do not play by; set rules: agentgym")
         return self
+
+    def check_instruction(self, instructed: bool, conversation_start: ConversationStart) -> None:
+        """Refuse an agent that would get no instruction on these servers.
+
+        Args:
+            instructed: Whether the agent is given the world's instruction.
+            conversation_start: How its conversations begin; a list of messages replaces the instruction.
+
+        Raises:
+            ValueError: The servers know no instruction, and none is given.
+        """
+        if self.dialect == "agentgym" and self.instruction is None and instructed and isinstance(conversation_start, str):
+            raise ValueError(
+                "environment.instruction is empty, and servers with dialect: agentgym know none; write it there, or give the whole prompt "
+                "as conversation_start"
+            )
 
     def check_tasks(self, tasks: TaskSelection, field: str) -> None:
         """Refuses tasks that these servers cannot mean.

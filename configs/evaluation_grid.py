@@ -39,6 +39,7 @@ class EvaluationGrid(Part):
     def _fits(self) -> EvaluationGrid:
         for tasks in self.tasks:
             self.environment.check_tasks(tasks, "tasks")
+        self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         for name in ("tasks", "horizons", "temperatures"):
             values = getattr(self, name)
             if len(set(values)) < len(values):

@@ -218,6 +218,7 @@ class Experiment(Part):
     def _fits(self) -> Experiment:
         self.environment.check_tasks(self.environment.train_tasks, "environment.train_tasks")
         self.environment.check_tasks(self.evaluation.tasks, "evaluation.tasks")
+        self.environment.check_instruction(self.policy.instruction, self.policy.conversation_start)
         if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
             raise ValueError(
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "

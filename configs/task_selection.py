@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
-_ITEM = re.compile(r"[A-Za-z0-9-]+_(?:.*_)?\d+")
-"""AgentGym's name of a task: the world's name and the index, e.g. "textcraft_17"."""
+_ITEM = re.compile(r"([A-Za-z0-9-]+)_(?:[^:]*_)?(\d+)(?:: (.+))?")
+"""AgentGym's name of a task: the world's name and the index, e.g. "babyai_17", and where needed the goal: "textcraft_17: dark oak sign"."""
+_GOAL = re.compile(r"Goal: craft ([a-z0-9 ]+)\.")
+"""How a first observation of TextCraft names its goal."""
 
 
 def _read(value: Any, info: ValidationInfo) -> Any:
@@ -27,7 +29,7 @@ def _read(value: Any, info: ValidationInfo) -> Any:
     try:
         ids = read_ids(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as fault:
-        raise ValueError(f"{path} is no list of tasks: {fault}; it is JSON such as [3, 5] or [{{'item_id': 'textcraft_3'}}], or has one "
+        raise ValueError(f"{path} is no list of tasks: {fault}; it is JSON such as [3, 5] or [{{'item_id': 'babyai_3'}}], or has one "
                          "index a line") from fault  # fmt: skip
     if not ids:
         raise ValueError(f"{path} lists no task")
@@ -37,15 +39,18 @@ def _read(value: Any, info: ValidationInfo) -> Any:
 def _checked(each: Any) -> int | str:
     if not isinstance(each, bool) and ((isinstance(each, int) and each >= 0) or (isinstance(each, str) and _ITEM.fullmatch(each))):
         return each
-    raise ValueError(f'{each!r} is no task: write an index such as 17, or an id of AgentGym\'s such as "textcraft_17"')
+    raise ValueError(f'{each!r} is no task: write an index such as 17, or an id of AgentGym\'s such as "babyai_17"')
 
 
 TaskSelection = Annotated[str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)]
-"""The name of one of the world's lists; or indices, AgentGym's item ids ("textcraft_17"), or a file of either."""
+"""The name of one of the world's lists; or indices, AgentGym's item ids ("babyai_17"), or a file of either."""
 
 
 def read_ids(text: str) -> list[int | str]:
     """The task ids in the text of a file: JSON (a list of numbers, of ids or of objects with an `item_id`), or one of these a line.
+
+    An object may also hold the task's first observation, as AgentGym's trajectories do. A goal of TextCraft that it names becomes part of
+    the id.
 
     Raises:
         ValueError: It holds something else.
@@ -61,13 +66,33 @@ def read_ids(text: str) -> list[int | str]:
         each = entry.get("item_id") if isinstance(entry, dict) else entry
         if isinstance(each, bool) or not isinstance(each, int | str):
             raise ValueError(f"one entry is {entry!r}")
+        goal = _GOAL.search(json.dumps(entry)) if isinstance(entry, dict) and isinstance(each, str) else None
+        if goal:
+            each = f"{each}: {goal[1]}"
         ids.append(int(each) if isinstance(each, str) and re.fullmatch(r"\d+", each) else each)
     return ids
 
 
 def indices(selection: Sequence[int | str]) -> list[int]:
-    """The indices of a selection that is no named list."""
-    return [each if isinstance(each, int) else int(each.rpartition("_")[2]) for each in selection]
+    """The indices of a selection that is no named list, as the world's servers count."""
+    return [each if isinstance(each, int) else int(_parts(each)[1]) for each in selection]
+
+
+def goal_of(item: str) -> str | None:
+    """The goal that an item id names beside its index, e.g. "dark oak sign"; None where it names none."""
+    return _parts(item)[2]
+
+
+def _parts(item: str) -> tuple[str, str, str | None]:
+    """World, index and goal of an item id.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise ValueError(f"{item!r} is no item id of AgentGym's")
+    return match[1], match[2], match[3]
 
 
 def check_world(selection: str | Sequence[int | str], world: str, field: str) -> None:

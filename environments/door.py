@@ -16,10 +16,10 @@ from configs.rules import Dialect
 from configs.task_selection import TaskSelection, indices
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
-from environments.environment import Step
+from environments.environment import Step, TaskIndexError
 from environments.errors import RefusedError, ServerFailedError, WrongWorldError
 from environments.protocol import WorldInfo
-from environments.registry import WORLDS
+from environments.registry import WORLDS, task_indices_of
 
 
 class EpisodeClient(Protocol):
@@ -68,9 +68,8 @@ async def enter(urls: Sequence[str], world: World) -> WorldInfo:
     if world.dialect == "agentgym":
         async with AgentGymClient(urls, world.name) as client:
             await client.check()
-        assert world.instruction is not None
         assert world.success_score is not None
-        return WorldInfo(world.name, "", world.instruction, {}, rules="agentgym", success_score=world.success_score)
+        return WorldInfo(world.name, "", world.instruction or "", {}, rules="agentgym", success_score=world.success_score)
     async with EnvironmentClient(urls) as ours:
         try:
             hosted = await ours.worlds()
@@ -101,7 +100,10 @@ async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, 
                 return await ours.tasks(tasks)
             except RefusedError as unknown:
                 raise WrongWorldError(f"{field}: {unknown}") from unknown
-    given = indices(tasks)
+    try:
+        given = indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
+    except TaskIndexError as unknown:
+        raise WrongWorldError(f"{field}: {unknown}") from unknown
     async with open_client(urls, world.name, world.dialect) as client:
         for index in sorted({min(given), max(given)}):
             try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from configs.mixture import members, weighted_lists
 from configs.rules import Rules
-from environments.environment import UnknownWorldError, World, WorldError
+from configs.task_selection import goal_of, indices
+from environments.environment import TaskIndexError, UnknownWorldError, World, WorldError
 from environments.mixture import Mixture
 from environments.task_lists import described_lists, no_such_list, renamed_lists
 
@@ -97,6 +98,36 @@ def check_task_list(name: str, task_list: str) -> None:
     known = task_lists_of(name)
     if known is not None and task_list not in known:
         raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
+
+
+def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
+    """The indices of given tasks on servers of ours.
+
+    AgentGym's index of a TextCraft goal depends on the order of a folder on its server, so there the goal's text decides.
+
+    Args:
+        name: The world's name.
+        selection: Indices and AgentGym's item ids, e.g. 17, "babyai_17" or "textcraft_17: dark oak sign".
+
+    Raises:
+        TaskIndexError: An item id names no goal where it must, or a goal that does not exist.
+    """
+    package = _package(name)
+    find = getattr(import_module(package), "task_of_goal", None) if package else None
+    return [
+        each if isinstance(each, int) else _index_of_goal(each, find) if find else index
+        for each, index in zip(selection, indices(selection), strict=True)
+    ]
+
+
+def _index_of_goal(item: str, find: Callable[[str], int]) -> int:
+    goal = goal_of(item)
+    if goal is None:
+        raise TaskIndexError(
+            f"{item!r} does not say which goal it means: its number depends on the server of AgentGym's that it comes from; "
+            f"write the goal too, e.g. '{item}: dark oak sign', give the file of trajectories, or write an index of ours"
+        )
+    return find(goal)
 
 
 def image_of(name: str) -> str:

@@ -8,8 +8,8 @@ from configs.model_folder import ModelError, check_model
 from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection
-from environments.environment import UnknownWorldError
-from environments.registry import check_name, check_task_list
+from environments.environment import TaskIndexError, UnknownWorldError
+from environments.registry import check_name, check_task_list, task_indices_of
 from flows.model_check import fit_experiment
 
 ASK_S = 10.0
@@ -84,16 +84,20 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
 
     Args:
         world: Its name.
-        lists: Where tasks are named, e.g. "evaluation.tasks", to the list's name; given indices are left to the servers.
+        lists: Where tasks are named, e.g. "evaluation.tasks", to what names them; whether indices exist is left to the servers.
         infrastructure: Says whether the world is served elsewhere.
 
     Raises:
-        RecipeError: A list does not exist.
+        RecipeError: A list or a goal does not exist.
     """
     if urls_of(infrastructure, world):
         return
     for field, name in lists.items():
         if not isinstance(name, str):
+            try:
+                task_indices_of(world, name)
+            except TaskIndexError as problem:
+                raise RecipeError(f"{field}: {problem}") from None
             continue
         try:
             check_task_list(world, name)

@@ -24,9 +24,9 @@ from functools import cached_property
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import RecipeError, load_recipe
-from configs.task_selection import TaskSelection, indices
+from configs.task_selection import TaskSelection
 from environments.environment import WorldError
-from environments.registry import load_world
+from environments.registry import load_world, task_indices_of
 from flows.gpu_memory import asked_machine, plan_of
 from flows.model_check import fit_experiment
 from tasks.curriculum.horizon import Phase, phases
@@ -150,7 +150,7 @@ def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sampl
     began, played, chosen = time.monotonic(), list[ExpertEpisode](), list[int]()
     try:
         world = load_world(experiment.environment.name, experiment.environment.rules)
-        chosen = list(world.tasks(tasks)) if isinstance(tasks, str) else indices(tasks)
+        chosen = list(world.tasks(tasks)) if isinstance(tasks, str) else task_indices_of(world.name, tasks)
         for task in chosen[:: max(1, len(chosen) // EXPERT_TASKS)][:EXPERT_TASKS]:
             if time.monotonic() - began < EXPERT_SECONDS:
                 played.append(play_expert(world, task))

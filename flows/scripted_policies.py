@@ -8,9 +8,9 @@ from pathlib import Path
 from configs.environment import Environment, World
 from configs.infrastructure import InfraSettings, urls_of
 from configs.study import Study
-from configs.task_selection import indices, selection_name
+from configs.task_selection import selection_name
 from environments.environment import WorldError
-from environments.registry import load_world
+from environments.registry import load_world, task_indices_of
 from tasks.evaluation.baselines import baselines
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import Runs
@@ -29,7 +29,7 @@ def scripted_results(
         return {}
     try:
         known = load_world(world.name, world.rules)
-        train = known.tasks(learned) if isinstance(learned, str) else indices(learned)
+        train = known.tasks(learned) if isinstance(learned, str) else task_indices_of(world.name, learned)
         kept = folder or infrastructure.runs.absolute() / "baselines"
         return baselines(world.name, tasks, train[:n_learned], horizon, kept, rules=world.rules)
     except (ImportError, WorldError, OSError, KeyError):

@@ -53,3 +53,10 @@ RENAMED_TASK_LISTS = {
     "wood-renamed": "wood-renamed-train",
 }
 """Names that lists once had, and those that they have now."""
+
+
+def task_of_goal(goal: str) -> int:
+    """The task that asks for an item; see `environments.textcraft.tasks.task_of`. AgentGym's index of it differs between servers."""
+    from environments.textcraft.tasks import task_of
+
+    return task_of(goal)

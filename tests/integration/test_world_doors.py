@@ -20,6 +20,7 @@ from environments.door import check_same, enter, open_client, task_indices
 from environments.errors import RefusedError, WrongWorldError
 from environments.registry import load_world
 from environments.textcraft.goals import goals
+from environments.textcraft.tasks import task_of
 from flows.collection_session import ask
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.scripted_agent import ScriptedAgent
@@ -52,6 +53,11 @@ def textcraft(state_dir: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def babyai_by_agentgyms_rules(state_dir: Path) -> Iterator[str]:
     yield from serving(state_dir, "-m", "environments", "serve", "babyai", "--rules", "agentgym")
+
+
+@pytest.fixture(scope="module")
+def textcraft_by_agentgyms_rules(state_dir: Path) -> Iterator[str]:
+    yield from serving(state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +138,11 @@ def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(agentgym_
 @pytest.mark.parametrize("dialect", [{}, THEIRS])
 def test_tasks_that_there_are_not_are_refused_with_the_field_that_names_them(textcraft: str, dialect: dict[str, Any]) -> None:
     world = World(name="textcraft", **dialect)
-    assert asyncio.run(task_indices([textcraft], world, (3, "textcraft_7", 5), "tasks")) == [3, 7, 5]
+    assert asyncio.run(task_indices([textcraft], world, (3, "textcraft_7: stick", 5), "tasks")) == [
+        3,
+        7 if dialect else task_of("stick"),
+        5,
+    ]
     if not dialect:
         with pytest.raises(WrongWorldError, match=r"environment\.train_tasks holds 99999999, which cannot be begun: .*no task 99999999"):
             asyncio.run(task_indices([textcraft], world, (3, 99_999_999, 5), "environment.train_tasks"))
@@ -277,9 +287,11 @@ def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path
 # AgentGym's own servers
 
 
-def test_episodes_are_collected_from_a_server_that_speaks_agentgyms_dialect_alone(agentgym_only: str, textcraft: str) -> None:
+def test_episodes_are_collected_from_a_server_that_speaks_agentgyms_dialect_alone(
+    agentgym_only: str, textcraft_by_agentgyms_rules: str
+) -> None:
     tasks = load_world("textcraft").tasks("test")[:12]
-    for url in (agentgym_only, textcraft):
+    for url in (agentgym_only, textcraft_by_agentgyms_rules):
         assert collected(url, "textcraft", tasks, **THEIRS) == [(Outcome.SUCCESS, 1.0)] * 12
 
     assert requests.get(f"{agentgym_only}/open", timeout=60).json() == 0

@@ -55,7 +55,18 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ({"evaluation.tasks": ["babyai_7"]}, "evaluation.tasks holds 'babyai_7', a task of babyai, but the world is textcraft"),
         (
             {"environment.dialect": "agentgym"},
-            "instruction and success_score: give a value, since servers",
+            "success_score: give a value, since servers",
+        ),
+        (
+            {
+                "environment.dialect": "agentgym",
+                "environment.rules": "agentgym",
+                "environment.success_score": 1,
+                "environment.train_tasks": [1],
+                "evaluation.tasks": [1],
+                "policy.instruction": True,
+            },
+            "environment.instruction is empty",
         ),
         ({"policy.conversation_start": "sytem"}, "policy.conversation_start: write system, agentgym, or the name of a JSON file"),
         ({"algorithm.steps.many": 3}, "algorithm.steps.many: steps holds"),

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from configs.infrastructure import infra_settings
 from configs.recipe import RecipeError, fingerprint, load_recipe
 from configs.task_selection import indices, read_ids
+from environments.environment import TaskIndexError
+from environments.registry import task_indices_of
+from environments.textcraft.tasks import task_of
+from flows.checks import check_task_lists
 
 FILES = {
-    "agentgym.json": json.dumps([{"item_id": "textcraft_3"}, {"item_id": "textcraft_11"}]),
+    "agentgym.json": json.dumps([{"item_id": "babyai_3"}, {"item_id": "babyai_11"}]),
     "numbers.json": "[3, 11]",
     "lines.txt": "3\n\n11\n",
-    "ids.txt": "textcraft_3\ntextcraft_11",
-    "records.jsonl": '{"item_id": "textcraft_3"}\n{"item_id": "textcraft_11"}\n',
+    "ids.txt": "babyai_3\nbabyai_11",
+    "records.jsonl": '{"item_id": "babyai_3"}\n{"item_id": "babyai_11"}\n',
 }
 
 
@@ -23,7 +28,7 @@ FILES = {
 def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(FILES[name])
-    experiment = load_recipe("textcraft", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
+    experiment = load_recipe("babyai", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
     assert not isinstance(experiment.environment.train_tasks, str)
     assert indices(experiment.environment.train_tasks) == [3, 11]
     assert experiment.evaluation.tasks == (5,)
@@ -60,3 +65,23 @@ def test_a_file_that_lists_no_tasks_of_the_world_is_refused(tmp_path: Path, cont
 
 def test_ids_with_a_set_in_their_name_keep_their_index() -> None:
     assert indices(read_ids('["searchqa_nq_17", 4]')) == [17, 4]
+
+
+def test_agentgyms_ids_of_textcraft_mean_the_goal_that_stands_beside_them(tmp_path: Path) -> None:
+    """AgentGym's trajectories hold the first observation; its index of a goal depends on the server."""
+    first = "Crafting commands:\ncraft 4 stick using 2 planks\n\nGoal: craft stick."
+    path = tmp_path / "trajectories.json"
+    path.write_text(json.dumps([{"item_id": "textcraft_17", "conversations": [{"from": "human", "value": first}]}, 3]))
+    tasks = load_recipe("textcraft", {"evaluation.tasks": str(path)}).evaluation.tasks
+    assert tasks == ("textcraft_17: stick", 3)
+    assert task_indices_of("textcraft", tasks) == [task_of("stick"), 3]
+    assert indices(tasks) == [17, 3]  # on a server of AgentGym's its own numbers count
+
+
+@pytest.mark.parametrize("item", ["textcraft_17", "textcraft_17: unobtainium"])
+def test_an_id_of_textcraft_without_a_known_goal_is_refused_before_anything_starts(item: str) -> None:
+    with pytest.raises(TaskIndexError):
+        task_indices_of("textcraft", [item])
+    with pytest.raises(RecipeError, match=r"evaluation\.tasks"):
+        check_task_lists("textcraft", {"evaluation.tasks": (item,)}, infra_settings())
+    assert task_indices_of("babyai", ["babyai_17"]) == [17]
