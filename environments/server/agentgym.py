@@ -29,6 +29,8 @@ def _detail(reply: Reply) -> dict[str, Any]:
     return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
 
 
+VIEWERS = " "
+"""The client of all GET requests: those who only look share one client's turns."""
 Perform = Callable[[Dialect, Any, str], Awaitable[Any]]
 """From the dialect, a request's body and its client to the reply."""
 
@@ -74,38 +76,38 @@ class AgentGym:
         }
 
     async def _create(self, dialect: Dialect, _: Any, client: str) -> Any:
-        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, None, True, client))
+        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, None, True, client), client)
         assert reply.number is not None
         return dialect.created(reply.number, reply.observation or "")
 
-    async def _reset(self, dialect: Dialect, body: Any, _: str) -> Any:
+    async def _reset(self, dialect: Dialect, body: Any, client: str) -> Any:
         index = body.index or 0
         if dialect.wraps:
             index = self._tasks[index % len(self._tasks)]
-        begun = dialect.begun(body.session, body, await self._perform("reset", (body.session, index)))
-        return await self._with(begun, dialect.besides, body.session)
+        begun = dialect.begun(body.session, body, await self._perform("reset", (body.session, index), client))
+        return await self._with(begun, dialect.besides, body.session, client)
 
-    async def _step(self, dialect: Dialect, body: Any, _: str) -> Any:
-        stepped = dialect.stepped(await self._perform("step", (body.session, None, body.action)))
-        return await self._with(stepped, dialect.running, body.session)
+    async def _step(self, dialect: Dialect, body: Any, client: str) -> Any:
+        stepped = dialect.stepped(await self._perform("step", (body.session, None, body.action), client))
+        return await self._with(stepped, dialect.running, body.session, client)
 
-    async def _with(self, reply: Any, fields: Mapping[str, tuple[str, Callable[[str], Any]]], session: int) -> Any:
+    async def _with(self, reply: Any, fields: Mapping[str, tuple[str, Callable[[str], Any]]], session: int, client: str) -> Any:
         for name, (attribute, show) in fields.items():
-            reply[name] = show((await self._perform("look", (session, attribute))).observation or "")
+            reply[name] = show((await self._perform("look", (session, attribute), client)).observation or "")
         return reply
 
-    async def _close(self, dialect: Dialect, body: Any, _: str) -> Any:
-        await self._perform("close", (body.session,))
+    async def _close(self, dialect: Dialect, body: Any, client: str) -> Any:
+        await self._perform("close", (body.session,), client)
         return dialect.closed
 
     def _ask(self, attribute: str, show: Callable[[str], Any]) -> Perform:
-        async def ask(_: Dialect, body: Any, __: str) -> Any:
-            return show((await self._perform("look", (body.session, attribute))).observation or "")
+        async def ask(_: Dialect, body: Any, client: str) -> Any:
+            return show((await self._perform("look", (body.session, attribute), client)).observation or "")
 
         return ask
 
-    async def _perform(self, operation: str, call: Call) -> Reply:
-        [reply] = await self._dispatcher.perform(operation, [call])
+    async def _perform(self, operation: str, call: Call, client: str) -> Reply:
+        [reply] = await self._dispatcher.perform(operation, [call], client)
         if reply.error is not None:
             raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
         return reply
@@ -120,7 +122,7 @@ class AgentGym:
             began = time.perf_counter()
             try:
                 body = decode(decoder, request.body or b"{}")
-                status, content = 200, encode(await perform(dialect, body, request.client if name == "create" else ""))
+                status, content = 200, encode(await perform(dialect, body, request.client))
             except RequestError as refusal:
                 status, content = _refused(refusal)
             seconds.observe(time.perf_counter() - began)
@@ -136,7 +138,7 @@ class AgentGym:
                 number = query.get(name, "")
                 if not (number.isascii() and number.isdecimal() and len(number) < 19):
                     raise RequestError(422, "invalid_field", f"{name} is a session's number", name)
-                return 200, encode(show(await self._perform(operation, (int(number), *arguments))))
+                return 200, encode(show(await self._perform(operation, (int(number), *arguments), VIEWERS)))
             except RequestError as refusal:
                 return _refused(refusal)
 

@@ -31,7 +31,7 @@ from environments.server.worker_ipc import OtherWorkers, listen
 log = logging.getLogger(__name__)
 
 END_S = 1.0
-"""What is being performed when the server is told to end has this long to be answered."""
+"""What is being performed at the signal to end has this long to be answered."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,10 @@ class Application:
                 listener.close()
             await self._dispatcher.close()
 
+    def end(self) -> None:
+        """Refuses what has not begun, from now on."""
+        self._dispatcher.end()
+
     @property
     def described(self) -> dict[str, object]:
         """What a log says of it."""
@@ -133,12 +137,12 @@ class Application:
     def _count_error(self, type: str) -> None:
         self._metrics.errors.labels(type).inc()
 
-    async def _serve_worker(self, operation: str, calls: list[Call]) -> object:
+    async def _serve_worker(self, operation: str, calls: list[Call], client: str) -> object:
         if operation == "sessions":
             return len(self._sessions)
         if operation == "metrics":
             return self._metrics.families()
-        return await self._dispatcher.perform_here(operation, calls)
+        return await self._dispatcher.perform_here(operation, calls, client)
 
 
 def open_socket(options: Options) -> socket.socket:
@@ -178,6 +182,7 @@ async def _serve(application: Application, limits: HttpLimits, listener: socket.
         await told.wait()
         server.close()
         sweeping.cancel()
+        application.end()
         for connection in list(connections.open):
             connection.end()
         if tasks:

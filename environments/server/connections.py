@@ -30,6 +30,8 @@ class HttpLimits:
         connections: Open at once in this process.
         free_body_bytes: A body up to this size is always taken in;
         bodies_bytes: what is above it in all bodies together has this much memory.
+        free_chunks: A chunked body may have this many chunks,
+        chunk_bytes: and one more for each so many of its bytes.
     """
 
     header_bytes: int = 16 * 2**10
@@ -41,6 +43,8 @@ class HttpLimits:
     connections: int = 4096
     free_body_bytes: int = 32 * 2**10
     bodies_bytes: int = 128 * 2**20
+    free_chunks: int = 1024
+    chunk_bytes: int = 64
 
 
 SWEEP_S = 0.5

@@ -1,4 +1,8 @@
-"""Where an item is performed: here at once, here in a thread when the world blocks, or in the worker that holds its session."""
+"""Where an item is performed: here at once, here in a thread when the world blocks, or in the worker that holds its session.
+
+Work waits for turns that clients share fairly. A request whose client has vanished is cancelled: what has not begun is not
+performed. A call that has begun is finished in every case, so that the same turn, asked again, is answered as it was performed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zlib import crc32
 
 from environments.protocol import Reply
+from environments.server.daemon_threads import DaemonThreads
+from environments.server.fair_turns import ENDING, FairTurns
 from environments.server.metrics import Families
 from environments.server.request import RequestError
 from environments.server.session import Session
@@ -26,8 +31,6 @@ Call = tuple[Any, ...]
 THREADS = 64
 SLICE_S = 0.01
 """A batch of a fast world gives way to other requests this often."""
-SMALL_BATCH = 64
-"""Larger batches are performed one after another, so that however many there are, others wait for one slice between two of their turns."""
 SWEEP_S = 1.0
 
 
@@ -38,53 +41,67 @@ class Dispatcher:
         self.sessions = sessions
         self._worker = worker
         self._others = others
-        self._turns = itertools.count(worker)
+        self._creates = itertools.count(worker)
         blocking = getattr(sessions.world, "blocking", False)
         self._awaited = getattr(sessions.world, "awaited", False)
-        self._batches = asyncio.Lock()
-        self._pool = ThreadPoolExecutor(THREADS, "world") if blocking else None
+        self._pool = DaemonThreads(THREADS, "world") if blocking else None
+        self._turns = FairTurns(THREADS if blocking else 1)
+        self._working: set[asyncio.Task[Reply]] = set()
+        self._ending = False
 
-    async def perform(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
-        """One reply per call, in order; calls for one session are performed in order."""
+    async def perform(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
+        """One reply per call, in order. Calls for one session are performed in order.
+
+        Args:
+            operation: One of `OPERATIONS`.
+            calls: The arguments of each.
+            client: (address, space, name) whose turns are taken.
+        """
         items = self.sessions.metrics.items
         items[operation] = items.get(operation, 0) + len(calls)
         if self._others is None:
-            return await self.perform_here(operation, calls)
+            return await self.perform_here(operation, calls, client)
         places = [self._place(operation, call) for call in calls]
         if all(place == self._worker for place in places):
-            return await self.perform_here(operation, calls)
+            return await self.perform_here(operation, calls, client)
         replies: list[Reply | None] = [None] * len(calls)
 
         async def perform_at(place: int) -> None:
             mine = [position for position, at in enumerate(places) if at == place]
-            answers = await self._perform_in(place, operation, [calls[position] for position in mine])
+            answers = await self._perform_in(place, operation, [calls[position] for position in mine], client)
             for position, reply in zip(mine, answers, strict=True):
                 replies[position] = reply
 
         await asyncio.gather(*(perform_at(place) for place in set(places)))
         return [reply for reply in replies if reply is not None]
 
-    async def perform_here(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
+    async def perform_here(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
         """The same, for sessions of this process."""
-        if self._pool is not None:
-            if len(calls) == 1:
-                return [await self._perform_blocking(operation, calls[0])]
-            return await asyncio.gather(*(self._perform_blocking(operation, call) for call in calls))
-        if len(calls) <= SMALL_BATCH:
-            return await self._perform_sliced(operation, calls)
-        async with self._batches:
-            return await self._perform_sliced(operation, calls)
+        if self._ending:
+            return [self.sessions.refused(operation, call, ENDING) for call in calls]
+        if self._pool is None and len(calls) == 1:
+            return [self.sessions.answer(operation, calls[0])]
+        return await (self._perform_sliced if self._pool is None else self._perform_blocking)(operation, calls, client)
 
-    async def _perform_sliced(self, operation: str, calls: Sequence[Call]) -> list[Reply]:
-        answer = self.sessions.answer
-        replies = []
-        began = time.perf_counter()
-        for call in calls:
-            replies.append(answer(operation, call))
-            if time.perf_counter() - began > SLICE_S:
-                await asyncio.sleep(0)
-                began = time.perf_counter()
+    async def _perform_sliced(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
+        answer, replies = self.sessions.answer, list[Reply]()
+        try:
+            while len(replies) < len(calls):
+                async with self._turns.of(client):
+                    began = time.perf_counter()
+                    for call in itertools.islice(calls, len(replies), None):
+                        replies.append(answer(operation, call))
+                        if time.perf_counter() - began > SLICE_S:
+                            break
+                    await asyncio.sleep(0)  # other requests are taken in before the next client's turn
+        except RequestError as ending:
+            replies += [self.sessions.refused(operation, call, ending) for call in calls[len(replies) :]]
         return replies
+
+    def end(self) -> None:
+        """Refuses what has not begun, from now on. What has begun is still answered."""
+        self._ending = True
+        self._turns.end()
 
     async def session_counts(self) -> dict[int, int]:
         """Sessions open by worker, of those that answer."""
@@ -115,39 +132,71 @@ class Dispatcher:
         if self._pool is None:
             self.sessions.store.end_all()
             return
-        loop = asyncio.get_running_loop()
+        closing = DaemonThreads(1, "close")  # all threads of the pool may be at work
         try:
-            await asyncio.wait_for(loop.run_in_executor(None, self.sessions.store.end_all), 1.0)
+            await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(closing, self.sessions.store.end_all), 1.0)
         except TimeoutError:
             log.warning("the world did not close its sessions in time")
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _place(self, operation: str, call: Call) -> int:
         assert self._others is not None
         if operation == "create":
             key = call[2]  # a repeated create must reach the worker that opened its session
-            return (next(self._turns) if key is None else crc32(key.encode())) % self._others.workers
+            return (next(self._creates) if key is None else crc32(key.encode())) % self._others.workers
         place = self.sessions.store.ids.holder(call[0])
         return self._worker if place is None else place
 
-    async def _perform_in(self, place: int, operation: str, calls: list[Call]) -> list[Reply]:
+    async def _perform_in(self, place: int, operation: str, calls: list[Call], client: str) -> list[Reply]:
         assert self._others is not None
         if place == self._worker:
-            return await self.perform_here(operation, calls)
+            return await self.perform_here(operation, calls, client)
         try:
-            return await self._others.ask(place, operation, calls, list[Reply])
+            return await self._others.ask(place, operation, calls, list[Reply], client)
         except WorkerGoneError:
             if operation == "create":
-                return await self.perform_here(operation, calls)
+                return await self.perform_here(operation, calls, client)
             gone = RequestError(410, "session_ended", "the session has ended: the process that held it is gone", "session")
             return [self.sessions.refused(operation, call, gone) for call in calls]
 
-    async def _perform_blocking(self, operation: str, call: Call) -> Reply:
+    async def _perform_blocking(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
+        replies: dict[int, Reply] = {}
+        by_session: dict[Any, list[int]] = {}
+        for position, call in enumerate(calls):
+            by_session.setdefault(position if operation == "create" else call[0], []).append(position)
+
+        async def perform(positions: list[int]) -> None:
+            for position in positions:
+                replies[position] = await self._perform_one(operation, calls[position], client)
+
+        await asyncio.gather(*(perform(positions) for positions in by_session.values()))
+        return [replies[position] for position in range(len(calls))]
+
+    async def _perform_one(self, operation: str, call: Call, client: str) -> Reply:
+        """Performs a call when its session is free and its client has a turn, and to its end also if it is cancelled meanwhile."""
         session = None if operation == "create" else self.sessions.store.get(call[0])
-        if session is None:
-            return await self._perform_apart(operation, call)
-        async with session.lock:
-            return await self._perform_apart(operation, call)
+        if session is None and operation != "create":
+            return self.sessions.answer(operation, call)
+        if session is not None:
+            await session.lock.acquire()
+        try:
+            await self._turns.take(client)
+        except BaseException as refusal:
+            if session is not None:
+                session.lock.release()
+            if isinstance(refusal, RequestError):
+                return self.sessions.refused(operation, call, refusal)
+            raise
+
+        def done(work: asyncio.Task[Reply]) -> None:
+            self._working.discard(work)
+            self._turns.give_back()
+            if session is not None:
+                session.lock.release()
+
+        work = asyncio.create_task(self._perform_apart(operation, call))
+        self._working.add(work)
+        work.add_done_callback(done)
+        return await asyncio.shield(work)
 
     async def _perform_apart(self, operation: str, call: Call) -> Reply:
         """Waited for by the event loop where the world knows how, else in a thread."""

@@ -21,6 +21,7 @@ from environments.server.request import Request, RequestError
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 HEADERS_READ = frozenset({b"content-length", b"expect", b"authorization", b"origin", b"environment-client"})
 TOO_LARGE_HEAD = RequestError(431, "headers_too_large", "the first line and the headers of a request are over the limit")
+TINY_CHUNKS = RequestError(400, "tiny_chunks", "the body comes in too many small chunks; send it with a length or in larger ones")
 NO_HTTP = RequestError(400, "malformed_http", "this is not an HTTP/1.1 request")
 NO_ROOM = RequestError(503, "server_busy", "the server has no connection or no memory to spare; try again later")
 
@@ -51,6 +52,11 @@ class HttpProtocol(asyncio.Protocol):
         """Bytes of the request that is coming, about."""
         self._kept = 0
         """Bytes of bodies that this connection has taken of what all share."""
+        self._chunks = self._body_bytes = 0
+        """Of the request that is coming."""
+        self._broken: RequestError | None = None
+        """Why the parser was stopped, if it was no error of its own."""
+        self._answering: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._peer = ""
 
@@ -66,6 +72,8 @@ class HttpProtocol(asyncio.Protocol):
         self._give_back()
         self._pipelined.clear()
         self.resume_writing()
+        if self._answering is not None:
+            self._answering.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
@@ -76,7 +84,7 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserUpgrade:  # another protocol is asked for and not spoken here: the request itself has been taken in
             self._last(self._pipelined[-1] if self._pipelined else self._request)
         except httptools.HttpParserError:
-            self._refuse_and_close(NO_HTTP)
+            self._refuse_and_close(self._broken or NO_HTTP)
             return
         if self._in_head and self._came > self._limits.header_bytes:
             self._refuse_and_close(TOO_LARGE_HEAD)
@@ -104,7 +112,7 @@ class HttpProtocol(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_count = self._header_bytes = 0
         self._in_head = True
-        self._came = 0
+        self._came = self._chunks = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -112,6 +120,8 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
+        if self._header_count > 2 * self._limits.headers:
+            raise self._stop(TOO_LARGE_HEAD)
         if self._in_head and len(name) <= 18:
             name = name.lower()
             if name in HEADERS_READ:
@@ -137,7 +147,13 @@ class HttpProtocol(asyncio.Protocol):
             self._pipelined.append(request)
             self._transport.pause_reading()
 
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > self._limits.free_chunks + self._body_bytes // self._limits.chunk_bytes:
+            raise self._stop(TINY_CHUNKS)
+
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         request = self._coming
         if request is None or request.refusal is not None:
             return
@@ -196,7 +212,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _perform(self, request: Request) -> None:
         self._connections.performing(self)
-        task = self._loop.create_task(self._answer(request))
+        task = self._answering = self._loop.create_task(self._answer(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -214,7 +230,7 @@ class HttpProtocol(asyncio.Protocol):
         if not request.keep_alive:
             head += b"connection: close\r\n"
         self._transport.write(b"%b\r\n%b" % (head, b"" if request.method == "HEAD" else content))
-        self._request = None
+        self._request = self._answering = None
         self._give_back()
         if not request.keep_alive:
             self._close()
@@ -236,12 +252,17 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refuse_and_close(self, refusal: RequestError) -> None:
         """Answers what is no request, if no answer is under way, and closes."""
-        if self._request is None:
+        if self._answering is None:
             status, content = self._api.refuse(refusal)
             head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self._transport.write(head % (STATUS_LINES[status], len(content)) + content)
         self._connections.performing(self)
         self._close()
+
+    def _stop(self, why: RequestError) -> RequestError:
+        """What a callback raises to stop the parser in the middle of what has come."""
+        self._broken = why
+        return why
 
     def _give_back(self) -> None:
         self._connections.bodies_bytes -= self._kept

@@ -62,10 +62,10 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
         if len(items) > MAX_ITEMS:
             raise _too_many(str(len(items)))
         calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
+        client = request.client
         if name == "create":
-            client = request.client
             calls = [(*call, False, client) for call in calls]
-        performed = await dispatcher.perform(name, calls)
+        performed = await dispatcher.perform(name, calls, client)
         if len(calls) < len(items):
             answers = iter(performed)
             performed = [entry if isinstance(entry, Reply) else next(answers) for entry in items]

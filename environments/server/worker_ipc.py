@@ -2,7 +2,8 @@
 
 Every worker listens on a unix socket in a folder that only this user can enter, and answers only processes of this user: what comes
 here passes by the token and the limits of HTTP. A frame is a length, a number that pairs answer with question, and msgpack: (operation,
-calls) one way, what `Dispatcher` answered the other way. One connection per pair carries many requests at once.
+calls, client) one way, what `Dispatcher` answered the other way. A question of length 0 cancels the earlier one of its number. One
+connection per pair carries many requests at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +30,7 @@ _CREDENTIALS = struct.Struct("3i")
 _encode = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
-Serve = Callable[[str, list[tuple[Any, ...]]], Awaitable[Any]]
+Serve = Callable[[str, list[tuple[Any, ...]], str], Awaitable[Any]]
 
 
 class WorkerGoneError(Exception):
@@ -55,6 +57,9 @@ class _Link:
         try:
             self._writer.write(_HEAD.pack(len(body), number) + body)
             return await answer
+        except asyncio.CancelledError:
+            self._writer.write(_HEAD.pack(0, number))
+            raise
         finally:
             self._waiting.pop(number, None)
 
@@ -85,14 +90,14 @@ class OtherWorkers:
         self._links: dict[int, _Link] = {}
         self._connecting = asyncio.Lock()
 
-    async def ask(self, worker: int, operation: str, calls: Sequence[tuple[Any, ...]], kind: type[T]) -> T:
-        """What `worker` answered, as `kind`.
+    async def ask(self, worker: int, operation: str, calls: Sequence[tuple[Any, ...]], kind: type[T], client: str = "") -> T:
+        """What `worker` answered to `client`'s calls, as `kind`.
 
         Raises:
             WorkerGoneError: It is not there, or ended before it answered.
         """
         link = await self._link(worker)
-        return msgspec.msgpack.decode(await link.ask(_encode((operation, calls))), type=kind)
+        return msgspec.msgpack.decode(await link.ask(_encode((operation, calls, client))), type=kind)
 
     async def ask_all(self, operation: str, kind: Any) -> dict[int, Any]:
         """What every other worker answered within a second, without those that did not."""
@@ -124,24 +129,29 @@ async def listen(folder: Path, worker: int, serve: Serve) -> asyncio.Server:
     """Answers the other workers with what `serve` returns."""
 
     async def answer_one(writer: asyncio.StreamWriter, number: int, body: bytes) -> None:
-        operation, calls = msgspec.msgpack.decode(body, type=tuple[str, list[tuple[Any, ...]]])
-        answer = _encode(await serve(operation, calls))
+        operation, calls, client = msgspec.msgpack.decode(body, type=tuple[str, list[tuple[Any, ...]], str])
+        answer = _encode(await serve(operation, calls, client))
         writer.write(_HEAD.pack(len(answer), number) + answer)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: dict[int, asyncio.Task[None]] = {}
         try:
             if (user := _user_of(writer.get_extra_info("socket"))) != os.getuid():
                 log.warning("a process of another user asked a worker", extra={"user": user})
                 return
             while True:
                 length, number = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-                task = asyncio.create_task(answer_one(writer, number, await reader.readexactly(length)))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                if not length:
+                    if number in tasks:
+                        tasks[number].cancel()
+                    continue
+                tasks[number] = asyncio.create_task(answer_one(writer, number, await reader.readexactly(length)))
+                tasks[number].add_done_callback(partial(_forget, tasks, number))
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
+            for task in tasks.values():
+                task.cancel()
             writer.close()
 
     path = folder / str(worker)
@@ -151,6 +161,10 @@ async def listen(folder: Path, worker: int, serve: Serve) -> asyncio.Server:
     listener.setblocking(False)
     listener.bind(str(path))
     return await asyncio.start_unix_server(connected, sock=listener)
+
+
+def _forget(tasks: dict[int, asyncio.Task[None]], number: int, _: object) -> None:
+    del tasks[number]
 
 
 def _user_of(connection: socket.socket) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,12 @@ import pytest
 import requests
 
 from environments.client import EnvironmentClient, RefusedError
+from environments.server.dispatcher import THREADS
 from environments.token import VARIABLE
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT, Serve, counting_command
-from tests.support.hostile import Attacker, guess_numbers, held, items, long_actions, unfinished_bodies, wrong_items
+from tests.support.hostile import Attacker, guess_numbers, head, held, items, long_actions, unfinished_bodies, wrong_items
+from tests.support.server_requests import eventually, post, start
 
 PATIENCE_S = 60.0
 SECRET = "a secret of three words"
@@ -142,6 +145,58 @@ def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve, workers: s
     assert all(type(number) is int and number < 2**53 for number in strangers)
     for number in strangers:
         assert requests.post(f"{url}/reset", json={"id": number, "data_idx": 3}, timeout=PATIENCE_S).json()["observation"] == "Goal: 3."
+
+
+# -- clients that vanish, and the end of the server
+
+
+def steps_performed(url: str) -> int:
+    text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
+    return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("environment_world_step_seconds_count"))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(serve: Serve, tmp_path: Path, workers: str) -> None:
+    url = serve("slow_counting", "--workers", workers).url
+    sessions = [start(url) for _ in range(6)]
+    first = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions)]
+    for item in first:
+        with Attacker(url).connect() as vanishing:
+            body = items(item, *({"session": item["session"], "turn": turn, "action": "add 1"} for turn in range(1, 100)))
+            vanishing.sendall(head("/v1/step", len(body)) + body)
+            eventually((tmp_path / f"{sessions.index(str(item['session']))}.begun").exists)
+    for at, item in enumerate(first):
+        (tmp_path / str(at)).touch()
+        assert post(url, "step", item)[0]["status"] == 200  # what had begun was finished, and is answered when it is asked again
+    assert [post(url, "step", {"session": session, "turn": 1, "action": "add 3"})[0]["observation"] for session in sessions] == [
+        "Count: 3" for _ in sessions
+    ]
+    assert steps_performed(url) == 12
+
+
+def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(serve: Serve, tmp_path: Path) -> None:
+    server = serve("slow_counting")
+    sessions = [start(server.url) for _ in range(THREADS + 1)]
+    hanging = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions[1:])]
+    waiting = items({"session": sessions[0], "turn": 0, "action": "add 1"})
+    [serving] = psutil.Process(server.pid).children()
+    attacker = Attacker(server.url)
+    with attacker.connect() as first, attacker.connect() as second:
+        first.sendall(head("/v1/step", len(items(*hanging))) + items(*hanging))
+        eventually(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(THREADS)))
+        second.sendall(head("/v1/step", len(waiting)) + waiting)
+        eventually(lambda: requests_taken(server.url) == len(sessions) + len(hanging) + 1)
+        serving.send_signal(signal.SIGTERM)
+        status, content = attacker.answer(second)
+    assert (status, json.loads(content)["error"]["type"]) == (503, "server_ending")
+    psutil.wait_procs([serving], PATIENCE_S)
+    assert not serving.is_running()
+
+
+def requests_taken(url: str) -> int:
+    """Items that the server has begun to perform or keeps waiting."""
+    text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
+    return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("environment_items_total"))
 
 
 # -- the token

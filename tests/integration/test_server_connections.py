@@ -63,6 +63,25 @@ def test_a_body_may_come_in_many_parts_and_in_chunks(counting_server: str) -> No
         assert (status, content["items"][0]["observation"]) == (200, "Goal: 3.")
 
 
+def test_a_large_body_may_come_in_thousands_of_chunks(counting_server: str) -> None:
+    body = json.dumps({"items": [{"index": 3}] * 8000}).encode()
+    parts = [body[at : at + 64] for at in range(0, len(body), 64)]
+    assert len(parts) > 1500
+    with connected(counting_server) as connection:
+        connection.sendall(b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n")
+        [(status, _, content)] = answers(connection, 1)
+    assert (status, len(content["items"])) == (200, 8000)
+
+
+def test_a_body_in_thousands_of_tiny_chunks_is_refused_before_its_end(counting_server: str) -> None:
+    with connected(counting_server) as connection:
+        connection.sendall(b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"1\r\nx\r\n" * 2000)
+        [(status, _, content)] = answers(connection, 1)
+    assert (status, content["error"]["type"]) == (400, "tiny_chunks")
+
+
 @pytest.mark.parametrize("path", ["/v1/create?from=here", "/v1/cr%65ate"])
 def test_a_query_or_an_escape_in_the_path_changes_nothing(counting_server: str, path: str) -> None:
     with connected(counting_server) as connection:

@@ -182,7 +182,51 @@ def hoard(attacker: Attacker, count: int = 20_000, batch: int = 2000) -> None:
 def heavy_batches(attacker: Attacker, connections: int = 16) -> None:
     """The largest batches that are allowed, many at once."""
     body = items(*({"session": "0-0", "turn": 0, "action": "x"} for _ in range(10_000)))
-    threads = [threading.Thread(target=attacker.ask, args=("/v1/step", body)) for _ in range(connections)]
+    _at_once(lambda: attacker.ask("/v1/step", body), connections)
+
+
+def tiny_chunks(attacker: Attacker, count: int = 64, seconds: float = 10.0) -> None:
+    """Bodies in chunks of one byte, again as soon as the server refuses one."""
+    until = time.monotonic() + seconds
+
+    def send() -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), attacker.connect() as connection:
+                attacker.sent += 1
+                connection.sendall(b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+                while time.monotonic() < until:
+                    connection.sendall(b"1\r\nx\r\n" * 20_000)
+
+    _at_once(send, count)
+
+
+def long_batches(attacker: Attacker, count: int = 8, turns: int = 10_000) -> None:
+    """Sessions with as many steps each as one request may hold."""
+    sessions = iter(_opened(attacker, count))
+    _at_once(lambda: attacker.ask("/v1/step", _turns_of(next(sessions), turns)), count)
+
+
+def vanished_batches(attacker: Attacker, count: int = 8, turns: int = 10_000) -> None:
+    """The same by clients that are gone before the answer."""
+    for session in _opened(attacker, count):
+        body = _turns_of(session, turns)
+        with attacker.connect() as connection:
+            connection.sendall(head("/v1/step", len(body)) + body)
+            attacker.sent += 1
+            time.sleep(0.2)
+
+
+def _opened(attacker: Attacker, count: int) -> list[str]:
+    _, content = attacker.ask("/v1/create", items(*({"index": index} for index in range(20, 20 + count))))
+    return [reply["session"] for reply in json.loads(content)["items"]]
+
+
+def _turns_of(session: str, turns: int) -> bytes:
+    return items(*({"session": session, "turn": turn, "action": "look around"} for turn in range(turns)))
+
+
+def _at_once(attack: Callable[[], object], count: int) -> None:
+    threads = [threading.Thread(target=attack) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -214,6 +258,9 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
         unread_answers,
         long_actions,
         heavy_batches,
+        tiny_chunks,
+        long_batches,
+        vanished_batches,
         guess_numbers,
         hoard,
     )

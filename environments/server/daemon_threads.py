@@ -1,0 +1,49 @@
+"""Threads that do not keep the process alive: a world that hangs must not delay the end of its server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DaemonThreads(Executor):
+    """As `ThreadPoolExecutor`, whose threads Python waits for at its exit."""
+
+    def __init__(self, most: int, name: str) -> None:
+        """
+        Args:
+            most: Threads at once.
+            name: The start of their names.
+        """
+        self._most, self._name = most, name
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads = 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Performs fn(*args, **kwargs) in one of the threads."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as fault:  # noqa: BLE001 - it belongs to the caller
+                future.set_exception(fault)
+
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and self._threads < self._most:
+            self._threads += 1
+            threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            self._idle.release()

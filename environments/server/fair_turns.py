@@ -1,0 +1,87 @@
+"""Turns at the world, shared fairly among clients: a client with a thousand requests delays another by one turn, not by a thousand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from environments.server.request import RequestError
+
+ENDING = RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
+
+Queues = dict[str, deque[asyncio.Future[None]]]
+
+
+class FairTurns:
+    """At most so many calls work at once. Used from one event loop.
+
+    Free turns go around the addresses that wait, and within one address around the names of its clients.
+    """
+
+    def __init__(self, most: int) -> None:
+        """
+        Args:
+            most: Turns at once.
+        """
+        self._free = most
+        self._waiting: dict[str, Queues] = {}
+        self._ending = False
+
+    async def take(self, client: str) -> None:
+        """Waits for a turn of `client` (address, space, name).
+
+        Raises:
+            RequestError: 503 the server is ending.
+        """
+        if self._ending:
+            raise ENDING
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client.partition(" ")[0], {}).setdefault(client, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Ends a turn: the next one begins, if a client waits for it."""
+        while self._waiting:
+            if not (turn := self._next()).done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    @asynccontextmanager
+    async def of(self, client: str) -> AsyncIterator[None]:
+        """A turn for as long as the block lasts; see `take`."""
+        await self.take(client)
+        try:
+            yield
+        finally:
+            self.give_back()
+
+    def end(self) -> None:
+        """Refuses the calls that wait and all later ones."""
+        self._ending = True
+        while self._waiting:
+            if not (turn := self._next()).done():
+                turn.set_exception(ENDING)
+
+    def _next(self) -> asyncio.Future[None]:
+        """The first in the queue of the client that comes next. Its address and its client go to the end of theirs."""
+        address = next(iter(self._waiting))
+        clients = self._waiting.pop(address)
+        client = next(iter(clients))
+        queue = clients.pop(client)
+        turn = queue.popleft()
+        if queue:
+            clients[client] = queue
+        if clients:
+            self._waiting[address] = clients
+        return turn

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from environments.server.fair_turns import FairTurns
+from environments.server.request import RequestError
+
+GREEDY, GREEDIER, MODEST = "10.0.0.1 a", "10.0.0.1 b", "10.0.0.2 c"
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_client_with_many_calls_delays_another_by_one_turn() -> None:
+    async def play() -> None:
+        turns, served = FairTurns(1), list[str]()
+        await turns.take(GREEDY)
+
+        async def call(client: str) -> None:
+            async with turns.of(client):
+                served.append(client)
+                await asyncio.sleep(0)
+
+        calls = [asyncio.create_task(call(client)) for client in [*[GREEDY] * 100, *[GREEDIER] * 100, MODEST, MODEST]]
+        await settled()
+        assert served == []
+        turns.give_back()
+        await asyncio.gather(*calls)
+        assert served[:6] == [GREEDY, MODEST, GREEDIER, MODEST, GREEDY, GREEDIER]
+        assert len(served) == 202
+
+    asyncio.run(play())
+
+
+def test_so_many_calls_work_at_once_and_a_cancelled_one_takes_no_turn() -> None:
+    async def play() -> None:
+        turns, working, most = FairTurns(3), 0, 0
+
+        async def call(client: str) -> None:
+            nonlocal working, most
+            async with turns.of(client):
+                working += 1
+                most = max(most, working)
+                try:
+                    await asyncio.sleep(0.001)
+                finally:
+                    working -= 1
+
+        calls = [asyncio.create_task(call(str(number % 4))) for number in range(60)]
+        await settled()
+        for cancelled in calls[::3]:
+            cancelled.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert most == 3
+        for _ in range(3):
+            await asyncio.wait_for(turns.take("x"), 1.0)  # every turn came back
+
+    asyncio.run(play())
+
+
+def test_the_end_refuses_what_waits_and_what_comes() -> None:
+    async def play() -> None:
+        turns = FairTurns(1)
+        await turns.take(GREEDY)
+        waiting = asyncio.create_task(turns.take(MODEST))
+        await settled()
+        turns.end()
+        for refused in (waiting, turns.take(GREEDY)):
+            with pytest.raises(RequestError) as refusal:
+                await refused
+            assert (refusal.value.status, refusal.value.error.type) == (503, "server_ending")
+
+    asyncio.run(play())
