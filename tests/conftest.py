@@ -6,6 +6,8 @@ import functools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
 for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFECT_", "MLFLOW_"))]:
     del os.environ[name]
-os.environ.setdefault("SUITE_FOLDER", str(_home))  # which the processes of pytest-xdist have from the one that starts them
+if "SUITE_FOLDER" not in os.environ:  # the processes of pytest-xdist have it from the one that starts them
+    os.environ["SUITE_FOLDER"] = str(_home)
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("support") / "reaper.py"), str(os.getpid()), str(_home)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a pipe that pytest writes to would stay open
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C does not reach it
+    )
 os.environ.update(
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
