@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from configs.infrastructure import InfraSettings
-from flows.killed_flow_runs import OWN_SERVER, prefect_server
+from flows.killed_flow_runs import prefect_server
 from tasks.provision.accelerators import accelerators, places_held
 from tasks.provision.services import addresses
+from tasks.tracking.owner import OWN_SERVER
 from tasks.training.local_trainer import default_processes
 
 

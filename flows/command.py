@@ -20,7 +20,7 @@ from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
-    from flows.prefect_stand_in import PrefectStandIn
+    from flows.prefect_stand_in import KeptServer
     from tasks.provision.local import LocalServer
 
 EXAMPLES = """examples:
@@ -109,7 +109,7 @@ class LocalRecords:
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         self._services: tuple[Path, str, str] | None = None
-        self._stand_in: PrefectStandIn | None = None
+        self._kept: KeptServer | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
@@ -144,24 +144,22 @@ class LocalRecords:
             ProvisionError: The server did not start.
         """
         from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
-        from flows.prefect_stand_in import PrefectStandIn
+        from flows.prefect_stand_in import KeptServer
 
-        if self._started is not None:
+        if self._started is not None and self._server is not None:
             self._started.result()
             serves_these_runs(os.environ["PREFECT_API_URL"])
+            self._kept = KeptServer.of_this_command(self._server, os.environ["PREFECT_API_URL"])
         if self._services is not None:
-            self._stand_in = PrefectStandIn(*self._services)
+            self._kept = KeptServer.in_place_of_services(*self._services)
         say_failures_once()
         end_killed_flow_runs()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        if self._server is not None or self._stand_in is not None:
+        if self._kept is not None:
             send_what_waits()
-        if self._server is not None:
-            self._server.end()
-        if self._stand_in is not None:
-            self._stand_in.close()
+            self._kept.close()
 
 
 def start_alone(server: LocalServer, folder: Path) -> None:

@@ -18,9 +18,10 @@ from prefect.utilities.urls import url_for
 
 from configs.infrastructure import infra_settings
 from configs.task_selection import selection_name
-from flows.killed_flow_runs import OWN_SERVER, prefect_server
+from flows.killed_flow_runs import prefect_server
 from tasks.provision.services import addresses
 from tasks.tracking.mlflow_page import run_link
+from tasks.tracking.owner import OWN_SERVER
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment

@@ -1,4 +1,4 @@
-"""Flow runs whose process was killed: Prefect shows them as running for ever, so the next command ends them.
+"""Flow runs whose process was killed: Prefect shows them as running for ever, so the next command, or the services, end them.
 
 A flow that starts notes its process in `prefect/flow-runs` of the runs' folder (`note_flow_run`, a hook of the flows that people start).
 The process of a deployment's run is also spoken for at the server, which may be on another machine: see tasks/provision/heartbeats.py.
@@ -15,13 +15,11 @@ from uuid import UUID
 from configs.infrastructure import infra_settings
 from tasks.provision.heartbeats import start_heartbeats
 from tasks.provision.services import addresses
-from tasks.tracking.owner import is_gone, this_process
+from tasks.tracking.owner import FLOW_RUNS, OWN_SERVER, notes_of_ended, this_process
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-
-OWN_SERVER = "of these runs"
-"""Stands for any server over the Prefect database in the runs' folder: its address changes."""
+    from prefect.client.schemas.objects import State
 
 SERVER_OF_THESE_RUNS = "RUNS_PREFECT_API_URL"
 """Variable that tells this process, and those that it starts, which server keeps its records in the runs' folder."""
@@ -37,61 +35,74 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server()}), encoding="utf-8")
+    life = flow_run.run_count + 1  # it was read before Prefect counted this life
+    unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}), encoding="utf-8")
     unfinished.replace(path)
     if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
         start_heartbeats(str(flow_run.id))
 
 
 def end_killed_flow_runs() -> list[str]:
-    """Sets the flow runs that go on nowhere, and all below them, to Crashed; notes of what ended in order are removed.
+    """Sets the flow runs whose process has ended, and all below them, to Crashed, or to Cancelled where they were being cancelled.
+
+    Notes of flow runs that ended in order, or that another process has taken over, are removed.
 
     Returns:
         The ids of the flow runs that were noted and had been killed.
     """
-    gone = [path for path in sorted(_folder().glob("*.json")) if _is_gone(path)]  # most often none: then Prefect's client is not loaded
-    if not gone:
+    noted = notes_of_ended(infra_settings().runs.absolute(), prefect_server())
+    gone = {path: life for path in noted if (life := _noted_life(path)) is not None}
+    if not gone:  # most often: then Prefect's client is not loaded
         return []
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
     ended = []
     with get_client(sync_client=True) as client:
-        for path in gone:
+        for path, life in gone.items():
             try:
-                if _crash(client, UUID(path.stem)):
+                if _end(client, UUID(path.stem), life):
                     ended.append(path.stem)
             except ObjectNotFound:
                 pass  # deleted there
-            path.unlink(missing_ok=True)
+            if _noted_life(path) == life:  # else a later life of it has begun meanwhile
+                path.unlink(missing_ok=True)
     return ended
 
 
-def _crash(client: SyncPrefectClient, flow_run: UUID) -> bool:
-    """Whether it had not ended. What it called is ended with it."""
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
-    from prefect.client.schemas.objects import State
-    from prefect.states import Crashed
+def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
+    """Whether it was this life of the flow run that had not ended."""
+    from prefect.states import Cancelled, Crashed
 
-    state = client.read_flow_run(flow_run).state
-    if state is not None and state.is_final():
+    found = client.read_flow_run(flow_run)
+    if found.run_count != life or found.state is None or not (found.state.is_running() or found.state.is_cancelling()):
         return False
-    crashed: State[Any] = Crashed(message="Its process was killed.")
-    for called in client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))):
-        _crash(client, called.id)
-    for task in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))):
-        if task.state is None or not task.state.is_final():
-            client.set_task_run_state(task.id, crashed, force=True)
-    client.set_flow_run_state(flow_run, crashed, force=True)
+    message = "Its process was killed."
+    state: State[Any] = Cancelled(message=message) if found.state.is_cancelling() else Crashed(message=message)
+    _set_below(client, flow_run, state)
+    client.set_flow_run_state(flow_run, state, force=True)
     return True
 
 
-def _is_gone(path: Path) -> bool:
+def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> None:
+    """Ends what a flow run called, as far as it has not ended."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
+
+    for task in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))):
+        if task.state is None or not task.state.is_final():
+            client.set_task_run_state(task.id, state, force=True)
+    for called in client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))):
+        if called.state is None or not called.state.is_final():
+            _set_below(client, called.id, state)
+            client.set_flow_run_state(called.id, state, force=True)
+
+
+def _noted_life(path: Path) -> int | None:
+    """Which life of a flow run is noted; None where the note is damaged."""
     try:
-        noted = json.loads(path.read_text(encoding="utf-8"))
-        return noted["server"] == prefect_server() and is_gone(noted["owner"])
+        return int(json.loads(path.read_text(encoding="utf-8"))["life"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
 def prefect_server() -> str:
@@ -103,4 +114,4 @@ def prefect_server() -> str:
 
 
 def _folder() -> Path:
-    return infra_settings().runs.absolute() / "prefect" / "flow-runs"
+    return infra_settings().runs.absolute() / FLOW_RUNS

@@ -1,11 +1,13 @@
-"""A Prefect server in the place of that of `make up`, when it ends (`make down`) while a flow goes on that records itself there."""
+"""Prefect servers that a command keeps up: its own, and one in the place of that of `make up` when the services end (`make down`)."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from tasks.provision.errors import ProvisionError
@@ -18,34 +20,50 @@ LONGEST_WAIT_S = 120.0
 START_DEADLINE_S = 600.0
 """A server that is broken ends at once; one that only starts slowly, on a machine that does much else, is waited for."""
 
-_active: list[PrefectStandIn] = []
+_active: list[KeptServer] = []
 
 
-class PrefectStandIn:
-    """Watches the services' Prefect; when they are gone, starts one over the same database on the same port, until `close`."""
+class KeptServer:
+    """A Prefect server that is started, again and again on the same port, whenever it is missing, until `close`."""
 
-    def __init__(self, runs: Path, api_url: str, login: str) -> None:
+    def __init__(self, server: LocalServer, api_url: str, is_missing: Callable[[], bool]) -> None:
         """
+        Args:
+            server: The server, started or not.
+            api_url: Address of the API at which the command records itself.
+            is_missing: Whether `server` must be started; asked once a second.
+        """
+        self._server, self._api_url, self._is_missing = server, api_url, is_missing
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="prefect-server", daemon=True)
+        self._thread.start()
+        _active.append(self)
+
+    @classmethod
+    def of_this_command(cls, server: LocalServer, api_url: str) -> Self:
+        """Keeps up a command's own server, which is running."""
+        return cls(server, api_url, lambda: not server.alive())
+
+    @classmethod
+    def in_place_of_services(cls, runs: Path, api_url: str, login: str) -> Self:
+        """Starts a server over the services' database, on the port of their Prefect, when they are gone.
+
         Args:
             runs: The folder whose services they are.
             api_url: Address of their Prefect's API.
             login: What opens it.
         """
-        self._runs, self._api_url = runs, api_url
         port = urlsplit(api_url).port
         assert port is not None, "the services' addresses have ports"
-        self._server = one_run_server(port, guarded(api_url.removesuffix("/api"), login))
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="prefect-stand-in", daemon=True)
-        self._thread.start()
-        _active.append(self)
+        server = one_run_server(port, guarded(api_url.removesuffix("/api"), login))
+        return cls(server, api_url, lambda: addresses(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
 
     def close(self) -> None:
         """Ends the watch, and the server if there is one."""
         _active.remove(self)
         self._over.set()
+        self._server.end()  # before the thread is joined: it may be in the middle of a start
         self._thread.join()
-        self._server.end()
 
     def is_there(self) -> bool:
         """Whether some server answers."""
@@ -53,17 +71,15 @@ class PrefectStandIn:
 
     def _watch(self) -> None:
         while not self._over.wait(CHECK_S):
-            if addresses(self._runs) is not None or self.is_there():
-                continue
-            try:
-                self._server.start()
-                return
-            except ProvisionError:
-                continue  # another flow's stand-in was faster
+            if self._is_missing():
+                try:
+                    self._server.start()
+                except ProvisionError:
+                    continue  # another command was faster, or this one ends
 
 
 def wait_for_prefect() -> None:
-    """Waits, for two minutes at most, while a stand-in takes the place of the services' Prefect."""
+    """Waits, for two minutes at most, while a server that is kept up is started again."""
     deadline = time.monotonic() + LONGEST_WAIT_S
     while any(not each.is_there() for each in _active) and time.monotonic() < deadline:
         time.sleep(CHECK_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,20 +38,23 @@ def open_tracker(infrastructure: InfraSettings, experiment: str, run_folder: Pat
     return Tracker(uri, experiment, run_folder, store)
 
 
+def settle_mlflow(infrastructure: InfraSettings) -> None:
+    """Sends MLflow what earlier commands left behind, and ends the runs there whose process was killed."""
+    uri, store = mlflow_address(infrastructure)
+    send_left_over(uri, unsent_outboxes(infrastructure.runs.absolute()), store)
+    end_killed_runs(uri)
+
+
 @contextmanager
 def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
     """Meanwhile, what earlier commands left behind is sent to MLflow, and runs that were killed are ended there.
 
     It is done beside the block, and waited for at its end; where MLflow is away, a later command does it.
     """
-    uri, store = mlflow_address(infrastructure)
 
     def settle() -> None:
-        try:
-            send_left_over(uri, unsent_outboxes(infrastructure.runs.absolute()), store)
-            end_killed_runs(uri)
-        except Exception:  # noqa: BLE001, S110 - MLflow is away, which the run's own tracker says
-            pass
+        with suppress(Exception):  # MLflow is away, which the run's own tracker says
+            settle_mlflow(infrastructure)
 
     beside = threading.Thread(target=settle, name="earlier-records", daemon=True)
     beside.start()

@@ -27,6 +27,7 @@ from tasks.provision.prefect_set_up import set_up
 from tasks.provision.private_files import private_runs
 from tasks.provision.process import ChildProcess, started_at, sweep
 from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
+from tasks.tracking.owner import OWN_SERVER, notes_of_ended
 from tasks.tracking.relocation import follow_moved_folder
 
 PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT, PORTS_END = 4200, 5000, 5050, 32_768
@@ -38,6 +39,8 @@ PORT_ATTEMPTS = 3
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
+SETTLE_AGAIN_S = 10.0
+"""When records that could not be completed, because a server did not answer, are tried again."""
 END_GRACE_S = 4.0
 """Time for flow runs to end what they started; they are killed afterwards."""
 
@@ -72,6 +75,7 @@ def supervise(runs: Path) -> None:
                 time.sleep(WATCH_S)
                 if not record_path(runs).exists():
                     raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
+                pieces.settle()
             write(runs, starting)
             pieces.start_again()
     finally:
@@ -134,6 +138,9 @@ class _Pieces:
         )
         self._viewer = self._server("viewer", viewer_url, "/health", ["dashboards"])
         self._worker: ChildProcess | None = None
+        self._runs = runs
+        self._settling: ChildProcess | None = None
+        self._settle_at: float | None = None
 
     def start(self) -> None:
         """Starts all, the servers side by side; a worker without deployments would be of no use, so they come with it.
@@ -159,7 +166,7 @@ class _Pieces:
         set_up(self._api, POOL)
         self._start_worker()
         begun = time.monotonic()
-        deploy = self._child("deploy", "--no-prompt", "deploy", "--all")
+        deploy = self._child("deploy", "prefect", "--no-prompt", "deploy", "--all")
         deploy.start()
         if deploy.wait(START_DEADLINE_S):
             raise ProvisionError(f"the deployments of prefect.yaml could not be registered:\n{deploy.log_tail()}")
@@ -184,6 +191,20 @@ class _Pieces:
                 self._worker.end()
             self._start_worker()
 
+    def settle(self) -> None:
+        """Starts a process that completes the records of flow runs whose process has ended, where there are some."""
+        if self._settling is not None:
+            if self._settling.alive():
+                return
+            failed = self._settling.exit_status != 0
+            self._settling.end()
+            self._settling, self._settle_at = None, time.monotonic() + SETTLE_AGAIN_S if failed else None
+        if self._settle_at is not None and time.monotonic() < self._settle_at:
+            return
+        if self._settle_at is not None or notes_of_ended(self._runs, OWN_SERVER):
+            self._settling, self._settle_at = self._child("settle", "flows.settle"), None
+            self._settling.start()
+
     def end(self) -> None:
         """Ends flow runs first, so that they can clear up and report how they ended; the worker itself would drop them."""
         if self._worker is not None:
@@ -192,6 +213,8 @@ class _Pieces:
             self._worker.end(END_GRACE_S)
             with suppress(OSError):  # it does not answer any more; the next worker's start reports them
                 self._report_crashed()
+        if self._settling is not None:
+            self._settling.end()
         for server in self._servers:
             server.end()
 
@@ -199,7 +222,7 @@ class _Pieces:
         self._report_crashed()
         begun, since = time.monotonic(), datetime.now(UTC)
         options = ["--pool", POOL, "--type", "process", "--name", WORKER, "--limit", str(RUNS_AT_ONCE)]
-        self._worker = self._child("worker", "worker", "start", *options)
+        self._worker = self._child("worker", "tasks.provision.worker", "start", *options)
         self._worker.start()
         self._worker.wait_until(lambda: self._reported(since), START_DEADLINE_S)
         print(f"worker ready in {time.monotonic() - begun:.0f} s", flush=True)
@@ -235,10 +258,9 @@ class _Pieces:
             start_deadline_s=START_DEADLINE_S,
         )
 
-    def _child(self, name: str, *arguments: str) -> ChildProcess:
-        return ChildProcess(
-            name, [sys.executable, "-m", "prefect", *arguments], state_dir=self._logs, environment=self._environment, cwd=ROOT
-        )
+    def _child(self, name: str, module: str, *arguments: str) -> ChildProcess:
+        command = [sys.executable, "-m", module, *arguments]
+        return ChildProcess(name, command, state_dir=self._logs, environment=self._environment, cwd=ROOT)
 
 
 def _timed_start(server: LocalServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import platform
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from pathlib import Path
 from tasks.provision.process import started_at
 
 OWNER_TAG = "owner"
+FLOW_RUNS = Path("prefect", "flow-runs")
+"""Below the runs folder: a note for each flow run, with the process that carries it out."""
+OWN_SERVER = "of these runs"
+"""In such a note: any Prefect server over the database in the runs folder, because its address changes."""
 
 
 class RunBusyError(RuntimeError):
@@ -62,6 +67,19 @@ def is_gone(owner: str) -> bool:
     if boot != here_boot:
         return True  # the machine was started again
     return space == here_space and pid.isdecimal() and str(started_at(int(pid))) != started
+
+
+def notes_of_ended(runs: Path, server: str) -> list[Path]:
+    """The notes of flow runs of a Prefect server whose process has surely ended, whatever Prefect shows of them."""
+    return [note for note in sorted((runs / FLOW_RUNS).glob("*.json")) if _names_one_that_is_gone(note, server)]
+
+
+def _names_one_that_is_gone(note: Path, server: str) -> bool:
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        return noted["server"] == server and is_gone(noted["owner"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
 from tests.support.empty_databases import give_empty_databases
 
@@ -49,7 +51,7 @@ url = f"http://127.0.0.1:{port}"
 os.environ |= {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": str(runs / "prefect"), **guarded(url, login)}
 (runs / "prefect").mkdir(parents=True)
 from prefect import flow, get_client
-from flows.prefect_stand_in import PrefectStandIn, one_run_server, wait_for_prefect
+from flows.prefect_stand_in import KeptServer, one_run_server, wait_for_prefect
 
 services = one_run_server(port, {})
 services.start()
@@ -60,7 +62,7 @@ def small() -> int:
     wait_for_prefect()
     return 1
 
-stand_in = PrefectStandIn(runs, f"{url}/api", login)
+stand_in = KeptServer.in_place_of_services(runs, f"{url}/api", login)
 try:
     result = small()
     with get_client(sync_client=True) as client:
@@ -71,6 +73,90 @@ print(json.dumps([result, recorded, stand_in.is_there()]))
 """
 
 
+SERVER_KILLED = """
+import json, os, psutil
+from flows.command import LocalRecords
+records = LocalRecords()
+from prefect import flow, get_client
+
+@flow
+def phase() -> None:
+    for process in psutil.Process().children(recursive=True):
+        if "tasks.provision.prefect_app:one_run" in process.cmdline():
+            process.kill()
+    raise OSError("the trainer was killed")
+
+@flow
+def small() -> None:
+    phase()
+
+with records:
+    try:
+        small()
+    except OSError as problem:
+        said = str(problem)
+    with get_client(sync_client=True) as client:
+        recorded = sorted(run.state_name for run in client.read_flow_runs())
+print(json.dumps([said, recorded]))
+"""
+
+SERVER_LOST = """
+import os, signal, threading
+os.environ["PREFECT_API_URL"] = os.environ["PREFECT_URL"]
+from flows.command import LocalRecords
+records = LocalRecords()
+import flows.signals
+flows.signals.LONGEST_END_S = 2.0
+from prefect import flow
+
+@flow
+def small() -> None:
+    os.kill(int(os.environ["SERVER"]), signal.SIGKILL)
+    threading.Timer(1, os.kill, (os.getpid(), int(os.environ["SIGNAL"]))).start()
+    threading.Event().wait()
+
+with records:
+    small()
+"""
+LONGEST_S = 300.0
+"""After which a process that should have ended hangs."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_flow_whose_own_server_is_killed_ends_and_is_recorded(tmp_path: Path) -> None:
+    give_empty_databases(tmp_path / "runs")
+    assert run_apart(SERVER_KILLED, tmp_path) == ["the trainer was killed", ["Failed", "Failed"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_flow_whose_server_is_gone_for_good(number: int, tmp_path: Path) -> None:
+    give_empty_databases(tmp_path / "runs")
+    home = {"PREFECT_HOME": str(tmp_path / "runs" / "prefect")}
+    server = LocalServer(
+        "prefect",
+        [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"],
+        health_path="/api/health",
+        environment=home,
+        cwd=ROOT,
+        state_dir=tmp_path / "services",
+        start_deadline_s=600,
+    )
+    server.start()
+    try:
+        environment = environment_apart(tmp_path) | {
+            "PREFECT_URL": f"{server.url}/api",
+            "SERVER": str(server.pid),
+            "SIGNAL": str(int(number)),
+        }
+        ended = subprocess.run([sys.executable, "-c", SERVER_LOST], env=environment, cwd=tmp_path, timeout=LONGEST_S, check=False)
+        assert ended.returncode == 128 + number
+    finally:
+        server.end()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_flow_goes_on_and_is_recorded_when_the_services_end_in_its_middle(tmp_path: Path) -> None:
@@ -79,11 +165,22 @@ def test_a_flow_goes_on_and_is_recorded_when_the_services_end_in_its_middle(tmp_
 
 def run_apart(program: str, folder: Path) -> Any:
     """What a program prints last, as JSON, whose runs are in this folder."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
-    environment |= {"AGENTGYM_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment_apart(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
+
+
+def environment_apart(folder: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
+    return environment | {"AGENTGYM_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.slow

@@ -34,12 +34,14 @@ BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets
 ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 """The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""
 STARTED_BY_US = {
+    "flows.settle",
     "tasks.agents.chat_format_check",
     "tasks.provision.container_watch",
     "tasks.provision.heartbeats",
     "tasks.provision.prefect_set_up",
     "tasks.provision.subreaper",
     "tasks.provision.supervisor",
+    "tasks.provision.worker",
     "tasks.training.forked_launch",
     "tasks.training.launch",
     "tasks.training.memory_plan",

@@ -1,0 +1,102 @@
+"""Prefect's process worker, which cancels a flow run as often as it is asked to.
+
+    python -m tasks.provision.worker start --pool NAME [OPTION OF prefect worker start ...]
+
+The worker of Prefect 3.7.7 cancels a flow run once in the worker's life. It also misses a cancellation whose event comes while the
+process is being started. This worker asks the server for cancelled runs at every poll, and a run that was retried can be cancelled again.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+from uuid import UUID
+
+import anyio.abc
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.runner import Runner
+from prefect.workers import process
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
+
+GRACE_S = 15.0
+"""Time for a cancelled run to end what it started; it is killed afterwards."""
+
+
+class CancellingRunner(Runner):
+    """Starts the processes of flow runs and ends those of cancelled ones."""
+
+    async def _cancel_run(self, flow_run: FlowRun | UUID, state_msg: str | None = None) -> None:
+        identifier = flow_run if isinstance(flow_run, UUID) else flow_run.id
+        if identifier in self._cancelling_flow_run_ids:
+            return
+        try:
+            await super()._cancel_run(flow_run, state_msg)
+        finally:
+            self._cancelling_flow_run_ids.discard(identifier)  # Prefect keeps it, and ignores all later cancellations
+
+    async def _kill_process(self, pid: int, grace_seconds: float = GRACE_S) -> None:
+        await super()._kill_process(pid, min(grace_seconds, GRACE_S))
+
+    async def _mark_flow_run_as_cancelled(self, flow_run: FlowRun, state_updates: dict[str, Any] | None = None) -> bool:
+        """Only where the run has not been retried meanwhile."""
+        now = (await self._client.read_flow_run(flow_run.id)).state
+        if now is None or not (now.is_cancelling() or now.is_crashed()):
+            return now is not None and now.is_cancelled()
+        return await super()._mark_flow_run_as_cancelled(flow_run, state_updates)
+
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
+        """A process that ended by the signal of a cancellation has not crashed."""
+        now = (await self._client.read_flow_run(flow_run.id)).state
+        if now is not None and (now.is_cancelling() or now.is_cancelled()):
+            await self._mark_flow_run_as_cancelled(flow_run)
+            return None
+        return await super()._propose_crashed_state(flow_run, message)
+
+
+class CancellingWorker(ProcessWorker):
+    """Polls for runs to start and for runs to cancel."""
+
+    type = "process"
+    _runner: CancellingRunner
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Cancels what is to be cancelled, then starts what is due."""
+        assert self._runs_task_group is not None, "the worker runs"
+        for run in await self._cancelling(list(self._runner._flow_run_process_map)):
+            self._runs_task_group.start_soon(self._runner._cancel_run, run.id)
+        return await super().get_and_submit_flow_runs()
+
+    async def run(
+        self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: anyio.abc.TaskStatus[int] | None = None
+    ) -> ProcessWorkerResult:
+        """Runs a flow run's process to its end."""
+        try:
+            return await super().run(flow_run, configuration, task_status)
+        finally:
+            for run in await self._cancelling([flow_run.id]):
+                await self._runner._mark_flow_run_as_cancelled(run)
+
+    async def _cancelling(self, runs: list[UUID]) -> list[FlowRun]:
+        if not runs:
+            return []
+        cancelling = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING]))
+        return await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs), state=cancelling))
+
+
+def main() -> None:
+    """Runs `prefect worker` with this worker in the place of Prefect's."""
+    from prefect.cli import app
+    from prefect.utilities.dispatch import register_type
+
+    process.Runner = CancellingRunner  # type: ignore[attr-defined]  # an import that Prefect does not export
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Prefect warns that the type "process" has another class now
+        register_type(CancellingWorker)
+    sys.argv[1:1] = ["worker"]
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Jobs of the services of `make up` that are started, cancelled, retried, signalled and killed in a seeded order, and what must hold then.
+
+A job ends within `END_S` of what ends it. Then Prefect, MLflow and the disk agree about it. It holds nothing, and no process of it runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+
+from tasks.provision.accelerators import holders
+from tasks.provision.services import ROOT, addresses
+from tasks.tracking.step_metrics_file import read_steps
+from tests.support.processes import command_line, ended
+from tests.support.running_services import addresses_of, ask, processes
+
+START_S, END_S = 300.0, 30.0
+"""Deadlines whose passing is a hang."""
+IN_MLFLOW = {"COMPLETED": "FINISHED", "CANCELLED": "KILLED", "CRASHED": "KILLED", "FAILED": "FAILED"}
+PARTS = {
+    "flow": ("prefect.engine",),
+    "trainer": ("the trainer of the drill",),
+    "environment server": ("environments", "serve"),
+    "subreaper": ("subreaper.py",),
+    "heartbeats": ("tasks.provision.heartbeats",),
+}
+END_WITH = ("flow", "trainer")
+"""The parts whose death ends a job; the others are started again, or are not missed."""
+SERVICES = {"worker": "tasks.provision.worker", "Prefect": "tasks.provision.prefect_app", "MLflow": "mlflow"}
+
+
+@dataclass
+class Job:
+    """A flow run, over all its lives.
+
+    Attributes:
+        name: Of the job and of its experiment in MLflow.
+        id: Prefect's id of the flow run.
+        recorded: Whether its present life was seen to have its records open.
+    """
+
+    name: str
+    id: str
+    recorded: bool = False
+
+
+@dataclass
+class Drill:
+    """The jobs of one sequence."""
+
+    runs: Path
+    deployment: str
+    chance: random.Random
+    say: Callable[[str], object] = print
+    jobs: list[Job] = field(default_factory=list)
+
+    def go(self, operations: int) -> None:
+        """Starts two jobs, which need the same accelerator, disturbs them, and ends them."""
+        for _ in range(2):
+            self.start()
+        for _ in range(operations):
+            job = self.chance.choice(self.jobs)
+            if self.state(job) in IN_MLFLOW:
+                self.retry(job)
+            if self.chance.random() < 0.7:
+                self.wait(job)
+            else:
+                time.sleep(self.chance.uniform(0, 6))
+            operation = self.chance.choice([self.cancel, self.cancel, self.kill, self.kill, self.kill_service, self.terminate])
+            self.say(f"{time.monotonic():.0f} s: {operation.__name__} {job.name} ({self.state(job)}, step {self.steps(job)})")
+            operation(job)
+        for job in self.jobs:
+            self.cancel(job)
+        wait_for(lambda: holders(self.runs) == [], END_S, "an accelerator stays taken")
+
+    def start(self) -> None:
+        """Asks for a job."""
+        name = f"drill{self.chance.getrandbits(32):08x}"
+        wanted = {"name": name, "parameters": {"name": name}, "state": {"type": "SCHEDULED"}}
+        self.jobs.append(Job(name, ask(self.runs, f"deployments/{self.deployment}/create_flow_run", wanted)["id"]))
+
+    def wait(self, job: Job) -> None:
+        """Waits until a job works, or waits for the other's accelerator."""
+        before = self.steps(job)
+
+        def there() -> bool:
+            waits = self.is_claimed(job) and any(other.name in held for held in holders(self.runs) for other in self.jobs if other != job)
+            job.recorded = job.recorded or self.steps(job) > before or waits
+            return job.recorded or self.state(job) in IN_MLFLOW
+
+        wait_for(there, START_S, f"{job.name} does not start")
+
+    def cancel(self, job: Job) -> None:
+        """Cancels a job, as Prefect's page does."""
+        if self.state(job) not in IN_MLFLOW:
+            ask(self.runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
+        self.must_end(job, {"CANCELLED"} if not job.recorded else set(IN_MLFLOW))
+
+    def retry(self, job: Job) -> None:
+        """Starts a job again that has ended, as Prefect's page does."""
+        self.say(f"{time.monotonic():.0f} s: retry {job.name} ({self.state(job)}, step {self.steps(job)})")
+        self.must_end(job, set(IN_MLFLOW))
+        job.recorded = False
+        ask(self.runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})
+
+    def kill(self, job: Job) -> None:
+        """Kills a process of a job."""
+        victims = {
+            part: found
+            for part, words in PARTS.items()
+            if (found := [each for each in self.processes(job) if all(word in " ".join(command_line(each)) for word in words)])
+        }
+        if victims:
+            part = self.chance.choice(sorted(victims))
+            self.say(f"  {part}")
+            with suppress(psutil.NoSuchProcess):
+                self.chance.choice(victims[part]).kill()
+                if part in END_WITH:
+                    self.must_end(job, {"CRASHED", "FAILED"})
+
+    def kill_service(self, job: Job) -> None:
+        """Kills a service; the supervisor starts it again."""
+        name = self.chance.choice(list(SERVICES))
+        victims = [each for each in processes(self.runs) if SERVICES[name] in " ".join(command_line(each)) and not of_a_job(each)]
+        self.say(f"  {name}")
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        if name == "worker":
+            for each in self.jobs:
+                wait_for(lambda each=each: self.processes(each) == [], END_S, f"processes of {each.name} outlive the worker")  # type: ignore[misc]
+        wait_for(lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}")
+        wait_for(lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again")
+
+    def terminate(self, job: Job) -> None:
+        """Stops a job by a signal to its process."""
+        flows = [process for process in self.processes(job) if "prefect.engine" in command_line(process)]
+        for process in flows:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(self.chance.choice([signal.SIGTERM, signal.SIGINT]))
+        if flows:
+            self.must_end(job, {"CRASHED", "CANCELLED", "FAILED"})
+
+    def must_end(self, job: Job, states: set[str]) -> None:
+        """The job ends, in one of these states, and everything agrees about it."""
+        wait_for(lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect")
+        wait_for(lambda: self.processes(job) == [], END_S, f"processes of {job.name} go on")
+        assert not any(job.name in holder for holder in holders(self.runs))
+        assert not self.is_claimed(job)
+        state = self.state(job)
+        assert state in states | {"CANCELLED", "CRASHED"}, state
+        expected = {IN_MLFLOW[state]} if job.recorded else set(IN_MLFLOW.values())
+        wait_for(lambda: self.in_mlflow(job) <= expected, END_S, f"{job.name} is {state} in Prefect and {self.in_mlflow(job)} in MLflow")
+
+    def state(self, job: Job) -> str:
+        (found,) = ask(self.runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [job.id]}}})
+        return str(found["state_type"])
+
+    def steps(self, job: Job) -> int:
+        return max((step for path in self.runs.glob(f"{job.name}-*/metrics.jsonl") for step in read_steps(path)), default=0)
+
+    def is_claimed(self, job: Job) -> bool:
+        """Whether a process holds the run's folder."""
+        for lock in self.runs.glob(f"{job.name}-*/owner.lock"):
+            with lock.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+        return False
+
+    def in_mlflow(self, job: Job) -> set[str]:
+        client = mlflow.MlflowClient(addresses_of(self.runs).mlflow_tracking_uri)
+        experiment = client.get_experiment_by_name(job.name)
+        return {run.info.status for run in client.search_runs([experiment.experiment_id])} if experiment else set()
+
+    def processes(self, job: Job) -> list[psutil.Process]:
+        """All that runs for a job."""
+        return [each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)]
+
+
+def of_a_job(process: psutil.Process) -> str | None:
+    """The flow run that a process was started for."""
+    with suppress(psutil.Error):
+        return process.environ().get("PREFECT__FLOW_RUN_ID")
+    return None
+
+
+def make_deployment(runs: Path) -> str:
+    """Registers the drill's job; returns the deployment's id."""
+    flow = ask(runs, "flows/", {"name": "drill"})["id"]
+    steps = [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
+    wanted: dict[str, Any] = {
+        "name": "drill",
+        "flow_id": flow,
+        "entrypoint": "tests/support/drill_job.py:job",
+        "work_pool_name": "agentgym",
+        "pull_steps": steps,
+    }
+    return str(ask(runs, "deployments/", wanted)["id"])
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Waits until the condition holds. A server that is being started again is asked again.
+
+    Raises:
+        TimeoutError: It did not hold within so many seconds, which is a hang.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(OSError, mlflow.MlflowException):
+            if condition():
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError(otherwise)
+        time.sleep(0.2)

@@ -1,0 +1,42 @@
+"""A job of the drill: records, environment servers, accelerators and a trainer's process of a real run; the steps take no time."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from prefect import flow
+
+from configs.infrastructure import infra_settings
+from configs.recipe import load_recipe
+from flows.accelerators import accelerators_held
+from flows.killed_flow_runs import note_flow_run
+from flows.run import environment_servers, opened_run
+from tasks.evaluation.time_breakdown import TimeBreakdown
+from tasks.provision.process import ChildProcess
+from tasks.training.trainer_client import TrainerFailedError
+
+TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
+
+
+@flow(name="drill", on_running=[note_flow_run], flow_run_name="{name}")
+def job(name: str) -> None:
+    """Does steps until something ends it."""
+    infrastructure, experiment = infra_settings(), load_recipe("textcraft", {"name": name})
+    with (
+        opened_run(experiment, infrastructure, TimeBreakdown(), name) as run,
+        environment_servers(run),
+        accelerators_held(infrastructure, name, run.bar.doing),
+    ):
+        trainer = ChildProcess("trainer", [sys.executable, "-c", TRAINER])
+        trainer.start()
+        try:
+            step = max(run.folder.metrics(), default=0)
+            while trainer.alive():
+                step += 1
+                run.folder.add_metrics(step, {"reward": float(step)})
+                run.tracker.log_metrics(run.mlflow_run, {"reward": float(step)}, step)
+                time.sleep(0.2)
+        finally:
+            trainer.end()
+        raise TrainerFailedError("the trainer of the drill has ended")
