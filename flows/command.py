@@ -20,6 +20,7 @@ from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
+    from flows.cancellation import CancellationWatch
     from flows.prefect_stand_in import KeptServer
     from tasks.provision.local import LocalServer
 
@@ -110,6 +111,7 @@ class LocalRecords:
         self._started: Future[None] | None = None
         self._services: tuple[Path, str, str] | None = None
         self._kept: KeptServer | None = None
+        self._cancellation: CancellationWatch | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
             "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
@@ -143,6 +145,7 @@ class LocalRecords:
         Raises:
             ProvisionError: The server did not start.
         """
+        from flows.cancellation import CancellationWatch
         from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
         from flows.prefect_stand_in import KeptServer
 
@@ -152,11 +155,14 @@ class LocalRecords:
             self._kept = KeptServer.of_this_command(self._server, os.environ["PREFECT_API_URL"])
         if self._services is not None:
             self._kept = KeptServer.in_place_of_services(*self._services)
+            self._cancellation = CancellationWatch(*self._services[1:])
         say_failures_once()
         end_killed_flow_runs()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        if self._cancellation is not None:
+            self._cancellation.close()
         if self._kept is not None:
             send_what_waits()
             self._kept.close()

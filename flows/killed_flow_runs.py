@@ -30,6 +30,14 @@ def serves_these_runs(api_url: str) -> None:
     os.environ[SERVER_OF_THESE_RUNS] = api_url
 
 
+_noted: list[str] = []
+
+
+def noted_flow_runs() -> list[str]:
+    """The ids of the flow runs that this process carries out or has carried out."""
+    return list(_noted)
+
+
 def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     """Notes which process carries out a flow run, and has a deployment's spoken for; a hook for `on_running`."""
     path = _folder() / f"{flow_run.id}.json"
@@ -38,6 +46,7 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     life = flow_run.run_count + 1  # it was read before Prefect counted this life
     unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}), encoding="utf-8")
     unfinished.replace(path)
+    _noted.append(str(flow_run.id))
     if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
         start_heartbeats(str(flow_run.id))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -28,8 +29,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_heartbeats(flow_run: str) -> None:
-    """Starts the process that speaks for this one; it ends by itself within a second of this one's end, however that comes."""
-    subprocess.Popen(
+    """Starts the process that sends heartbeats for this one, and starts another whenever that one is killed.
+
+    It ends by itself within a second of this one's end, however that comes.
+    """
+    first = _start(flow_run)  # here: the thread would have to wait for Python's global lock
+
+    def keep_sending() -> None:
+        first.wait()
+        while True:
+            time.sleep(CHECK_S)
+            _start(flow_run).wait()
+
+    threading.Thread(target=keep_sending, name="heartbeats", daemon=True).start()
+
+
+def _start(flow_run: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-m", __name__, flow_run, str(os.getpid()), str(HEARTBEAT_S)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,

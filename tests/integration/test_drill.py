@@ -1,22 +1,98 @@
-"""Jobs that are cancelled, retried, signalled and killed in a seeded order always end; the long form is tests/soaks/drill.py."""
+"""Jobs of the services always end, and leave one state behind; the long form of the drill is tests/soaks/drill.py."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.drill import Drill, make_deployment
-from tests.support.running_services import services_up
+from tests.support.counting_servers import ROOT
+from tests.support.drill import END_S, LIGHT, START_S, Drill, Job, make_deployment, wait_for
+from tests.support.running_services import ask, services_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-def test_jobs_end_and_leave_one_state_whatever_happens_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    runs = tmp_path / "runs"
-    with services_up(runs):
-        deployment = make_deployment(runs)
-        for seed in range(3):
-            Drill(runs, deployment, random.Random(seed)).go(operations=5)
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    runs = tmp_path_factory.mktemp("drill") / "runs"
+    with services_up(runs), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # of the drill's questions, not of the jobs
+        yield runs, make_deployment(runs, LIGHT)
+
+
+def drill(services: tuple[Path, str], seed: int = 0) -> Drill:
+    runs, deployment = services
+    return Drill(runs, LIGHT, deployment, random.Random(seed))
+
+
+def test_a_job_that_is_cancelled_retried_and_cancelled_again_ends_both_times(services: tuple[Path, str]) -> None:
+    jobs = drill(services)
+    job = jobs.start()
+    for _ in range(2):
+        jobs.wait(job)
+        jobs.cancel(job)
+        assert jobs.state(job) == "CANCELLED"
+        jobs.retry(job)
+    jobs.wait(job)
+    jobs.cancel(job)
+
+
+def test_a_job_that_waits_for_an_accelerator_ends_when_it_is_cancelled(services: tuple[Path, str]) -> None:
+    jobs = drill(services)
+    works = jobs.start()
+    jobs.wait(works)
+    waits = jobs.start()
+    jobs.wait(waits)
+    jobs.cancel(waits)
+    jobs.cancel(works)
+
+
+def test_heartbeats_of_a_job_go_on_after_their_process_is_killed(services: tuple[Path, str]) -> None:
+    jobs = drill(services)
+    job = jobs.start()
+    jobs.wait(job)
+    (sender,) = jobs.parts(job)["heartbeats"]
+    sender.kill()
+    wait_for(lambda: any(each != sender for each in jobs.parts(job).get("heartbeats", [])), 60, "no heartbeats are sent any more")
+    jobs.cancel(job)
+
+
+BY_HAND = """
+import sys
+from flows.command import LocalRecords, run_to_the_end
+records = LocalRecords()
+from tests.support.drill_job import job
+run_to_the_end(records, lambda: job(sys.argv[1]))
+"""
+
+
+def test_a_job_that_was_started_by_hand_ends_when_it_is_cancelled_on_the_page(services: tuple[Path, str]) -> None:
+    runs, _ = services
+    jobs = drill(services)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
+    environment |= {"AGENTGYM_RUNS": str(runs), "PYTHONPATH": str(ROOT)}
+    command = subprocess.Popen([sys.executable, "-c", BY_HAND, "by-hand"], cwd=ROOT, env=environment)
+    try:
+        job = Job("by-hand", "")
+        wait_for(lambda: jobs.steps(job) > 0, START_S, "the job does not start")
+        job.recorded = True
+        (found,) = ask(runs, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["by-hand"]}}})
+        job.id = found["id"]
+        ask(runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
+        assert command.wait(END_S) == 128 + signal.SIGTERM
+        jobs.must_end(job, {"CANCELLED"})
+        assert jobs.state(job) == "CANCELLED"
+    finally:
+        command.kill()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_are_disturbed_at_random_end_and_leave_one_state(seed: int, services: tuple[Path, str]) -> None:
+    drill(services, seed).go(operations=4)

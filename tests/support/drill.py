@@ -23,13 +23,13 @@ from tasks.provision.services import ROOT, addresses
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.processes import command_line, ended
 from tests.support.running_services import addresses_of, ask, processes
+from tests.support.small_runs import SMALL
 
 START_S, END_S = 300.0, 30.0
 """Deadlines whose passing is a hang."""
 IN_MLFLOW = {"COMPLETED": "FINISHED", "CANCELLED": "KILLED", "CRASHED": "KILLED", "FAILED": "FAILED"}
 PARTS = {
     "flow": ("prefect.engine",),
-    "trainer": ("the trainer of the drill",),
     "environment server": ("environments", "serve"),
     "subreaper": ("subreaper.py",),
     "heartbeats": ("tasks.provision.heartbeats",),
@@ -37,6 +37,34 @@ PARTS = {
 END_WITH = ("flow", "trainer")
 """The parts whose death ends a job; the others are started again, or are not missed."""
 SERVICES = {"worker": "tasks.provision.worker", "Prefect": "tasks.provision.prefect_app", "MLflow": "mlflow"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the jobs of a drill do.
+
+    Attributes:
+        entrypoint: Of the flow.
+        parameters: Of the flow, for a job of this name.
+        trainer: A word of the command of the trainer's processes.
+    """
+
+    entrypoint: str
+    parameters: Callable[[str], dict[str, Any]]
+    trainer: str
+
+
+LIGHT = Kind("tests/support/drill_job.py:job", lambda name: {"name": name}, "the trainer of the drill")
+
+
+def training(policy: str) -> Kind:
+    """Training runs of a tiny policy that would go on for hours."""
+    overrides = {**SMALL, "policy.model": policy, "algorithm.steps": 30_000, "curriculum.every": 10_000}
+    return Kind(
+        "flows/scaling_inter.py:scaling_inter",
+        lambda name: {"recipe": "textcraft", "overrides": overrides | {"name": name}},
+        "tasks.training",
+    )
 
 
 @dataclass
@@ -59,6 +87,7 @@ class Drill:
     """The jobs of one sequence."""
 
     runs: Path
+    kind: Kind
     deployment: str
     chance: random.Random
     say: Callable[[str], object] = print
@@ -83,11 +112,12 @@ class Drill:
             self.cancel(job)
         wait_for(lambda: holders(self.runs) == [], END_S, "an accelerator stays taken")
 
-    def start(self) -> None:
+    def start(self) -> Job:
         """Asks for a job."""
         name = f"drill{self.chance.getrandbits(32):08x}"
-        wanted = {"name": name, "parameters": {"name": name}, "state": {"type": "SCHEDULED"}}
+        wanted = {"name": name, "parameters": self.kind.parameters(name), "state": {"type": "SCHEDULED"}}
         self.jobs.append(Job(name, ask(self.runs, f"deployments/{self.deployment}/create_flow_run", wanted)["id"]))
+        return self.jobs[-1]
 
     def wait(self, job: Job) -> None:
         """Waits until a job works, or waits for the other's accelerator."""
@@ -115,11 +145,7 @@ class Drill:
 
     def kill(self, job: Job) -> None:
         """Kills a process of a job."""
-        victims = {
-            part: found
-            for part, words in PARTS.items()
-            if (found := [each for each in self.processes(job) if all(word in " ".join(command_line(each)) for word in words)])
-        }
+        victims = self.parts(job)
         if victims:
             part = self.chance.choice(sorted(victims))
             self.say(f"  {part}")
@@ -184,6 +210,14 @@ class Drill:
         experiment = client.get_experiment_by_name(job.name)
         return {run.info.status for run in client.search_runs([experiment.experiment_id])} if experiment else set()
 
+    def parts(self, job: Job) -> dict[str, list[psutil.Process]]:
+        """The processes of a job that can be killed, as far as they run now."""
+        found = {}
+        for part, words in (PARTS | {"trainer": (self.kind.trainer,)}).items():
+            if them := [each for each in self.processes(job) if all(word in " ".join(command_line(each)) for word in words)]:
+                found[part] = them
+        return found
+
     def processes(self, job: Job) -> list[psutil.Process]:
         """All that runs for a job."""
         return [each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)]
@@ -196,17 +230,12 @@ def of_a_job(process: psutil.Process) -> str | None:
     return None
 
 
-def make_deployment(runs: Path) -> str:
-    """Registers the drill's job; returns the deployment's id."""
-    flow = ask(runs, "flows/", {"name": "drill"})["id"]
+def make_deployment(runs: Path, kind: Kind) -> str:
+    """Registers the jobs of this kind; returns the deployment's id. Crashed ones are not resumed, as they are only with a tag."""
+    name = kind.entrypoint.partition(":")[2].replace("_", "-")
+    flow = ask(runs, "flows/", {"name": name})["id"]
     steps = [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
-    wanted: dict[str, Any] = {
-        "name": "drill",
-        "flow_id": flow,
-        "entrypoint": "tests/support/drill_job.py:job",
-        "work_pool_name": "agentgym",
-        "pull_steps": steps,
-    }
+    wanted = {"name": "drill", "flow_id": flow, "entrypoint": kind.entrypoint, "work_pool_name": "agentgym", "pull_steps": steps}
     return str(ask(runs, "deployments/", wanted)["id"])
 
 

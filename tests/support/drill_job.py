@@ -19,7 +19,7 @@ from tasks.training.trainer_client import TrainerFailedError
 TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
 
 
-@flow(name="drill", on_running=[note_flow_run], flow_run_name="{name}")
+@flow(name="job", on_running=[note_flow_run], flow_run_name="{name}")
 def job(name: str) -> None:
     """Does steps until something ends it."""
     infrastructure, experiment = infra_settings(), load_recipe("textcraft", {"name": name})
