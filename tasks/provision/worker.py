@@ -41,18 +41,24 @@ class CancellingRunner(Runner):
 
     async def _mark_flow_run_as_cancelled(self, flow_run: FlowRun, state_updates: dict[str, Any] | None = None) -> bool:
         """Only where the run has not been retried meanwhile."""
-        now = (await self._client.read_flow_run(flow_run.id)).state
-        if now is None or not (now.is_cancelling() or now.is_crashed()):
-            return now is not None and now.is_cancelled()
+        now = await self._state(flow_run)
+        if now is not None and not (now.is_cancelling() or now.is_crashed()):
+            return now.is_cancelled()
         return await super()._mark_flow_run_as_cancelled(flow_run, state_updates)
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
         """A process that ended by the signal of a cancellation has not crashed."""
-        now = (await self._client.read_flow_run(flow_run.id)).state
+        now = await self._state(flow_run)
         if now is not None and (now.is_cancelling() or now.is_cancelled()):
             await self._mark_flow_run_as_cancelled(flow_run)
             return None
         return await super()._propose_crashed_state(flow_run, message)
+
+    async def _state(self, flow_run: FlowRun) -> State[Any] | None:
+        try:
+            return (await self._client.read_flow_run(flow_run.id)).state
+        except Exception:  # noqa: BLE001 - it was deleted, or the server is away: Prefect's own calls that follow log it
+            return None
 
 
 class CancellingWorker(ProcessWorker):
@@ -61,11 +67,20 @@ class CancellingWorker(ProcessWorker):
     type = "process"
     _runner: CancellingRunner
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._ended: set[UUID] = set()
+
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Cancels what is to be cancelled, then starts what is due."""
         assert self._runs_task_group is not None, "the worker runs"
-        for run in await self._cancelling(list(self._runner._flow_run_process_map)):
-            self._runs_task_group.start_soon(self._runner._cancel_run, run.id)
+        ended, running = set(self._ended), set(self._runner._flow_run_process_map)
+        for run in await self._cancelling([*ended, *running]):
+            if run.id in running:
+                self._runs_task_group.start_soon(self._runner._cancel_run, run.id)
+            else:  # it was cancelled while its process was ending
+                await self._runner._mark_flow_run_as_cancelled(run)
+        self._ended -= ended
         return await super().get_and_submit_flow_runs()
 
     async def run(
@@ -75,8 +90,7 @@ class CancellingWorker(ProcessWorker):
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
-            for run in await self._cancelling([flow_run.id]):
-                await self._runner._mark_flow_run_as_cancelled(run)
+            self._ended.add(flow_run.id)
 
     async def _cancelling(self, runs: list[UUID]) -> list[FlowRun]:
         if not runs:
