@@ -73,22 +73,27 @@ run_to_the_end(records, lambda: job(sys.argv[1]))
 """
 
 
-def test_a_job_that_was_started_by_hand_ends_when_it_is_cancelled_on_the_page(services: tuple[Path, str]) -> None:
+@pytest.mark.parametrize("way", ["cancelled", "killed"])
+def test_a_job_that_was_started_by_hand_ends_and_is_recorded_without_another_command(way: str, services: tuple[Path, str]) -> None:
     runs, _ = services
     jobs = drill(services)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
     environment |= {"AGENTGYM_RUNS": str(runs), "PYTHONPATH": str(ROOT)}
-    command = subprocess.Popen([sys.executable, "-c", BY_HAND, "by-hand"], cwd=ROOT, env=environment)
+    name = f"by-hand-{way}"
+    command = subprocess.Popen([sys.executable, "-c", BY_HAND, name], cwd=ROOT, env=environment)
     try:
-        job = Job("by-hand", "")
+        job = Job(name, "")
         wait_for(lambda: jobs.steps(job) > 0, START_S, "the job does not start")
         job.recorded = True
-        (found,) = ask(runs, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["by-hand"]}}})
+        (found,) = ask(runs, "flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
         job.id = found["id"]
-        ask(runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
-        assert command.wait(END_S) == 128 + signal.SIGTERM
-        jobs.must_end(job, {"CANCELLED"})
-        assert jobs.state(job) == "CANCELLED"
+        if way == "cancelled":
+            ask(runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
+            assert command.wait(END_S) == 128 + signal.SIGTERM
+        else:
+            command.kill()
+        jobs.must_end(job, {"CANCELLED", "CRASHED"})
+        assert jobs.state(job) == ("CANCELLED" if way == "cancelled" else "CRASHED")
     finally:
         command.kill()
 
