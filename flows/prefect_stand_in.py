@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import LocalServer, answers
 from tasks.provision.prefect_api import guarded
-from tasks.provision.services import addresses
+from tasks.provision.services import read
 
 CHECK_S = 1.0
 LONGEST_WAIT_S = 120.0
@@ -46,7 +46,9 @@ class KeptServer:
 
     @classmethod
     def in_place_of_services(cls, runs: Path, api_url: str, login: str) -> Self:
-        """Starts a server over the services' database, on the port of their Prefect, when they are gone.
+        """Starts a server over the services' database, on the port of their Prefect, when their supervisor is gone.
+
+        While it is there it starts its Prefect again itself, and needs the port.
 
         Args:
             runs: The folder whose services they are.
@@ -56,7 +58,7 @@ class KeptServer:
         port = urlsplit(api_url).port
         assert port is not None, "the services' addresses have ports"
         server = one_run_server(port, guarded(api_url.removesuffix("/api"), login))
-        return cls(server, api_url, lambda: addresses(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
+        return cls(server, api_url, lambda: read(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
 
     def close(self) -> None:
         """Ends the watch, and the server if there is one."""
