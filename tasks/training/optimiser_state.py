@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
 def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
     """Writes nested tensors into a folder that all processes see; every process writes its part as safetensors."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_alone())
+    with _quiet_alone():
+        dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_alone())
 
 
 def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
@@ -65,10 +68,19 @@ def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
     """
     check_safetensors(folder)
     try:
-        dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_alone())
+        with _quiet_alone():
+            dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_alone())
     except (CheckpointException, AssertionError, KeyError, TypeError, ValueError, RuntimeError) as problem:
         raise CheckpointError(f"{folder} does not hold the tensors of this model: {problem}") from problem
 
 
 def _is_alone() -> bool:
     return not torch.distributed.is_initialized()
+
+
+@contextmanager
+def _quiet_alone() -> Iterator[None]:
+    """Keeps torch from warning that there is one process; it does so even where `no_dist` says the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
