@@ -22,7 +22,7 @@ from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet
 from tasks.rollout.collect_to_disk import collect_to_disk
-from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
+from tasks.rollout.resumable_writer import MissingEpisodesError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.task_order import evaluation_plans
 
@@ -123,7 +123,7 @@ class Tally:
         """`episodes` in all, of which `before` are on disk already."""
         self.before = before
         self.outcomes = dict.fromkeys(Outcome, 0)
-        self.turns = self.tokens = 0
+        self.tokens = 0
         self.cached: float | None = None
         self.reasons: dict[str, int] = {}
         self._began = time.perf_counter()
@@ -140,32 +140,43 @@ class Tally:
         self.outcomes[trajectory.outcome] += 1
         if trajectory.outcome is Outcome.FAILED:
             self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
-        self.turns += len(trajectory.turns)
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
-        failed = self.outcomes[Outcome.FAILED]
-        note = f", {failed} failed" if failed else ""
-        self._bar.finished(f"success {self._success():.0%}, {self._tokens_per_second():.0f} tokens/s{note}")
+        note = f", {self.failed} missing" if self.failed else ""
+        self._bar.finished(f"{self.outcomes[Outcome.SUCCESS]} successes, {self._tokens_per_second():.0f} tokens/s{note}")
 
     def summary(self) -> str:
-        """One line for a person."""
+        """One line for a person: counts, and no share of successes, as what was played now may be a part of the collection."""
         played = sum(self.outcomes.values())
         if not played:
             return f"all {self.before} episodes were there already"
-        failed = self.outcomes[Outcome.FAILED]
-        line = (
-            f"{played} episodes ({self.before} before), success {self._success():.1%}, {self.turns / played:.1f} turns, "
-            f"{self.tokens} tokens of the policy"
-        )
+        line = f"{played} episodes ({self.before} before), {self.outcomes[Outcome.SUCCESS]} successes, {self.tokens} tokens of the policy"
         if self.cached is not None:
             line += f", {self.cached:.0%} of the prompts' tokens from the prefix cache"
-        if failed:
-            reason = max(self.reasons, key=lambda each: self.reasons[each])
-            line += f"; {failed} FAILED, most often: {reason}. The same command plays their groups again"
+        if self.failed:
+            return f"INCOMPLETE: {self.failed} of {self.before + played} episodes are missing, most often: {self.reason}. {line}"
         return line
 
-    def _success(self) -> float:
-        scored = sum(self.outcomes.values()) - self.outcomes[Outcome.FAILED]
-        return self.outcomes[Outcome.SUCCESS] / max(1, scored)
+    @property
+    def failed(self) -> int:
+        """Episodes that infrastructure broke."""
+        return self.outcomes[Outcome.FAILED]
+
+    @property
+    def reason(self) -> str:
+        """What broke most of them; empty if none was broken."""
+        return max(self.reasons, key=lambda each: self.reasons[each], default="")
+
+    def check_complete(self, folder: Path) -> None:
+        """
+        Raises:
+            MissingEpisodesError: Infrastructure broke episodes.
+        """
+        if self.failed:
+            raise MissingEpisodesError(
+                f"{self.failed} episodes are missing in {folder}, most often: {self.reason}. "
+                "Run the same command again: it plays the missing episodes.",
+                self.failed,
+            )
 
     def _tokens_per_second(self) -> float:
         return self.tokens / max(1e-9, time.perf_counter() - self._began)

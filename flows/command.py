@@ -217,10 +217,10 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
         goes_on: From where the same command continues after a fault.
     """
     from environments.client import EnvironmentCallError
-    from tasks.evaluation.benchmark import EvaluationFileError
+    from tasks.evaluation.benchmark import EvaluationFileError, IncompleteEvaluationError
     from tasks.inference.engine import EngineError
     from tasks.provision.errors import ProvisionError
-    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError
+    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError, MissingEpisodesError
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.owner import RunBusyError
     from tasks.training.checkpoint import CheckpointError
@@ -229,7 +229,16 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     try:
         with records:
             run()
-    except (CheckpointError, CollectionBusyError, DifferentCollectionError, EvaluationFileError, RecipeError, RunBusyError) as problem:
+    except (
+        CheckpointError,
+        CollectionBusyError,
+        DifferentCollectionError,
+        EvaluationFileError,
+        IncompleteEvaluationError,
+        MissingEpisodesError,
+        RecipeError,
+        RunBusyError,
+    ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailedError) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None

@@ -27,7 +27,7 @@ from configs.environment import World
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import recipe_of
-from flows.collection_session import CollectionSession, folder_name
+from flows.collection_session import CollectionSession, folder_name, identity
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
@@ -35,7 +35,14 @@ from flows.records import open_tracker
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
 from tasks.evaluation.baselines import baseline_line
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import (
+    EvaluationFileError,
+    EvaluationResult,
+    check_complete,
+    incomplete_note,
+    read_evaluation,
+    write_evaluation,
+)
 from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
 from tasks.rollout.trajectory import Trajectory
@@ -67,22 +74,30 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
 
     Raises:
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
+        IncompleteEvaluationError: Infrastructure broke episodes of this evaluation, or of `against`. This evaluation's bounds
+            are recorded all the same, and the same command plays the missing episodes.
     """
     infrastructure = infra_settings()
     grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
     other = comparable(grid, against) if against else None
     results: dict[str, EvaluationResult] = {}
+    lines: list[str] = []
     with CollectionSession(next(iter(grid.cells().values())), infrastructure) as session:
         for name, cell in grid.cells().items():
             episodes = folder / cell_folder(name)
             tally = session.collect(cell, episodes)
-            print(f"{name}: {tally.summary()}")
+            lines.append(f"{name}: {tally.summary()}")
             played = stored_episodes(episodes)
             version = played[0].policy_version if played else 0
             results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=session.tags(cell))
             write_evaluation(episodes / "evaluation.json", results[name])
-    return record(grid, folder, results, other, infrastructure)
+    if note := incomplete_note(results.values()):
+        lines.insert(0, note)
+    print("\n".join(lines))
+    page = record(grid, folder, results, other, infrastructure)
+    check_complete(results.values(), f"the evaluation in {folder}")
+    return page
 
 
 def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResult]:
@@ -90,6 +105,7 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
 
     Raises:
         EvaluationFileError: There are none.
+        IncompleteEvaluationError: Episodes of theirs are missing.
     """
     other, theirs = read_results(against), json.loads((against / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
     ours = grid.environment.model_dump(mode="json")
@@ -100,6 +116,8 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
         raise EvaluationFileError(
             f"{against} has nothing in common with this evaluation: it holds {'; '.join(other)}, this one {'; '.join(grid.cells())}"
         )
+    shared = [result for name, result in other.items() if name in grid.cells()]
+    check_complete(shared, f"the comparison with {against}", f"Run the command that made {against} again: it plays the missing episodes.")
     return other
 
 
@@ -128,7 +146,9 @@ def record(
     unfinished.write_text(json.dumps(index, indent=1), encoding="utf-8")
     unfinished.replace(folder / "evaluation.json")
     with open_tracker(infrastructure, "evaluations", folder) as tracker:
-        run = tracker.start_run(title, grid.model_dump(mode="json"), {"kind": "evaluation", "folder": str(folder.absolute())})
+        note = incomplete_note(results.values())
+        tags = {"kind": "evaluation", "folder": str(folder.absolute()), "mlflow.note.content": note or "Complete."}
+        run = tracker.start_run(title, identity(grid), tags)
         for name, cell in grid.cells().items():
             figures = {
                 f"{name.partition(', horizon')[0]} at temperature {cell.temperature:g}/{key.partition('/')[2]}": value
@@ -137,7 +157,7 @@ def record(
             tracker.log_metrics(run, figures, cell.horizon, of=name)
         tracker.log_table(run, page, "evaluation.md")
         tracker.log_picture(run, picture)
-        tracker.end_run(run)
+        tracker.end_run(run, "FAILED" if note else "FINISHED")
     create_markdown_artifact(page, key="evaluation", description=title)
     show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
     print(f"\n{text}\n\nEpisodes, table, figures and picture: {folder}")
@@ -148,7 +168,7 @@ def without_learning(grid: EvaluationGrid, results: Results, infrastructure: Inf
     """What scripted policies reach on each list under each horizon, in a sentence each."""
     said: dict[str, str] = {}
     for name, cell in grid.cells().items():
-        played = scripted_results(learned_in(grid), list(results[name].tallies), cell.horizon, infrastructure)
+        played = scripted_results(learned_in(grid), results[name].tasks, cell.horizon, infrastructure)
         said[name.partition(", temperature")[0]] = baseline_line(played)
     return "\n\n".join(f"{name}. {line}" for name, line in said.items() if line)
 

@@ -110,12 +110,11 @@ def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationRes
 
 
 def is_readable(path: Path) -> bool:
-    """Whether a whole evaluation is there."""
+    """Whether a complete evaluation is there."""
     try:
-        read_evaluation(path)
+        return read_evaluation(path).complete
     except (EvaluationFileError, OSError):
         return False
-    return True
 
 
 def finished_run(infrastructure: InfraSettings, experiment: Experiment) -> RunFolder | None:

@@ -63,7 +63,7 @@ def report(run: Run) -> str:
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
     """What scripted policies reach on the tasks of the table, in a sentence."""
-    tasks = list(results[0].tallies) if results else []
+    tasks = results[0].tasks if results else []
     return baseline_line(scripted_results(experiment.environment, tasks, experiment.evaluation.horizon, infrastructure))
 
 

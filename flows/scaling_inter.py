@@ -53,7 +53,7 @@ from flows.shared_storage import upload_left_over, with_kept_starter
 from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
-from tasks.evaluation.benchmark import EvaluationResult, evaluate, holds_evaluation, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import EvaluationResult, check_complete, evaluate, holds_evaluation, read_evaluation, write_evaluation
 from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
@@ -234,7 +234,13 @@ def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> N
 
 @task(cache_policy=NO_CACHE, task_run_name="measure {what.label}")
 def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
-    """Measures the policy on the held-out tasks, unless that was done before."""
+    """Measure the policy on the held-out tasks, unless that was done before.
+
+    Raises:
+        CheckpointError: The trainer does not have the weights.
+        IncompleteEvaluationError: Infrastructure broke episodes. The others stay on disk, and the same command plays the
+            missing ones.
+    """
     path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
     if is_readable(path):
@@ -255,9 +261,7 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
             run.follow(trainer.evaluate(command), run.mlflow_run)
         played = read_trajectories(trajectories)
         result = evaluate(played, label=what.label, step=what.step, horizon=evaluation.horizon, tags=tasks.tags)
-        if result.scored == 0:
-            failed = trajectories.rename(trajectories.with_suffix(".failed.parquet"))
-            raise RuntimeError(f"all {result.failed} episodes of the evaluation {what.name!r} failed; see {failed} for the reasons")
+        check_complete([result], f"the measurement {what.name!r} ({trajectories} has the reasons)")
         write_evaluation(path, result)
         run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
     run.tracker.log_metrics(run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")

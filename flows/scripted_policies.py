@@ -50,7 +50,7 @@ def scripted_in_study(
     measured = [(selection_name(experiment.evaluation.tasks), run.results[0])]
     measured += [(cell.partition(", ")[0], result) for cell, result in run.last.items()]
     found = {}
-    for name, horizon, tasks in dict.fromkeys((name, result.horizon, tuple(result.tallies)) for name, result in measured):
+    for name, horizon, tasks in dict.fromkeys((name, result.horizon, tuple(result.tasks)) for name, result in measured):
         if played := scripted_results(experiment.environment, tasks, horizon, infrastructure, folder):
             found[f"{name}, horizon {horizon}"] = played
     return found

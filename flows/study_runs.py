@@ -83,7 +83,7 @@ class StudyRuns:
             return None
         further: dict[str, dict[str, EvaluationResult]] = {"first": {}, "last": {}}
         for side, place, _ in self._further(arm, seed, experiment):
-            if not (place / "evaluation.json").is_file():
+            if not is_whole(place):
                 return None
             further[side] = read_results(place)
         steps = folder.metrics()
@@ -135,4 +135,4 @@ def world_version(name: str, rules: Rules) -> str:
 
 def is_whole(folder: Path) -> bool:
     """Whether an evaluation is there without an episode that infrastructure broke; the same command plays these again."""
-    return (folder / "evaluation.json").is_file() and not any(result.failed for result in read_results(folder).values())
+    return (folder / "evaluation.json").is_file() and all(result.complete for result in read_results(folder).values())

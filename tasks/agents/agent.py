@@ -52,6 +52,10 @@ class TokenBudgetError(Exception):
     """There is no room for another message. The text names the budget."""
 
 
+class NoActionError(Exception):
+    """The policy knows no action from here: its own failure, not one of the infrastructure. The text says why."""
+
+
 class Conversation(Protocol):
     """One episode of an agent.
 
@@ -67,6 +71,7 @@ class Conversation(Protocol):
         Raises:
             EngineError: No answer could be had.
             TokenBudgetError: There is no room for one.
+            NoActionError: A script knows none.
         """
         ...
 

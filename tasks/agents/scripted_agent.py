@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, cast
 from environments.environment import EnumerableEnvironment, Environment, OracleError, World, WorldError
 from environments.errors import WrongWorldError
 from tasks.agents.action_format import ActionFormat, said
-from tasks.agents.agent import Budgets, Message
+from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.retokenisation import Retokenisation
 from tasks.agents.twin_replay import TwinReplay
@@ -88,7 +88,7 @@ class ScriptedConversation:
         try:
             thought, action = await self._do(lambda: (self._think(), self._choose()))
         except OracleError as helpless:
-            raise EngineError(f"the oracle has no solution of task {self._task} at turn {turn}: {helpless}") from helpless
+            raise NoActionError(f"the script knows no action in task {self._task} at turn {turn}: {helpless}") from helpless
         self._action = action
         return self._retokenisation.message(said(action, thought, self._action_format))
 

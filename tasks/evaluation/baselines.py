@@ -21,7 +21,7 @@ from environments.environment import OracleError, World
 from environments.registry import load_world
 from tasks.agents.twin_replay import TwinReplay
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
-from tasks.evaluation.report import share
+from tasks.evaluation.report import partly_rewarded, success_share
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
@@ -78,7 +78,8 @@ def can_play(world: World, name: str) -> bool:
 def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
     """Plays one scripted policy; see `baselines`.
 
-    An episode ends without success where the oracle knows no further; a task of which it knows no first action is left out, as failed.
+    An episode ends without success where the script knows no further action, also where it knows no first one: tasks that it
+    cannot solve count against it.
     """
     environment: Any = world.create()
     twins = TwinReplay(world, train_tasks) if name == TWIN else None
@@ -110,6 +111,7 @@ def scripted(name: str, environment: Any, twins: TwinReplay | None, random: Rand
 
 
 def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
+    trajectory.outcome = Outcome.TRUNCATED
     for _ in range(horizon):
         try:
             action = next(script, None)
@@ -119,7 +121,6 @@ def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horiz
         if action is None:
             return
         step = environment.step(action)
-        trajectory.outcome = Outcome.TRUNCATED
         trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward, refused=step.refused))
         if step.done:
             trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= needed else Outcome.FINISHED
@@ -149,8 +150,8 @@ def baseline_row(name: str, results: Mapping[str, EvaluationResult]) -> list[str
 
 
 def _cell(result: EvaluationResult) -> str:
-    score = f", score {result.reward.value:.2f}" if abs(result.reward.value - result.success.value) > 1e-9 else ""
-    return share(result.success) + score
+    score = f", score {result.reward.value:.2f}" if partly_rewarded(result) else ""
+    return success_share(result) + score
 
 
 def main() -> None:

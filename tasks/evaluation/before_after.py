@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.benchmark import EvaluationResult, check_complete
 from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
 from tasks.evaluation.report import change, partly_rewarded, share
 from tasks.evaluation.statistics import Estimate, Tallies, difference
@@ -49,7 +49,12 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
     Args:
         seeds: The results of each seed.
         scripted: Name of a task list to what scripted policies reach on it.
+
+    Raises:
+        IncompleteEvaluationError: One of the evaluations is incomplete.
     """
+    for each in seeds:
+        check_complete([*each.start.values(), *each.end.values(), *(each.cloned or {}).values()], "the table of before and after")
     cloned = all(each.cloned is not None for each in seeds)
     names = list(next(iter(scripted.values()))) if scripted else []
     header = ["", "start", "end", "end - start", *(["more cloning", "end - more cloning"] if cloned else []), *names]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -16,23 +17,39 @@ from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pa
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
+
 
 class EvaluationFileError(Exception):
     """A file does not hold an evaluation; the message names the file and the reason."""
+
+
+class IncompleteEvaluationError(Exception):
+    """Episodes of an evaluation are missing, so no figure of it can be compared or published.
+
+    Attributes:
+        missing: Label of each incomplete evaluation to the number of its missing episodes.
+    """
+
+    def __init__(self, message: str, missing: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.missing = dict(missing)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """One measurement of the policy.
 
-    Failed episodes (broken infrastructure) are counted in `failed` and enter nothing else: they are not the policy's doing.
+    Episodes that infrastructure broke are missing. They are not a random sample: a deadline or a lost answer ends long
+    episodes more often, and long episodes fail more often. So an incomplete evaluation has no estimates: `success` and
+    `reward` are unknown (nan), the other means are nan, and the breakdowns are empty. It has `bounds` instead.
 
     Attributes:
         label: What was measured, e.g. "start" or "phase 2".
         step: Training steps that the policy had taken.
         horizon: Turn limit of the evaluation.
         scored: Episodes that count.
-        failed: Episodes that infrastructure broke, left out of all that follows.
+        failed: Episodes that infrastructure broke. The evaluation is complete if there are none.
         success: Mean over tasks of the share of successes.
         reward: Mean over tasks of the mean episode reward, with a bootstrap interval over tasks.
         turns: Mean turns of an episode; nan when none was scored.
@@ -45,6 +62,10 @@ class EvaluationResult:
         malformed: Share of the turns in which no action could be read from the message; nan without turns.
         refused: Share of the turns whose action the world refused; nan where its server does not say.
         rewards: Task index to its mean reward.
+        missing: Task index to its number of missing episodes; only tasks with at least one.
+
+    Raises:
+        ValueError: `failed` is not the sum of `missing`.
     """
 
     label: str
@@ -64,9 +85,42 @@ class EvaluationResult:
     malformed: float = math.nan
     refused: float = math.nan
     rewards: dict[int, float] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.failed != sum(self.missing.values()):
+            raise ValueError(f"failed is {self.failed}, but missing holds {sum(self.missing.values())} episodes")
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned episode was scored."""
+        return self.failed == 0
+
+    @property
+    def tasks(self) -> list[int]:
+        """The tasks of the evaluation, those without a scored episode included."""
+        return sorted({*self.tallies, *self.missing})
+
+    @property
+    def bounds(self) -> tuple[Estimate, Estimate]:
+        """Success if every missing episode had failed, and if every one had succeeded, each with its interval."""
+        low, high = dict(self.tallies), dict(self.tallies)
+        for task, missing in self.missing.items():
+            successes, samples = self.tallies.get(task, Tally(0, 0))
+            low[task] = Tally(successes, samples + missing)
+            high[task] = Tally(successes + missing, samples + missing)
+        return success_rate(low), success_rate(high)
 
     def metrics(self) -> dict[str, float]:
-        """The figures for the tracker, under names that begin with "evaluation/"."""
+        """The figures for the tracker, under names that begin with "evaluation/".
+
+        An incomplete evaluation has its bounds and its counts only.
+        """
+        counts = {"episodes": self.scored, "failed_episodes": self.failed}
+        if not self.complete:
+            low, high = self.bounds
+            bounds = {"success_if_missing_failed": low.value, "success_if_missing_succeeded": high.value}
+            return {f"evaluation/{name}": float(value) for name, value in {**bounds, **counts}.items()}
         named = {"success": self.success, "reward": self.reward}
         named |= {f"pass_at_{k}": estimate for k, estimate in self.pass_at.items()}
         named |= {f"pass_all_{k}": estimate for k, estimate in self.pass_all.items()}
@@ -74,7 +128,7 @@ class EvaluationResult:
         figures = {name: estimate.value for name, estimate in named.items()}
         figures |= {"success_low": self.success.low, "success_high": self.success.high}
         figures |= {"tokens": self.tokens, "malformed_share": self.malformed, "refused_share": self.refused}
-        figures |= {"turns": self.turns, "truncated": self.truncated, "episodes": self.scored, "failed_episodes": self.failed}
+        figures |= {"turns": self.turns, "truncated": self.truncated, **counts}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
 
@@ -97,6 +151,21 @@ def evaluate(
     for each in scored:
         episodes.setdefault(each.task, []).append(each)
     tallies = {task: Tally(sum(each.succeeded for each in group), len(group)) for task, group in sorted(episodes.items())}
+    missing = Counter(each.task for each in trajectories if each.outcome is Outcome.FAILED)
+    if missing:
+        return EvaluationResult(
+            label=label,
+            step=step,
+            horizon=horizon,
+            scored=len(scored),
+            failed=missing.total(),
+            success=UNKNOWN,
+            reward=UNKNOWN,
+            turns=math.nan,
+            truncated=math.nan,
+            tallies=tallies,
+            missing=dict(sorted(missing.items())),
+        )
     turns = [turn for each in scored for turn in each.turns]
     tokens = sum(len(turn.tokens) for turn in turns)
     rewards = {task: fmean(each.reward for each in group) for task, group in sorted(episodes.items())}
@@ -105,7 +174,7 @@ def evaluate(
         step=step,
         horizon=horizon,
         scored=len(scored),
-        failed=len(trajectories) - len(scored),
+        failed=0,
         success=success_rate(tallies),
         reward=bootstrap_mean(rewards.values()),
         turns=fmean(len(each.turns) for each in scored) if scored else math.nan,
@@ -121,13 +190,52 @@ def evaluate(
     )
 
 
+def incomplete_note(results: Iterable[EvaluationResult]) -> str:
+    """The line that stands above every figure of incomplete evaluations; empty if all are complete."""
+    found = list(results)
+    parts = [
+        f"{each.label}: {each.failed} of {each.failed + each.scored}, tasks {_first(list(each.missing))}"
+        for each in found
+        if not each.complete
+    ]
+    if not parts:
+        return ""
+    failed = sum(each.failed for each in found)
+    planned = failed + sum(each.scored for each in found)
+    return f"INCOMPLETE: {failed} of {planned} episodes are missing ({'; '.join(parts)})."
+
+
+def check_complete(
+    results: Iterable[EvaluationResult], what: str, fix: str = "Run the same command again: it plays the missing episodes."
+) -> None:
+    """Refuse what needs complete evaluations.
+
+    Args:
+        results: The evaluations.
+        what: What is refused, e.g. "the comparison with runs/a".
+        fix: What to do.
+
+    Raises:
+        IncompleteEvaluationError: At least one of them is incomplete.
+    """
+    found = list(results)
+    if note := incomplete_note(found):
+        missing = {each.label: each.failed for each in found if not each.complete}
+        raise IncompleteEvaluationError(f"{what} needs complete evaluations. {note} Infrastructure broke them. {fix}", missing)
+
+
 def holds_evaluation(trajectories: Path, step: int, episodes: int) -> bool:
-    """Whether a file holds all episodes of an evaluation of the weights of `step`, so that it need not be played (again)."""
+    """Whether a file holds all episodes of an evaluation of the weights of `step`, none of them failed."""
+    return len(kept_episodes(trajectories, step)) == episodes
+
+
+def kept_episodes(trajectories: Path, step: int) -> list[Trajectory]:
+    """The episodes of the weights of `step` that a file holds and that need not be played again; none without a readable file."""
     try:
         played = read_trajectories(trajectories)
     except (FileNotFoundError, TrajectoryFileError):
-        return False
-    return len(played) == episodes and all(each.policy_version == step for each in played)
+        return []
+    return [each for each in played if each.policy_version == step and each.outcome is not Outcome.FAILED]
 
 
 def write_evaluation(path: Path, result: EvaluationResult) -> None:
@@ -179,6 +287,7 @@ def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
     stored["rewards"] = {int(task): float(value) for task, value in stored.get("rewards", {}).items()}
     stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
     stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
+    stored["missing"] = {int(task): int(episodes) for task, episodes in stored.get("missing", {}).items()}
     return EvaluationResult(**stored)
 
 
@@ -192,6 +301,10 @@ def _sample_numbers(tallies: Tallies) -> list[int]:
 def _by_tag(tallies: Tallies, tags: Mapping[int, str]) -> dict[str, Estimate]:
     names = sorted({tags[task] for task in tallies if task in tags})
     return {name: success_rate({task: tally for task, tally in tallies.items() if tags.get(task) == name}) for name in names}
+
+
+def _first(tasks: Sequence[int], most: int = 5) -> str:
+    return ", ".join(map(str, tasks[:most])) + (", ..." if len(tasks) > most else "")
 
 
 def _unknown_as_null(value: Any) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
-from tasks.evaluation.benchmark import EvaluationResult
-from tasks.evaluation.report import change, share
-from tasks.evaluation.statistics import Estimate, difference
+from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
+from tasks.evaluation.report import number, share, success_change, success_share
+from tasks.evaluation.statistics import Estimate
 from tasks.evaluation.tables import aligned, markdown
 
 Results = Mapping[str, EvaluationResult]
@@ -23,7 +23,7 @@ NOTE = (
 
 
 def grid_tables(results: Results, other: Results | None = None) -> tuple[str, str]:
-    """The results for a terminal, and in Markdown.
+    """The results for a terminal, and in Markdown. Both begin with what is missing, if anything is.
 
     Args:
         results: In the order of the rows.
@@ -32,10 +32,10 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
     header, rows = _cells(results, other or {})
     tagged_header, tagged = _tags(results)
     notes = [NOTE, *(["Change: success of this policy minus the other's, in points, over the tasks that both have."] if other else [])]
-    if failed := sum(result.failed for result in results.values()):
-        notes.append(f"Left out: {failed} episodes, broken by infrastructure.")
-    note = " ".join(notes)
-    text, page = [aligned(header, rows)], [markdown(header, rows)]
+    note, warning = " ".join(notes), incomplete_note(results.values())
+    text, page = ([warning], [f"**{warning}**"]) if warning else ([], [])
+    text.append(aligned(header, rows))
+    page.append(markdown(header, rows))
     if tagged:
         text.append(aligned(tagged_header, tagged))
         page.append(markdown(tagged_header, tagged))
@@ -48,20 +48,20 @@ def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]
     header += [*(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "turns", "tokens", "malformed", "refused", "cut", "episodes"]
     rows = []
     for name, result in results.items():
-        compared = change(difference(other[name].tallies, result.tallies)) if name in other else "-"
+        compared = success_change(other[name], result) if name in other else "-"
         rows.append(
             [
                 name,
-                share(result.success),
+                success_share(result),
                 score(result.reward),
                 *([compared] if other else []),
                 *(share(result.pass_at[k]) if k in result.pass_at else "" for k in ks),
                 *(share(result.pass_all[k]) if k in result.pass_all else "" for k in ks),
-                f"{result.turns:.1f}",
-                "-" if math.isnan(result.tokens) else f"{result.tokens:.0f}",
-                f"{100 * result.malformed:.1f} %",
-                "-" if math.isnan(result.refused) else f"{100 * result.refused:.1f} %",
-                f"{100 * result.truncated:.0f} %",
+                number(result.turns, ".1f"),
+                number(result.tokens, ".0f"),
+                number(100 * result.malformed, ".1f", " %"),
+                number(100 * result.refused, ".1f", " %"),
+                number(100 * result.truncated, ".0f", " %"),
                 str(result.scored),
             ]
         )
@@ -96,6 +96,11 @@ def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
         values = [result.success for _, result in cells]
         spread = [[e.value - e.low for e in values], [e.high - e.value for e in values]]
         axes.errorbar(at, [e.value for e in values], yerr=spread, marker="o", capsize=4, linewidth=1.4, label=title)
+    for name, result in results.items():
+        if not result.complete:
+            low, high = result.bounds
+            label = f"{name}: incomplete, from all missing failed to all succeeded"
+            axes.vlines(grid.cells()[name].horizon, low.low, high.high, linestyles="dotted", label=label)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.statistics import Estimate, difference
 from tasks.evaluation.tables import aligned, markdown
 
@@ -19,13 +19,13 @@ def text_table(results: Sequence[EvaluationResult]) -> str:
         results: In the order of the rows; the first is what the others are compared with.
     """
     header, *rows = _cells(results)
-    return f"{aligned(header, rows)}\n{_note(results)}"
+    return "\n".join([*_warning(results), aligned(header, rows), _NOTE])
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """The same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
-    return f"{markdown(header, rows)}\n\n{_note(results)}\n"
+    return "\n\n".join([*_warning(results), markdown(header, rows), _NOTE]) + "\n"
 
 
 def share(estimate: Estimate) -> str:
@@ -34,6 +34,23 @@ def share(estimate: Estimate) -> str:
         return "unknown"
     bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]" if not math.isnan(estimate.low) else ""
     return f"{100 * estimate.value:.1f} %{bounds}"
+
+
+def success_share(result: EvaluationResult) -> str:
+    """Success and its interval; the bounds of an incomplete evaluation, e.g. "57.8 % to 71.1 % [47.4, 79.5]".
+
+    The interval around the bounds reaches from the lower end if all missing episodes had failed to the upper end if all had
+    succeeded.
+    """
+    if result.complete:
+        return share(result.success)
+    low, high = result.bounds
+    return f"{100 * low.value:.1f} % to {100 * high.value:.1f} % [{100 * low.low:.1f}, {100 * high.high:.1f}]"
+
+
+def success_change(before: EvaluationResult, after: EvaluationResult) -> str:
+    """Success after less before, in points; "-" if one of the evaluations is incomplete."""
+    return change(difference(before.tallies, after.tallies)) if before.complete and after.complete else "-"
 
 
 def change(estimate: Estimate) -> str:
@@ -46,7 +63,12 @@ def change(estimate: Estimate) -> str:
 
 def partly_rewarded(result: EvaluationResult) -> bool:
     """Whether the world also rewards what is no success, so that the mean reward says more."""
-    return not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9)
+    return result.complete and not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9)
+
+
+def number(value: float, form: str, unit: str = "") -> str:
+    """A figure of a table; "-" if it is unknown."""
+    return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
@@ -59,20 +81,18 @@ def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
             [
                 result.label,
                 str(result.step),
-                share(result.success),
-                change(difference(results[0].tallies, result.tallies)) if i else "",
+                success_share(result),
+                success_change(results[0], result) if i else "",
                 *(share(result.pass_at[k]) if k in result.pass_at else "" for k in ks),
-                *([f"{result.reward.value:.3f}"] if rewarded else []),
-                f"{result.turns:.1f}",
-                f"{100 * result.truncated:.0f} %",
+                *([number(result.reward.value, ".3f")] if rewarded else []),
+                number(result.turns, ".1f"),
+                number(100 * result.truncated, ".0f", " %"),
                 str(result.scored),
             ]
         )
     return [header, *rows]
 
 
-def _note(results: Sequence[EvaluationResult]) -> str:
-    failed = sum(result.failed for result in results)
-    if not failed:
-        return _NOTE
-    return f"{_NOTE} Left out: {failed} of {failed + sum(result.scored for result in results)} episodes, broken by infrastructure."
+def _warning(results: Sequence[EvaluationResult]) -> list[str]:
+    note = incomplete_note(results)
+    return [note] if note else []

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from configs.study import START, Endpoint
-from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.benchmark import EvaluationResult, check_complete
 from tasks.evaluation.bootstrap import PairedDifference, paired_difference
 from tasks.evaluation.statistics import Values
 
@@ -32,6 +32,9 @@ class StudyRun:
         collapsed: Whether training collapsed.
         first: Cell of the further evaluations to what the policy before training did there.
         last: The same of the policy after training.
+
+    Raises:
+        IncompleteEvaluationError: One of the evaluations is incomplete.
     """
 
     arm: str
@@ -41,6 +44,9 @@ class StudyRun:
     collapsed: bool = False
     first: Mapping[str, EvaluationResult] = field(default_factory=dict)
     last: Mapping[str, EvaluationResult] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_complete([*self.results, *self.first.values(), *self.last.values()], f"the cell of arm {self.arm}, seed {self.seed}")
 
     def spent(self, axis: Axis, until: int) -> float:
         """Turns that the environment answered, or seconds of rollouts, updates and weight sync, in the first `until` steps."""

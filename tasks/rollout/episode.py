@@ -11,7 +11,7 @@ from typing import Any
 from configs.experiment import Rollout
 from environments.door import EpisodeClient
 from environments.errors import EnvironmentCallError, WrongWorldError
-from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
+from tasks.agents.agent import Agent, Budgets, Conversation, Message, NoActionError, TokenBudgetError
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -168,8 +168,8 @@ async def _play(
             if number + 1 < settings.horizon:
                 turn.observation_tokens = await conversation.observe(turn.observation)
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
-    except TokenBudgetError as budget:
-        trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(budget)
+    except (TokenBudgetError, NoActionError) as end:
+        trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(end)
     finally:
         if conversation is not None:
             await conversation.close()

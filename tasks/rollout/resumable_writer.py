@@ -30,6 +30,18 @@ class DifferentCollectionError(Exception):
     """The folder holds a collection with other settings; the message names them."""
 
 
+class MissingEpisodesError(Exception):
+    """A collection ended with episodes that infrastructure broke; the message names how many and why.
+
+    Attributes:
+        missing: Their number.
+    """
+
+    def __init__(self, message: str, missing: int) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
 class CollectionBusyError(Exception):
     """Another process is writing to the folder; the message names it."""
 

@@ -16,7 +16,7 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     """The world ended it short of success."""
     TRUNCATED = "truncated"
-    """The horizon or a token budget cut it; the rewards so far count."""
+    """The horizon or a token budget cut it, or a script knew no further action; the rewards so far count."""
     FAILED = "failed"
     """Infrastructure broke it: never learned from, never scored."""
 

@@ -110,18 +110,24 @@ class TrainerMain:
             checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
 
     def evaluate(self, command: Evaluate) -> None:
-        """Plays the evaluation's episodes, shared out over the processes, and writes their trajectories."""
+        """Play the evaluation's episodes, shared out over the processes, and write their trajectories.
+
+        Episodes that the file holds from an earlier try with the same weights are not played again, unless they failed.
+        """
+        from tasks.evaluation.benchmark import kept_episodes
         from tasks.rollout.episode import RolloutSettings
         from tasks.rollout.trajectory_parquet import write_trajectories
         from tasks.training.task_order import evaluation_plans
 
         asked, began = time.time(), time.perf_counter()
         self.worker.load_weights(self.step, self.trainer)
-        plans = evaluation_plans(command.tasks, command.samples, command.seed)
+        kept = self.worker.shared(kept_episodes(Path(command.path), self.step))
+        done = {(each.group, each.member) for each in kept}
+        plans = [plan for plan in evaluation_plans(command.tasks, command.samples, command.seed) if (plan.group, plan.member) not in done]
         trajectories = self.worker.collect_shared("evaluation", plans, RolloutSettings(command.horizon, command.temperature))
         self.trainer.record_spans(self.step, {"evaluation": (asked, time.time())})
         if self.flow is not None:
-            write_trajectories(Path(command.path), trajectories)
+            write_trajectories(Path(command.path), sorted([*kept, *trajectories], key=lambda each: (each.group, each.member)))
             self.tell(Evaluated(command.path, time.perf_counter() - began))
 
     def tell(self, event: Event) -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from configs.evaluation_grid import EvaluationGrid
 from flows.evaluate import comparable
 from flows.evaluate_arguments import evaluation_arguments
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, write_evaluation
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, IncompleteEvaluationError, evaluate, write_evaluation
 from tasks.evaluation.grid_report import draw_grid, grid_tables
 from tasks.evaluation.statistics import Tally, pass_all_k, pass_at_k
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -82,7 +82,6 @@ def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_besi
         played(0, 0, Outcome.SUCCESS, [0.4, 0.6]),
         played(0, 1, Outcome.FINISHED, [0.9]),
         played(1, 0, Outcome.TRUNCATED, [0.5, 0.0, 0.0], malformed=True),
-        played(1, 1, Outcome.FAILED, []),
         played(2, 0, Outcome.SUCCESS, [1.0], refused=None),
         played(2, 1, Outcome.SUCCESS, [1.0], refused=True),
     ]
@@ -91,7 +90,7 @@ def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_besi
     assert result.success.value == pytest.approx(0.5)
     assert result.reward.value == pytest.approx((0.95 + 0.5 + 1.0) / 3)
     assert result.rewards == pytest.approx({0: 0.95, 1: 0.5, 2: 1.0})
-    assert (result.failed, result.scored, result.turns) == (1, 5, pytest.approx(8 / 5))
+    assert (result.failed, result.scored, result.turns) == (0, 5, pytest.approx(8 / 5))
     assert result.tokens == pytest.approx(3 * 8 / 5)
     assert result.malformed == pytest.approx(3 / 8)
     assert result.refused == pytest.approx(1 / 7)  # of the turns whose server says
@@ -149,3 +148,25 @@ def test_a_policy_is_compared_with_none_of_another_world_or_other_cells(tmp_path
         comparable(made, other("test, horizon 9, temperature 1"))
     with pytest.raises(EvaluationFileError, match="holds no evaluation"):
         comparable(made, tmp_path / "nowhere")
+
+
+def test_an_incomplete_evaluation_says_so_first_shows_bounds_and_is_not_compared(tmp_path: Path) -> None:
+    made = grid(tasks=["wood-test"], horizons=[4])
+    name = next(iter(made.cells()))
+    whole = found([1, 1, 0], 4)
+    episodes = [played(task, 0, Outcome.SUCCESS if task else Outcome.FAILED, [1.0]) for task in range(4)]
+    broken = evaluate(episodes, label=name, step=0, horizon=4)
+    for text in (*grid_tables({name: broken}), *grid_tables({name: broken}, {name: whole}), *grid_tables({name: broken})):
+        first = text.splitlines()[0]
+        assert "INCOMPLETE" in first
+        assert "1 of 4" in first
+        [row] = [line for line in text.splitlines() if name in line and "INCOMPLETE" not in line]
+        assert "75.0 % to 100.0 %" in row
+    _, page = grid_tables({name: broken}, {name: whole})
+    assert page.splitlines()[-3].split(" | ")[3].strip() == "-"
+    draw_grid(tmp_path / "grid.png", made, {name: broken})
+    write_evaluation(tmp_path / "cell" / "evaluation.json", broken)
+    (tmp_path / "evaluation.json").write_text(json.dumps({"grid": made.model_dump(mode="json"), "cells": {name: "cell"}}))
+    with pytest.raises(IncompleteEvaluationError) as refused:
+        comparable(made, tmp_path)
+    assert refused.value.missing == {name: 1}

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
+from tasks.evaluation.before_after import BeforeAfter, before_after_table
+from tasks.evaluation.benchmark import (
+    EvaluationFileError,
+    EvaluationResult,
+    IncompleteEvaluationError,
+    check_complete,
+    evaluate,
+    incomplete_note,
+    read_evaluation,
+    write_evaluation,
+)
 from tasks.evaluation.statistics import Tally, pass_at_k, success_rate
+from tasks.evaluation.study_results import StudyRun
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 
@@ -49,12 +60,44 @@ def test_a_partial_score_is_not_a_success() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(episodes, max_size=20), st.integers(0, 6))
-def test_failed_episodes_are_counted_and_change_nothing_else(played: list[Trajectory], broken: int) -> None:
-    with_failed = measured(played + [episode(9, Outcome.FAILED)] * broken)
-    assert with_failed.failed == sum(each.outcome is Outcome.FAILED for each in played) + broken
-    without = measured([each for each in played if each.outcome is not Outcome.FAILED])
-    assert repr(replace(with_failed, failed=0)) == repr(without)  # nan equals nan in writing
+@given(st.lists(episodes, min_size=1, max_size=20), st.data())
+def test_whatever_goes_missing_the_bounds_hold_the_complete_success(played: list[Trajectory], data: st.DataObject) -> None:
+    complete = [each for each in played if each.outcome is not Outcome.FAILED]
+    lost = data.draw(st.sets(st.integers(0, len(played) - 1)))
+    damaged = [replace(each, outcome=Outcome.FAILED) if i in lost else each for i, each in enumerate(complete)]
+    truth, found = measured(complete), measured(damaged)
+    assert found.failed == sum(each.outcome is Outcome.FAILED for each in damaged)
+    assert found.complete == (found.failed == 0)
+    if found.complete:
+        assert repr(found) == repr(truth)  # nan equals nan in writing
+        return
+    low, high = found.bounds
+    assert low.value - 1e-12 <= truth.success.value <= high.value + 1e-12
+    assert low.low - 1e-12 <= truth.success.low
+    assert truth.success.high <= high.high + 1e-12
+    assert found.tasks == truth.tasks
+
+
+def test_an_incomplete_evaluation_has_no_estimate_to_publish_or_to_compare() -> None:
+    result = measured([episode(0, Outcome.SUCCESS), episode(0, Outcome.FAILED), episode(1, Outcome.FAILED)], tags={0: "depth_1"})
+    assert (result.complete, result.scored, result.failed, result.missing) == (False, 1, 2, {0: 1, 1: 1})
+    assert all(math.isnan(each) for each in (result.success.value, result.reward.value, result.turns, result.truncated))
+    assert result.pass_at == result.by_tag == result.rewards == {}
+    low, high = result.bounds
+    assert (low.value, high.value) == (0.25, 1.0)
+    assert result.metrics() == {
+        "evaluation/success_if_missing_failed": 0.25,
+        "evaluation/success_if_missing_succeeded": 1.0,
+        "evaluation/episodes": 1.0,
+        "evaluation/failed_episodes": 2.0,
+    }
+    with pytest.raises(IncompleteEvaluationError) as refused:
+        check_complete([measured([episode(0, Outcome.SUCCESS)]), result], "the comparison")
+    assert refused.value.missing == {"start": 2}
+    for refuse in (lambda: StudyRun("a", 0, [result], {}), lambda: before_after_table([BeforeAfter({"x": result}, {}, None)], {})):
+        with pytest.raises(IncompleteEvaluationError):
+            refuse()
+    assert incomplete_note([measured([episode(0, Outcome.SUCCESS)])]) == ""
 
 
 def test_success_is_broken_down_by_tag() -> None:

@@ -1,0 +1,168 @@
+"""Evaluate the random policy on TextCraft while a proxy spoils answers of the environment server.
+
+    python -m tests.soaks.faulty_answers --episodes 90
+
+Each mode runs `flows.evaluate` behind the proxy, and then once more without it. An undisturbed evaluation gives the true
+success. The drill fails if a figure is wrong: a complete evaluation must equal the undisturbed one task by task, and an
+incomplete one must say so in its first line, exit non-zero, and have bounds that contain the true success.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.evaluate import read_results
+from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.report import share, success_share
+from tasks.evaluation.tables import aligned
+from tasks.provision.local import LocalServer
+from tests.support.empty_databases import give_empty_databases
+from tests.support.faulty_proxy import FAULTS, Fault, faulty_proxy
+
+ROOT = Path(__file__).parents[2]
+EPISODE_SECONDS = "6"
+"""Of the mode "late": with answers 0.6 s late, an episode of more than nine turns exceeds it."""
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One run of the command.
+
+    Attributes:
+        status: Its exit status.
+        first: The first line that it printed.
+        result: What it stored.
+    """
+
+    status: int
+    first: str
+    result: EvaluationResult
+
+    def wrong(self, truth: EvaluationResult) -> str:
+        """What is wrong with it; empty if nothing is."""
+        if self.result.complete:
+            if self.result.tallies != truth.tallies:
+                return "complete, but other successes than undisturbed"
+            return "complete, but it failed" if self.status else ""
+        low, high = self.result.bounds
+        if self.status == 0:
+            return "incomplete with exit status 0"
+        if "INCOMPLETE" not in self.first:
+            return "incomplete, but the first line does not say so"
+        return "" if low.value <= truth.success.value <= high.value else "the bounds do not contain the true success"
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One mode.
+
+    Attributes:
+        mode: How answers were spoiled.
+        faults: How many.
+        disturbed: The evaluation behind the proxy.
+        repeated: The same command again, without the proxy.
+    """
+
+    mode: Fault
+    faults: int
+    disturbed: Evaluated
+    repeated: Evaluated
+
+    def wrong(self, truth: EvaluationResult) -> str:
+        """What is wrong with it; empty if nothing is."""
+        if not self.repeated.result.complete:
+            return "the same command did not play the missing episodes"
+        return self.disturbed.wrong(truth) or self.repeated.wrong(truth)
+
+
+def evaluated(url: str, runs: Path, out: Path, episodes: int, *more: str) -> Evaluated:
+    """Run `flows.evaluate` against a server."""
+    words = ["flows.evaluate", "textcraft", "--random", "--tasks", "test", "--n-tasks", str(episodes), "--out", str(out), *more]
+    environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_ENVIRONMENT_URLS": url}
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    if not (out / "evaluation.json").is_file():
+        raise RuntimeError(f"{' '.join(words)} wrote no evaluation (exit status {done.returncode}):\n{done.stderr}")
+    [result] = read_results(out).values()
+    return Evaluated(done.returncode, next(iter(done.stdout.strip().splitlines()), ""), result)
+
+
+@contextmanager
+def textcraft_server(state_dir: Path) -> Iterator[str]:
+    """The URL of a server of TextCraft while the block lasts."""
+    command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
+    server = LocalServer("textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.end()
+
+
+def drills(folder: Path, episodes: int, modes: Sequence[Fault], share_spoilt: float) -> tuple[EvaluationResult, list[Drill]]:
+    """The undisturbed result, and a drill of each mode."""
+    runs, found = folder / "runs", list[Drill]()
+    give_empty_databases(runs)
+    with textcraft_server(folder / "state") as url:
+        truth = evaluated(url, runs, folder / "undisturbed", episodes)
+        if truth.status or not truth.result.complete:
+            raise RuntimeError(f"the undisturbed evaluation failed: {truth.first}")
+        for mode in modes:
+            late = mode == "late"
+            more = ["--rollout.episode_seconds", EPISODE_SECONDS, "--rollout.retries", "0"] if late else []
+            with faulty_proxy(url, mode, 1.0 if late else share_spoilt) as (proxied, proxy):
+                disturbed = evaluated(proxied, runs, folder / mode, episodes, *more)
+                faults = proxy.faults
+            repeated = evaluated(url, runs, folder / mode, episodes)
+            found.append(Drill(mode, faults, disturbed, repeated))
+    return truth.result, found
+
+
+def table(truth: EvaluationResult, found: Sequence[Drill]) -> str:
+    """The drills as a table for a terminal."""
+    header = ["answers", "spoilt", "missing", "exit", "success printed", "again", "wrong"]
+    rows = [["undisturbed", "0", "0", "0", share(truth.success), "", ""]]
+    for each in found:
+        disturbed, repeated = each.disturbed, each.repeated
+        rows.append(
+            [
+                each.mode,
+                str(each.faults),
+                str(disturbed.result.failed),
+                str(disturbed.status),
+                success_share(disturbed.result),
+                success_share(repeated.result),
+                each.wrong(truth) or "-",
+            ]
+        )
+    return aligned(header, rows)
+
+
+def main() -> None:
+    """Run the drill; the exit status is 1 if a figure is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soaks.faulty_answers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--episodes", type=int, default=90, help="episodes of each evaluation (default: %(default)s)")
+    parser.add_argument("--modes", nargs="+", choices=FAULTS, default=list(FAULTS), help="how answers are spoilt (default: all)")
+    parser.add_argument("--share", type=float, default=0.1, help="share of the answers that is spoilt, except late ones (default: 0.1)")
+    parser.add_argument("--folder", type=Path, help="where runs and evaluations stay (default: a temporary folder)")
+    given = parser.parse_args()
+    place = nullcontext(str(given.folder)) if given.folder else tempfile.TemporaryDirectory()
+    with place as folder:
+        truth, found = drills(Path(folder).absolute(), given.episodes, given.modes, given.share)
+    sys.stdout.write(table(truth, found) + "\n")
+    if any(each.wrong(truth) for each in found):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
