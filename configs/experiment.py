@@ -146,6 +146,9 @@ class Rollout(Part):
     weights that are then up to so many training steps old. 0 is synchronous: each batch is played with the newest weights."""
     retries: NonNegativeInt = 2
     """Fresh attempts at a failed episode before its group is left out."""
+    max_left_out_share: Fraction = 0.2
+    """Training stops before it learns from a step of which a larger share of the episodes is left out. Infrastructure broke these
+    episodes, or a member of their group. Long episodes break more often, so what is left over is not a fair sample."""
 
 
 class Evaluation(Part):

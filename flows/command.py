@@ -224,6 +224,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.owner import RunBusyError
     from tasks.training.checkpoint import CheckpointError
+    from tasks.training.left_out import EpisodesLeftOutError
     from tasks.training.trainer_client import TrainerFailedError
 
     try:
@@ -233,6 +234,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
         CheckpointError,
         CollectionBusyError,
         DifferentCollectionError,
+        EpisodesLeftOutError,
         EvaluationFileError,
         IncompleteEvaluationError,
         MissingEpisodesError,

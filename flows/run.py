@@ -29,6 +29,7 @@ from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.shared_storage import opened
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
+from tasks.training.left_out import left_out_warning
 from tasks.training.local_trainer import trainer_launch
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
 from tasks.training.trainer_client import TrainerLostError, TrainerProcess
@@ -77,6 +78,8 @@ class Run:
                     self.clock.add("rollouts", event.metrics.get("rollout/seconds", 0.0))
                     self.clock.add("updates", event.metrics["update/seconds"])
                     self.clock.add("weight sync", event.metrics["sync/seconds"])
+                    if warning := left_out_warning(event.step, event.metrics):
+                        self.bar.say(warning)
                     self._end_if_collapsed(event.step)
                 case Saved():
                     self.record_steps(mlflow_run, event.step)

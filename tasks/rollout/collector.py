@@ -25,7 +25,7 @@ from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
 from tasks.rollout.episode import RolloutRequest, RolloutSettings, not_played, play_with_retries
 from tasks.rollout.generation_pause import GenerationPause
-from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory
 
 CHECK_S = 0.5
 
@@ -170,10 +170,14 @@ class Collector:
         if not self._agent.out_of_process:
             await self._pause.pause()
         late = f"deadline: the batch took more than {self._rollout.batch_seconds:g} s (rollout.batch_seconds)"
-        return [
-            done.get((request.group, request.member)) or not_played(request, batch.settings, self._environment, self._agent, late)
-            for request in batch.requests
-        ]
+
+        def given_up(request: RolloutRequest) -> Trajectory:
+            found = under_way.begun.get((request.group, request.member))
+            found = found or not_played(request, batch.settings, self._environment, self._agent, "")
+            found.outcome, found.reason = Outcome.FAILED, late
+            return found
+
+        return [done.get((request.group, request.member)) or given_up(request) for request in batch.requests]
 
     async def _stream(self, batch: Batch, finished: Finished) -> None:
         under_way = self._under_way[batch.name] = _BatchUnderWay(batch)
@@ -210,7 +214,15 @@ class Collector:
         settings = under_way.batch.settings
         try:
             trajectory = await play_with_retries(
-                request, settings, self._rollout, self._environment, self._client, self._agent, self._pause, self._success_score
+                request,
+                settings,
+                self._rollout,
+                self._environment,
+                self._client,
+                self._agent,
+                self._pause,
+                self._success_score,
+                under_way.begin,
             )
         finally:
             self.concurrency.release()
@@ -231,12 +243,14 @@ class _BatchUnderWay:
     Attributes:
         batch: What is played.
         waiting: Its episodes that have not begun.
+        begun: Group and member of each unfinished episode that has begun to its trajectory so far.
         over: Done when all are finished, or with the exception of one: a bug or another world than is to be played; faults are outcomes.
     """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.waiting = deque(batch.requests)
+        self.begun: dict[tuple[int, int], Trajectory] = {}
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = len(batch.requests)
         self._running: set[asyncio.Task[None]] = set()
@@ -258,8 +272,13 @@ class _BatchUnderWay:
         self._running.add(task)
         task.add_done_callback(self._ended)
 
+    def begin(self, trajectory: Trajectory) -> None:
+        """An episode begins, or its next attempt."""
+        self.begun[trajectory.group, trajectory.member] = trajectory
+
     def finish(self, trajectory: Trajectory) -> None:
         """An episode is finished."""
+        self.begun.pop((trajectory.group, trajectory.member), None)
         self._take(trajectory)
         self._left -= 1
         if self._left == 0 and not self.over.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -64,10 +65,11 @@ async def play_with_retries(
     agent: Agent,
     pause: GenerationPause,
     success_score: float = 1.0,
+    begun: Callable[[Trajectory], None] = lambda _: None,
 ) -> Trajectory:
     """Plays an episode, and again with a fresh session and the same seed while it fails, up to `rollout.retries` times; see `play`."""
     for attempt in range(1, rollout.retries + 2):
-        trajectory = await play(request, settings, rollout, environment, client, agent, pause, success_score)
+        trajectory = await play(request, settings, rollout, environment, client, agent, pause, success_score, begun)
         trajectory.attempts = attempt
         if trajectory.outcome is not Outcome.FAILED:
             break
@@ -83,6 +85,7 @@ async def play(
     agent: Agent,
     pause: GenerationPause,
     success_score: float = 1.0,
+    begun: Callable[[Trajectory], None] = lambda _: None,
 ) -> Trajectory:
     """Plays one episode and returns it, whatever happens to it.
 
@@ -98,11 +101,13 @@ async def play(
         agent: Who plays.
         pause: Holds up each message while generation is paused.
         success_score: The score from which an episode that the world ended is a success.
+        begun: Called with the trajectory before its first turn; turns are added to it while it is played.
 
     Raises:
         WrongWorldError: A server hosts something else than is to be played: no episode can be played until that is mended.
     """
     trajectory = not_played(request, settings, environment, agent, "")
+    begun(trajectory)
     trajectory.began, began = time.time(), time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:

@@ -18,12 +18,14 @@ class Groups:
     Attributes:
         kept: Trajectories of the same task, by group and member; none is failed, each has a turn.
         left_out: Groups of which nothing is kept because of failed members.
+        left_out_episodes: Failed trajectories, and all members of the groups that they cost.
         without_turns: Trajectories left out because the policy said nothing: their first prompt filled the whole budget.
     """
 
     kept: list[list[Trajectory]]
     left_out: int
     without_turns: int
+    left_out_episodes: list[Trajectory]
 
 
 def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Groups:
@@ -38,16 +40,19 @@ def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Grou
     for trajectory in trajectories:
         groups.setdefault(trajectory.group, []).append(trajectory)
     kept, left_out, without_turns = list[list[Trajectory]](), 0, 0
+    left_out_episodes: list[Trajectory] = []
     for _, members in sorted(groups.items()):
         sound = [t for t in members if t.outcome is not Outcome.FAILED]
         if not sound or (complete and len(sound) < len(members)):
             left_out += 1
+            left_out_episodes += members
             continue
+        left_out_episodes += [t for t in members if t.outcome is Outcome.FAILED]
         spoken = sorted((t for t in sound if t.turns), key=lambda t: t.member)
         without_turns += len(sound) - len(spoken)
         if spoken:
             kept.append(spoken)
-    return Groups(kept, left_out, without_turns)
+    return Groups(kept, left_out, without_turns, left_out_episodes)
 
 
 def reward_range(group: Sequence[Trajectory]) -> float:

@@ -13,6 +13,7 @@ from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectori
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.algorithms.imitation import Imitation
 from tasks.training.base_trainer import BaseTrainer
+from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_selection import read_recorded
 from tasks.training.rollout_worker import RolloutWorker
@@ -66,9 +67,14 @@ class OfflineBatches:
         return self._worker.metrics()
 
     def _explore(self, step: int, batch: Batch, path: Path) -> list[Trajectory]:
-        """Plays episodes with the weights of a step, shared out over the processes; the main process stores them."""
+        """Play episodes with the weights of a step, shared out over the processes; the main process stores them.
+
+        Raises:
+            EpisodesLeftOutError: Too many episodes are left out. Nothing is stored then, and the same command plays them again.
+        """
         self._worker.load_weights(step, self._trainer)
         found = self._worker.collect_shared(batch.name, batch.requests, batch.settings)
+        check_left_out(found, self._algorithm.compares_groups, self._experiment.rollout.max_left_out_share, step)
         if self._worker.processes.is_main_process:
             write_trajectories(path, found)
         return found

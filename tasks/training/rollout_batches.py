@@ -14,6 +14,7 @@ from tasks.tracking.step_metrics_file import Steps
 from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.dynamic_sampling import discarded_cost, resampled
+from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.rollout_worker import RolloutWorker
 from tasks.training.task_order import plans_of_step
@@ -41,7 +42,11 @@ class RolloutBatches:
         return Plan(step, batches[0].settings.horizon, batches)
 
     def collect(self, plan: Plan) -> Collected:
-        """Plays this process's groups; zero-variance ones give way to others' where the recipe says so. See `BatchSource.collect`."""
+        """Play this process's groups; zero-variance ones give way to others' where the recipe says so. See `BatchSource.collect`.
+
+        Raises:
+            EpisodesLeftOutError: Too many episodes are left out.
+        """
         self._worker.load_weights(plan.step, self._trainer)  # at the start of the run; later `load_engine` has done it
         began = time.perf_counter()
         played = self._worker.collect(plan.batches)
@@ -57,6 +62,7 @@ class RolloutBatches:
         everybodys = sorted([*everybodys, *thrown_away], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
             write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
+        check_left_out(everybodys, self._algorithm.compares_groups, self._experiment.rollout.max_left_out_share, plan.step)
         self._worker.sleep()
         return Collected(mine, everybodys, everybodys, seconds, cost)
 

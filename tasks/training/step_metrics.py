@@ -11,6 +11,7 @@ import torch
 from configs.mixture import member_of, members
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share, staleness
 from tasks.training.groups import learnable_groups, zero_variance
+from tasks.training.left_out import left_out
 
 
 def rollout_metrics(
@@ -30,13 +31,16 @@ def rollout_metrics(
         turns whose action the world refused, absent where its server does not say; repeated_share: turns
         that act like the one before), staleness in steps, entropy in nats per policy token (the mean of
         minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second. Of a mixture also episodes,
-        success, reward and turns of each world, e.g. rollout/success_textcraft.
+        success, reward and turns of each world, e.g. rollout/success_textcraft. left_out_share and left_out_turns are the share and the
+        mean length in turns of the episodes that are not learned from because infrastructure broke them or a member of their group.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
-    groups = learnable_groups(trajectories, complete_groups)
+    groups, missing = learnable_groups(trajectories, complete_groups), left_out(trajectories, complete_groups)
     metrics = {
         "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
+        "rollout/left_out_share": missing.share,
+        "rollout/left_out_turns": missing.turns,
         "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
         "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
         "rollout/horizon": float(horizon),

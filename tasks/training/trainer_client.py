@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 from configs.infrastructure import InfraSettings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.ipc import ConnectionClosedError
+from tasks.training.left_out import EpisodesLeftOutError
 from tasks.training.local_trainer import Line, LocalTrainer, Trainer
 from tasks.training.messages import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
@@ -110,6 +111,8 @@ class TrainerProcess:
             if event is None:
                 self._check()
             elif isinstance(event, Failed):
+                if event.kind == EpisodesLeftOutError.__name__:
+                    raise EpisodesLeftOutError(event.message)
                 killed = self._trainer.killed()  # what this process missed may be one that was killed
                 raise self._failure(killed or f"{event.kind}: {event.message}", tail=False)
             else:

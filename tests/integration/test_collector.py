@@ -126,6 +126,14 @@ def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline
     until(lambda: open_sessions(counting_server) == 0)
 
 
+def test_an_episode_that_the_batch_deadline_ends_keeps_the_turns_that_it_played(counting_server: str) -> None:
+    agent = CountingAgent(action=lambda task, turn: "sleep 8" if turn == 2 and task == 5 else "add 1")
+    given_up, whole = collect(counting_server, agent, plans(5, 3, members=1), batch_seconds=4)
+    assert (given_up.outcome, len(given_up.turns)) == (Outcome.FAILED, 2)
+    assert "rollout.batch_seconds" in given_up.reason
+    assert whole.outcome is Outcome.SUCCESS
+
+
 def test_an_interruption_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
     policy = CountingAgent(held={task: threading.Event() for task in (4, 5)})
 

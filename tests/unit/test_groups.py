@@ -6,6 +6,7 @@ import pytest
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.training.groups import learnable_groups, reward_range, zero_variance
+from tasks.training.left_out import EpisodesLeftOutError, check_left_out, left_out_warning
 from tasks.training.step_metrics import rollout_metrics
 
 
@@ -47,6 +48,30 @@ def test_the_share_of_refused_turns_leaves_out_turns_whose_server_does_not_say(r
     episode = ended(0, 0)
     episode.turns = [Turn([1], [-0.1], "act", refused=each) for each in refused]
     assert rollout_metrics([episode], 4, 1.0, 0).get("rollout/refused_share") == share
+
+
+@pytest.mark.parametrize(("complete", "share", "turns"), [(True, 4 / 9, 1.0), (False, 3 / 9, 1.0)])
+def test_the_share_that_is_left_out_and_its_length_are_metrics_of_every_step(complete: bool, share: float, turns: float) -> None:
+    metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=complete)
+    assert metrics["rollout/left_out_share"] == pytest.approx(share)
+    assert metrics["rollout/left_out_turns"] == turns
+    whole = rollout_metrics([ended(0, 0), ended(0, 1)], 4, 1.0, 0)
+    assert (whole["rollout/left_out_share"], whole["rollout/left_out_turns"]) == (0.0, 0.0)
+    nothing = rollout_metrics([ended(0, 0, Outcome.FAILED, turns=3)], 4, 1.0, 0)
+    assert (nothing["rollout/left_out_share"], nothing["rollout/left_out_turns"]) == (1.0, 3.0)
+
+
+def test_a_step_that_leaves_out_more_than_the_recipe_allows_is_refused() -> None:
+    check_left_out(BATCH, True, 4 / 9, 0)
+    with pytest.raises(EpisodesLeftOutError):
+        check_left_out(BATCH, True, 0.4, 0)
+    check_left_out([], True, 0.0, 0)
+
+
+def test_a_step_that_leaves_out_more_than_one_percent_is_worth_a_warning() -> None:
+    assert left_out_warning(3, {"rollout/left_out_share": 0.011, "rollout/left_out_turns": 9.0})
+    assert not left_out_warning(3, {"rollout/left_out_share": 0.01, "rollout/left_out_turns": 9.0})
+    assert not left_out_warning(3, {})
 
 
 def test_rewards_that_differ_by_rounding_alone_have_no_variance() -> None:
