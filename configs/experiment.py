@@ -112,6 +112,11 @@ class Policy(Part):
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
 
+SLOWEST_TOKEN_SECONDS = 0.1
+"""Seconds for one token of a model whose progress cannot be seen: slower ones count as stuck."""
+MAX_LEFT_OUT_SHARE = 0.2
+
+
 class Rollout(Part):
     """How episodes are collected."""
 
@@ -133,22 +138,34 @@ class Rollout(Part):
     """Most sequences that an engine in this process computes at once (vLLM's option of this name); max_concurrent_episodes when empty. A
     little below it, the engine's batch stays full while other episodes wait for their environments."""
     request_seconds: PositiveFloat = 60.0
-    """Deadline of one HTTP request to a vLLM server; it is then taken for stuck, and the request goes to another."""
+    """Longest time without a new token from a vLLM server that has a request. The server is then taken for stuck, and the request goes
+    to another. A server without metrics gets as much more time as the request's tokens need at SLOWEST_TOKEN_SECONDS."""
     turn_seconds: PositiveFloat = 120.0
-    """Deadline of the policy's message and, again, of the environment's answer, attempts included; what exceeds it fails the
-    episode, it never scores it."""
-    episode_seconds: PositiveFloat = 1800.0
-    """Deadline of one episode."""
+    """Longest time without progress in a turn. For the policy's message this is the time in which the engine writes no token. So a
+    message of turn_tokens meets it at any speed, and no episode fails because its messages are long. A chat endpoint does not tell its
+    progress and gets as much more time as turn_tokens need at SLOWEST_TOKEN_SECONDS. For the environment's answer it is the time of the
+    answer, with all attempts. An episode that exceeds it fails and is never scored."""
+    episode_seconds: PositiveFloat | None = None
+    """Deadline of one episode; none when empty. It ends long episodes first. Episodes that it ends are left out and counted, an
+    evaluation is then incomplete, and training stops above max_left_out_share."""
     batch_seconds: PositiveFloat = 14_400.0
-    """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out."""
+    """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out and counted."""
     max_off_policy_steps: NonNegativeInt = 0
     """Off-policy rollouts: while the stragglers of a batch finish and the trainer updates, episodes of so many next batches begin, with
     weights that are then up to so many training steps old. 0 is synchronous: each batch is played with the newest weights."""
     retries: NonNegativeInt = 2
     """Fresh attempts at a failed episode before its group is left out."""
-    max_left_out_share: Fraction = 0.2
+    max_left_out_share: Fraction = MAX_LEFT_OUT_SHARE
     """Training stops before it learns from a step of which a larger share of the episodes is left out. Infrastructure broke these
     episodes, or a member of their group. Long episodes break more often, so what is left over is not a fair sample."""
+
+    @model_serializer(mode="wrap")
+    def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the default of `max_left_out_share`, so that runs from before this field keep their names."""
+        fields: dict[str, Any] = handler(self)
+        if self.max_left_out_share == MAX_LEFT_OUT_SHARE:
+            fields.pop("max_left_out_share", None)
+        return fields
 
 
 class Evaluation(Part):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.run_folders import RunFolder, read_recipe
+from tasks.evaluation.benchmark import UNKNOWN
 from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
@@ -101,7 +102,12 @@ def against(first: Arm, other: Arm) -> Estimate:
 
 
 def paired_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
-    """Success in one evaluation less that in another, paired by task (see `tasks.evaluation`): value and 95 % interval."""
+    """Success in one evaluation less that in another, paired by task (see `tasks.evaluation`): value and 95 % interval.
+
+    Unknown if one of them is incomplete.
+    """
+    if before.get("failed") or after.get("failed"):
+        return UNKNOWN
     return difference(tallies(before), tallies(after))
 
 

@@ -84,11 +84,11 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
 def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate]]:
     """Numbers of turns, and the share of an evaluation's episodes that succeeded within each."""
     rows = index.query(
-        """select task, turns, succeeded, horizon from trajectories
-        where run = ? and kind = 'evaluations' and name = ? and outcome <> 'failed'""",
+        """select task, turns, succeeded, horizon, outcome from trajectories
+        where run = ? and kind = 'evaluations' and name = ?""",
         [run, name],
     )
-    if not rows:
+    if not rows or any(row["outcome"] == "failed" for row in rows):  # what is left of an incomplete evaluation is no fair sample
         return [], []
     most = max(row["horizon"] for row in rows)
     by_task: dict[int, list[int]] = defaultdict(list)

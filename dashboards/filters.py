@@ -153,6 +153,10 @@ class Filters:
         return " and ".join(parts) or "true", values
 
 
+BOUNDS = "avg(succeeded::int) as low, avg((succeeded or outcome = 'failed')::int) as high"
+"""Bounds of the success of trajectories some of which infrastructure broke; equal if none is broken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A page of a list.
@@ -160,12 +164,14 @@ class Listed:
     Attributes:
         rows: Its trajectories, without their texts.
         count: All that pass the filters.
-        succeeded: Share of them that succeeded, failed ones left out; None where there is none.
+        low: Share of them that succeeded if all episodes that infrastructure broke had failed; None where there is none.
+        high: Share of them that succeeded if all of these had succeeded.
     """
 
     rows: list[dict[str, Any]]
     count: int
-    succeeded: float | None
+    low: float | None
+    high: float | None
 
 
 def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
@@ -175,8 +181,7 @@ def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
     # The texts are looked through once; what is shown is fetched by where it stands.
     hits = f"with hits as materialized (select t.file, t.row from (select * from {joined}) t where {where})"
     (totals,) = index.query(
-        f"{hits} select count(*) as n, avg(succeeded::int) filter (outcome <> 'failed') as share "
-        "from hits join trajectories using (file, row)",
+        f"{hits} select count(*) as n, {BOUNDS} from hits join trajectories using (file, row)",
         values,
     )
     rows = index.query(
@@ -184,7 +189,7 @@ def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
         f"order by {ORDERS[filters.order]} limit {size} offset {(filters.page - 1) * size}",
         values,
     )
-    return Listed(rows, totals["n"], totals["share"])
+    return Listed(rows, totals["n"], totals["low"], totals["high"])
 
 
 def choices(index: Index, run: str = "") -> dict[str, list[Any]]:

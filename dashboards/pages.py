@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from dashboards.arms import against, final, paired_by_task, winner_of
 from dashboards.by_turn import under_horizons
-from dashboards.filters import Filters, choices, listed
+from dashboards.filters import BOUNDS, Filters, choices, listed
 from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
 from dashboards.overlay import names_of
 from dashboards.parting import Attempt, attempts_at, left_success
@@ -41,8 +41,7 @@ def runs(request: Request) -> Response:
             }
         )
     collected = index.query(
-        "select run, environment, count(*) as n, avg(succeeded::int) filter (outcome <> 'failed') as share from trajectories "
-        "where kind = 'collected' group by 1, 2 order by 1"
+        f"select run, environment, count(*) as n, {BOUNDS} from trajectories where kind = 'collected' group by 1, 2 order by 1"
     )
     problems = index.query("select path, problem from files where problem <> '' order by path")
     return html(request, "runs.html", experiments=experiments, collected=collected, problems=problems)
@@ -53,7 +52,7 @@ def run(request: Request) -> Response:
     folder = named_run(request)
     index = index_of(request)
     steps = index.query(
-        """select step, any_value(horizon) as horizon, count(*) as n, avg(succeeded::int) as share, avg(turns) as turns,
+        f"""select step, any_value(horizon) as horizon, count(*) as n, {BOUNDS}, avg(turns) as turns,
         avg((outcome = 'truncated')::int) as cut, count(distinct "group") as groups,
         count(distinct "group") - count(distinct case when reward <> mean then "group" end) as alike
         from (select *, avg(reward) over (partition by step, "group") as mean from trajectories where run = ? and kind = 'rollouts')

@@ -26,6 +26,12 @@ def percent(share: float | None) -> str:
     return "—" if share is None or share != share else f"{100 * share:.1f} %"
 
 
+def bounds(row: Any) -> str:
+    """The bounds `low` and `high` of a share, e.g. "57.8 % to 71.1 %"; one value where they are equal."""
+    low, high = (row["low"], row["high"]) if isinstance(row, dict) else (row.low, row.high)
+    return percent(low) if low == high else f"{percent(low)} to {percent(high)}, as episodes are missing"
+
+
 def interval(estimate: Estimate, points: bool = False) -> str:
     """A value with its 95 % interval, as shares or as a difference in points."""
     if estimate.value != estimate.value:
@@ -59,7 +65,14 @@ def query(words: Mapping[str, str | list[str]]) -> str:
     return urlencode(words, doseq=True)
 
 
-TEMPLATES.filters |= {"query": query, "percent": percent, "interval": interval, "stored_interval": stored_interval, "seconds": seconds}
+TEMPLATES.filters |= {
+    "query": query,
+    "percent": percent,
+    "bounds": bounds,
+    "interval": interval,
+    "stored_interval": stored_interval,
+    "seconds": seconds,
+}
 
 
 def html(request: Request, template: str, **values: Any) -> Response:

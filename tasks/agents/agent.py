@@ -101,6 +101,7 @@ class Agent(Protocol):
         version: Training step of its present weights.
         kv_cache_tokens: Tokens of conversations that it holds at once at no cost; None where that bounds nothing.
         out_of_process: Whether it generates outside this process, and so may go on while the trainer updates.
+        progress: Grows while its messages are written; stands still while nothing is. None where that cannot be seen.
     """
 
     @property
@@ -120,6 +121,11 @@ class Agent(Protocol):
 
     @property
     def out_of_process(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def progress(self) -> int | None:
         """See above."""
         ...
 

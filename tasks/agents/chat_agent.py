@@ -81,6 +81,7 @@ class ChatAgent:
         self._more = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
         self.kv_cache_tokens: int | None = None  # an endpoint does not tell
         self.out_of_process = True
+        self.progress: int | None = None  # nor its progress
         self._tokens_field = "max_tokens"
         key = endpoint_key(url)
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})

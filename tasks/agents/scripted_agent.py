@@ -44,6 +44,7 @@ class ScriptedAgent:
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
+    progress: int | None = 0  # a script writes no tokens: its turn has the plain deadline
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ScriptedConversation:
         """Begins an episode; see `Agent.begin`."""

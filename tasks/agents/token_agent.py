@@ -39,6 +39,11 @@ class TokenAgent:
         """Whether the engine is."""
         return self.engine.out_of_process
 
+    @property
+    def progress(self) -> int | None:
+        """The engine's."""
+        return self.engine.progress
+
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
         """Begins an episode; see `Agent.begin`."""
         length, _ = _limit(self.engine, budgets)

@@ -58,6 +58,7 @@ class Engine(Protocol):
         cached_tokens: Those of them that the prefix cache held.
         kv_cache_tokens: Tokens that the KV cache holds at once; None where that bounds nothing.
         policy_version: Training step of the weights; set by whoever loads them.
+        progress: Grows while tokens are generated; stands still while nothing is. None where that cannot be seen.
     """
 
     name: str
@@ -70,6 +71,11 @@ class Engine(Protocol):
 
     @property
     def kv_cache_tokens(self) -> int | None:
+        """See above."""
+        ...
+
+    @property
+    def progress(self) -> int | None:
         """See above."""
         ...
 

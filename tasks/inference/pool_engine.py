@@ -59,7 +59,8 @@ class VllmPoolEngine:
 
         Args:
             urls: Base URLs, without /v1, or files that hold them (environments/address.py).
-            request_seconds: A server that has not answered a request by then is taken for stuck; the request goes to another.
+            request_seconds: A server that generates nothing for so long while it has a request is taken for stuck; the request goes to
+                another.
             weights_folder: Where new weights are put for the servers to read: on one machine any folder, best in memory (/dev/shm,
                 the default where there is one); on many a shared one.
             transfer: What sends new weights to the servers instead.
@@ -76,7 +77,7 @@ class VllmPoolEngine:
         self._loads = 0
         self._transfer = transfer
         self._in_flight = 0
-        self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = 0
+        self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = self._answered = 0
         models = in_event_loop(self.pool.models())
         self._model, self.model = models[0].id, models[0].root or models[0].id
         self.context_length = min(model.max_model_len or 2**31 for model in models)
@@ -85,6 +86,13 @@ class VllmPoolEngine:
     def kv_cache_tokens(self) -> int | None:
         """What the servers that are up hold together; None where one of them does not tell."""
         return self.pool.kv_cache_tokens
+
+    @property
+    def progress(self) -> int | None:
+        """Answers, and tokens of unfinished ones as far as the servers tell; None where one of them does not."""
+        generated = [replica.generated for replica in self.pool.replicas if replica.looked]
+        told = [tokens for tokens in generated if tokens is not None]
+        return self._answered + sum(told) if len(told) == len(generated) else None
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`. Goes from server to server until one answers or the caller's patience ends."""
@@ -110,22 +118,23 @@ class VllmPoolEngine:
                     await asyncio.sleep(PROBE_S / 5)
                     continue
                 try:
-                    return await self._ask(replica, body)
+                    return await self._ask(replica, body, sampling.max_tokens)
                 except ServerUnavailableError as gone:
                     self.pool.put_down(replica, str(gone))
                     self.moved += 1
         finally:
             self._in_flight -= 1
 
-    async def _ask(self, replica: Replica, body: bytes) -> Generation:
+    async def _ask(self, replica: Replica, body: bytes, max_tokens: int) -> Generation:
         version = self.policy_version
         replica.requests += 1
         try:
-            answer = await replica.server.complete(body)
+            answer = await replica.complete(body, max_tokens, self.pool.request_seconds)
         finally:
             replica.requests -= 1
         if answer.fresh:
             await self.pool.check_weights(replica)
+        self._answered += 1
         self.prompt_tokens += answer.prompt_tokens
         self.cached_tokens += answer.cached_tokens
         return Generation(answer.tokens, answer.log_probabilities, version)

@@ -17,12 +17,15 @@ from typing import Any
 
 import msgspec
 
+from configs.experiment import SLOWEST_TOKEN_SECONDS
 from environments.address import present_url
 from tasks.inference.engine import EngineError
-from tasks.inference.vllm_client import Model, ServerUnavailableError, VllmClient
+from tasks.inference.vllm_client import Completion, Model, ServerUnavailableError, VllmClient
 
 log = logging.getLogger(__name__)
 
+PROGRESS_S = 5.0
+"""Longest pause between two looks at what a server generates while a request waits for its answer."""
 PROBE_S = 0.5
 """Pause between two health checks of a server that is down."""
 
@@ -38,6 +41,9 @@ class Replica:
         requests: Requests that wait for its answer.
         down: Why it gets no requests now; empty when it does.
         kv_cache_tokens: Tokens that its KV cache holds; None where it does not tell.
+        generated: Tokens that it had generated when it was asked last; None where it does not tell.
+        progressed: When that number was seen to grow last (time.monotonic()).
+        looked: When it was asked last.
         next_check: When its health is checked again while it is down (time.monotonic()).
         checking: Whether that is being done now.
     """
@@ -48,8 +54,46 @@ class Replica:
     requests: int = 0
     down: str = ""
     kv_cache_tokens: int | None = None
+    generated: int | None = None
+    progressed: float = 0.0
+    looked: float = 0.0
     next_check: float = 0.0
     checking: bool = False
+
+    async def complete(self, body: bytes, max_tokens: int, request_seconds: float) -> Completion:
+        """Its answer to a request, however long it generates.
+
+        Raises:
+            ServerUnavailableError: It cannot answer, or it has generated nothing for `request_seconds`. A server that does not tell what
+                it generates gets as much more time as `max_tokens` need at SLOWEST_TOKEN_SECONDS.
+            EngineError: It refused the request.
+        """
+        asked, answer = time.monotonic(), asyncio.ensure_future(self.server.complete(body))
+        pause = min(PROGRESS_S, request_seconds / 4)
+        try:
+            while True:
+                await asyncio.wait((answer,), timeout=pause)
+                if answer.done():
+                    return answer.result()
+                await self._look(pause / 2)
+                extra = max_tokens * SLOWEST_TOKEN_SECONDS if self.generated is None else 0.0
+                if time.monotonic() - max(asked, self.progressed) > request_seconds + extra:
+                    raise ServerUnavailableError(f"{self.server.url} has generated no token for {request_seconds + extra:g} s")
+        finally:
+            answer.cancel()
+
+    async def _look(self, least_s: float) -> None:
+        """Asks what it has generated, once in `least_s` seconds for all requests that wait."""
+        if time.monotonic() - self.looked < least_s:
+            return
+        self.looked = time.monotonic()
+        try:
+            generated = await self.server.generated_tokens()
+        except ServerUnavailableError:
+            return
+        if generated is not None and generated != self.generated:
+            self.progressed = time.monotonic()
+        self.generated = generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +119,7 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str], request_seconds: float) -> None:
         """See `VllmPoolEngine`."""
+        self.request_seconds = request_seconds
         self.replicas = [Replica(VllmClient(present_url(url), request_seconds), url) for url in urls]
         self.loaded: Loaded | None = None
         self._routes: weakref.WeakKeyDictionary[Any, Replica] = weakref.WeakKeyDictionary()

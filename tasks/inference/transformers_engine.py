@@ -39,7 +39,7 @@ class TransformersEngine:
         self._max_num_seqs = max_num_seqs
         self._waiting: list[_Request] = []
         self._pump: asyncio.Task[None] | None = None
-        self.prompt_tokens = self.cached_tokens = self.policy_version = 0
+        self.prompt_tokens = self.cached_tokens = self.policy_version = self.progress = 0
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continues `tokens`; see `Engine.generate`."""
@@ -88,6 +88,7 @@ class TransformersEngine:
             output = self._model(
                 input_ids=step, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
             )
+            self.progress += 1
             logits = output.logits[:, -1].float().cpu()
             following = torch.zeros(len(batch), 1, dtype=torch.long)
             for row in list(open_rows):

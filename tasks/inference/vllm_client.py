@@ -102,6 +102,17 @@ def kv_cache_tokens(metrics: bytes) -> int | None:
     return tokens or None
 
 
+def generated_tokens(metrics: bytes) -> int | None:
+    """Tokens that a vLLM server has generated since its start, from what it tells Prometheus; None where it does not tell."""
+    counts = [
+        int(sample.value)
+        for family in text_string_to_metric_families(metrics.decode())
+        for sample in family.samples
+        if sample.name == "vllm:generation_tokens_total"
+    ]
+    return sum(counts) if counts else None
+
+
 class VllmClient:
     """A vLLM server by its URL. Every method may raise `ServerUnavailableError`, and `EngineError` where the server understood and refused.
 
@@ -110,7 +121,7 @@ class VllmClient:
     """
 
     def __init__(self, url: str, request_seconds: float) -> None:
-        """`request_seconds`: when it has not answered by then, it is taken for stuck."""
+        """`request_seconds`: when it has not answered a request that generates nothing by then, it is taken for stuck."""
         self.url = url.rstrip("/")
         self._request_seconds = request_seconds
         self._session = PerLoopSession(_connect)
@@ -130,6 +141,13 @@ class VllmClient:
         except EngineError:  # behind a gateway the route may be shut
             return None
 
+    async def generated_tokens(self) -> int | None:
+        """Tokens that it has generated since its start; None where it does not tell."""
+        try:
+            return generated_tokens(await self._get("/metrics", CONNECT_S))
+        except EngineError:  # behind a gateway the route may be shut
+            return None
+
     async def workers(self) -> int:
         """Its processes that hold weights: their number."""
         return msgspec.json.decode(await self._get("/get_world_size"), type=_WorldSize).world_size
@@ -139,9 +157,9 @@ class VllmClient:
         return msgspec.json.decode(await self._get("/weight_info"), type=_WeightInfo).weight_version
 
     async def complete(self, body: bytes) -> Completion:
-        """Answers a request of /v1/completions with one choice."""
+        """Answers a request of /v1/completions with one choice. There is no deadline; `Replica.complete` ends one that is stuck."""
         connection = SimpleNamespace(fresh=False)
-        answer = await self._ask("POST", "/v1/completions", body, self._request_seconds, connection)
+        answer = await self._ask("POST", "/v1/completions", body, None, connection)
         try:
             completion = msgspec.json.decode(answer, type=_Completion)
             [choice] = completion.choices
@@ -210,7 +228,7 @@ class VllmClient:
     async def _post(self, path: str, content: dict[str, Any]) -> None:
         await self._ask("POST", path, msgspec.json.encode(content), LOAD_S)
 
-    async def _ask(self, method: str, path: str, body: bytes, seconds: float, context: SimpleNamespace | None = None) -> bytes:
+    async def _ask(self, method: str, path: str, body: bytes, seconds: float | None, context: SimpleNamespace | None = None) -> bytes:
         """The body of a good answer."""
         session = await self._session.get()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)

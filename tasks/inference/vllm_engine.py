@@ -140,6 +140,7 @@ class VllmEngine:
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None
         self._asleep = False
+        self.progress = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.policy_version = 0
@@ -178,7 +179,9 @@ class VllmEngine:
             self._torch.set_num_threads(1)
         try:
             while self._waiting:
-                for output in self._engine.step():
+                outputs = self._engine.step()
+                self.progress += 1
+                for output in outputs:
                     self._deliver(output)
                 if not self._waiting:
                     return  # nobody who has an answer finds the pump still going

@@ -9,13 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from configs.experiment import Rollout
+from configs.experiment import SLOWEST_TOKEN_SECONDS, Rollout
 from environments.door import EpisodeClient
 from environments.errors import EnvironmentCallError, WrongWorldError
 from tasks.agents.agent import Agent, Budgets, Conversation, Message, NoActionError, TokenBudgetError
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+UPDATE_SECONDS = 1800.0
+"""Longest pause of an episode while the trainer updates, for the leases of off-policy episodes."""
 
 # Rewards are sums of floats: a score this close below another counts as that.
 ROUNDING = 1e-6
@@ -118,7 +121,7 @@ async def play(
         trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
     except TimeoutError:
         trajectory.outcome = Outcome.FAILED
-        trajectory.reason = f"deadline: the episode took more than {rollout.episode_seconds:g} s (rollout.episode_seconds)"
+        trajectory.reason = f"deadline: the episode took more than {rollout.episode_seconds or 0:g} s (rollout.episode_seconds)"
     trajectory.seconds = time.perf_counter() - began
     return trajectory
 
@@ -159,7 +162,7 @@ async def _play(
             await _enter(pause, deadline)
             try:
                 asked = time.time()
-                message, seconds = await _generate(number, rollout, conversation)
+                message, seconds = await _generate(number, rollout, agent, conversation)
             finally:
                 pause.leave()
             state_key = session.state_key
@@ -189,21 +192,41 @@ async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
         await pause.enter()
         return
     loop, when = asyncio.get_running_loop(), deadline.when()
-    assert when is not None
-    left = when - loop.time()
+    left = None if when is None else when - loop.time()
     deadline.reschedule(None)
     await pause.enter()
-    deadline.reschedule(loop.time() + left)
+    deadline.reschedule(None if left is None else loop.time() + left)
 
 
-async def _generate(number: int, rollout: Rollout, conversation: Conversation) -> tuple[Message, float]:
-    """The agent's next message, and the seconds that it took."""
-    began = time.perf_counter()
+async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: Conversation) -> tuple[Message, float]:
+    """The agent's next message, and the seconds that it took.
+
+    The deadline bounds the time without progress of the agent, not the time of the message: it would end long messages first.
+
+    Raises:
+        EngineError: The agent made no progress for `rollout.turn_seconds`; this is noticed after at most twice that time.
+    """
+    loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
+    seen, unseen_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
+    if seen is None:
+        seconds += unseen_seconds
+    next_look = loop.call_later(seconds, lambda: look())
+
+    def look() -> None:
+        nonlocal seen, next_look
+        before, seen = seen, agent.progress
+        if seen == before:
+            deadline.reschedule(loop.time())
+        else:
+            next_look = loop.call_later(unseen_seconds if seen is None else seconds, look)
+
     try:
-        async with asyncio.timeout(rollout.turn_seconds):
+        async with asyncio.timeout(None) as deadline:
             message = await conversation.act(number)
     except TimeoutError:
-        raise EngineError(f"no answer within {rollout.turn_seconds:g} s (rollout.turn_seconds)") from None
+        raise EngineError(f"no progress within {seconds:g} s (rollout.turn_seconds)") from None
+    finally:
+        next_look.cancel()
     return message, time.perf_counter() - began
 
 
@@ -228,5 +251,9 @@ async def _answer(message: Message, client: EpisodeClient, session: Any) -> tupl
 
 
 def _lease(rollout: Rollout) -> float:
-    """A session may rest for a turn of the engine and, off-policy, for an update; the margin covers a busy loop."""
-    return rollout.turn_seconds * 2 + 60 + (rollout.episode_seconds if rollout.max_off_policy_steps else 0)
+    """A session may rest for a message of full length and, off-policy, for an update; the margin covers a busy loop.
+
+    An engine that is slower than SLOWEST_TOKEN_SECONDS may lose sessions. Such episodes fail, and are counted.
+    """
+    message = rollout.turn_seconds * 2 + rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
+    return message + 60 + (UPDATE_SECONDS if rollout.max_off_policy_steps else 0)

@@ -100,6 +100,14 @@ def test_generation_ends_at_the_stop_token_or_the_budget(engine: Engine) -> None
     assert stopped.tokens == free.tokens[: free.tokens.index(stop) + 1]
 
 
+def test_progress_grows_with_every_token(engine: Engine) -> None:
+    before = engine.progress
+    [answer] = generate(engine, [(PROMPTS[0], sampling(3, tokens=20))])
+    assert before is not None
+    assert engine.progress is not None
+    assert engine.progress - before >= len(answer.tokens)
+
+
 def test_the_same_seed_samples_the_same_and_another_does_not(engine: Engine) -> None:
     first, again, other = (generate(engine, [(PROMPTS[3], sampling(seed, tokens=16))])[0].tokens for seed in (7, 7, 8))
     assert first == again

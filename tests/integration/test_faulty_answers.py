@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tasks.evaluation.benchmark import IncompleteEvaluationError, read_evaluation
 from tests.soaks.faulty_answers import drills
+from tests.support import small_runs
+from tests.support.faulty_proxy import faulty_proxy
+from tests.support.playing import starting
 
 
 @pytest.mark.slow
@@ -19,3 +23,25 @@ def test_an_evaluation_behind_late_answers_is_incomplete_with_true_bounds_and_th
     assert low.value <= truth.success.value <= high.value
     assert (late.repeated.status, late.repeated.result.tallies) == (0, truth.tallies)
     assert late.wrong(truth) == ""
+
+
+@pytest.mark.slow
+def test_a_run_stops_at_an_incomplete_measurement_and_the_same_command_completes_it(
+    policy: str, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, fields = tmp_path / "runs", {"algorithm__steps": 2, "rollout__turn_seconds": 2, "rollout__retries": 0}
+    with starting("textcraft", state_dir) as start, faulty_proxy(start().url, "lost", 0.0) as (proxied, proxy):
+        monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", proxied)
+        run = small_runs.start(runs, policy, **fields)
+        small_runs.wait_for(lambda: list(runs.glob("small-*/trainer.json")), run)
+        proxy._share = 1.0  # while the trainer loads
+        assert run.wait(400) != 0
+        shown = (runs / "terminal.log").read_text()
+        assert IncompleteEvaluationError.__name__ in shown
+        found = small_runs.folder(runs) / "evaluations"
+        assert [path.name for path in found.iterdir()] == ["start.parquet"]
+        [recorded] = small_runs.mlflow_runs(runs)
+        assert "evaluation/success" not in recorded.data.metrics
+        proxy._share = 0.0
+        small_runs.finish(small_runs.start(runs, policy, **fields), runs)
+        assert read_evaluation(found / "start.json").complete

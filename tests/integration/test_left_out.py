@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.infrastructure import InfraSettings
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.training.left_out import EpisodesLeftOutError
-from tasks.training.messages import Event, StepDone
+from tasks.training.messages import Evaluate, Event, StepDone
 from tasks.training.trainer_client import TrainerProcess
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.playing import starting
@@ -21,12 +24,13 @@ def steps(events: Iterator[Event]) -> Iterator[StepDone]:
 
 
 @pytest.mark.slow
-def test_a_step_with_too_many_missing_episodes_stops_the_training_which_then_continues_from_its_checkpoint(
+def test_a_step_or_an_evaluation_with_missing_episodes_stops_and_is_completed_by_the_same_command(
     policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
     fields = {"rollout.tasks_per_step": 3, "rollout.turn_seconds": 2, "rollout.retries": 0}
     with starting("textcraft", state_dir) as start:
         url = start().url
+        (tmp_path / "run").mkdir()
         with faulty_proxy(url, "lost", 0.0) as (proxied, proxy):
             job = small_job(policy, tmp_path / "run", proxied, fields)
             with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
@@ -39,4 +43,17 @@ def test_a_step_with_too_many_missing_episodes_stops_the_training_which_then_con
         with TrainerProcess(small_job(policy, tmp_path / "run", url, fields), InfraSettings(), lambda: None) as trainer:
             assert trainer.ready().step == 2
             assert [event.step for event in steps(trainer.train(4))] == [3, 4]
+            measured = Evaluate((0, 1, 2), 2, 4, 1.0, 0, str(tmp_path / "start.parquet"))
+            whole = evaluated(trainer, measured)
+            broken = [replace(each, outcome=Outcome.FAILED) if each.group == 1 else each for each in whole]
+            write_trajectories(Path(measured.path), broken)
+            again = evaluated(trainer, measured)
             trainer.close()
+    assert [(each.group, each.member) for each in again] == [(each.group, each.member) for each in whole]
+    assert {each.group for each, before in zip(again, whole, strict=True) if each.began != before.began} == {1}
+    assert [each.completion for each in again] == [each.completion for each in whole]
+
+
+def evaluated(trainer: TrainerProcess, command: Evaluate) -> list[Trajectory]:
+    list(trainer.evaluate(command))
+    return read_trajectories(Path(command.path))

@@ -105,6 +105,15 @@ def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmPoolEngine) ->
     assert engine.kv_cache_tokens == one + other
 
 
+def test_a_server_tells_how_many_tokens_it_has_generated(engine: VllmPoolEngine) -> None:
+    def told() -> int:
+        return sum(in_event_loop(replica.server.generated_tokens()) or 0 for replica in engine.pool.replicas)
+
+    before = told()
+    written = sum(len(answer.tokens) for answer in generate(engine, 3, 1.0))
+    assert told() - before == written
+
+
 def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine) -> None:
     async def dialogues() -> list[str]:
         sessions = [Session() for _ in range(6)]

@@ -18,6 +18,7 @@ class CountingAgent:
     name: str = "counting"
     kv_cache_tokens: int | None = None
     out_of_process: bool = True
+    progress: int | None = 0
     held: dict[int, threading.Event] = field(default_factory=dict)
     action: Callable[[int, int], str] = lambda task, turn: "add 1"
     spoken: list[tuple[int, int]] = field(default_factory=list)

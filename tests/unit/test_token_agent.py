@@ -21,7 +21,7 @@ class Writer:
     out_of_process = False
     batch_invariant = True
     prompt_tokens = cached_tokens = 0
-    kv_cache_tokens = None
+    kv_cache_tokens = progress = None
 
     def __init__(self, length: int, context_length: int) -> None:
         self.length, self.context_length, self.policy_version = length, context_length, 5

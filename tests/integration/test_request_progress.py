@@ -1,0 +1,64 @@
+"""A vLLM server may take as long as it wants for a message while it generates tokens; one that generates none is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+
+from tasks.inference.server_pool import Replica
+from tasks.inference.vllm_client import Completion, ServerUnavailableError, VllmClient
+
+GENERATED = itertools.count(1)
+
+
+async def completed(metrics: Callable[[], str] | None, answer_s: float, max_tokens: int = 1) -> Completion:
+    """The answer of a server that answers after `answer_s` seconds and tells `metrics`, to a client whose request_seconds is 1."""
+
+    async def complete(_: web.Request) -> web.Response:
+        await asyncio.sleep(answer_s)
+        choice = {"token_ids": [3], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "stop"}
+        return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 1}})
+
+    async def told(_: web.Request) -> web.Response:
+        return web.Response(text=metrics()) if metrics else web.Response(status=404)
+
+    application = web.Application()
+    application.router.add_post("/v1/completions", complete)
+    application.router.add_get("/metrics", told)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    replica = Replica(VllmClient(url, 1.0), url)
+    try:
+        return await replica.complete(json.dumps({"prompt": [1]}).encode(), max_tokens, 1.0)
+    finally:
+        await replica.server.close()
+        await runner.cleanup()
+
+
+def growing() -> str:
+    return f"vllm:generation_tokens_total {next(GENERATED)}.0\n"
+
+
+def standing() -> str:
+    return "vllm:generation_tokens_total 7.0\n"
+
+
+def test_a_server_that_generates_has_as_long_as_it_takes() -> None:
+    assert asyncio.run(completed(growing, 4.0)).tokens == [3]
+
+
+@pytest.mark.parametrize("metrics", [standing, None])
+def test_a_server_that_generates_nothing_is_stuck(metrics: Callable[[], str] | None) -> None:
+    with pytest.raises(ServerUnavailableError):
+        asyncio.run(completed(metrics, 60.0))
+
+
+def test_a_server_without_metrics_has_more_time_for_more_tokens() -> None:
+    assert asyncio.run(completed(None, 3.0, max_tokens=100)).tokens == [3]
