@@ -33,14 +33,14 @@ def test_a_step_or_an_evaluation_with_missing_episodes_stops_and_is_completed_by
         (tmp_path / "run").mkdir()
         with faulty_proxy(url, "lost", 0.0) as (proxied, proxy):
             job = small_job(policy, tmp_path / "run", proxied, fields)
-            with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
+            with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:
                 trainer.ready()
                 done = list(steps(trainer.train(2)))
                 assert [(event.step, event.metrics["rollout/left_out_share"]) for event in done] == [(1, 0.0), (2, 0.0)]
                 proxy._share = 1.0
                 with pytest.raises(EpisodesLeftOutError):
                     list(trainer.train(4))
-        with TrainerProcess(small_job(policy, tmp_path / "run", url, fields), InfraSettings(), lambda: None) as trainer:
+        with TrainerProcess(small_job(policy, tmp_path / "run", url, fields), InfraSettings(trainer_processes=1), lambda: None) as trainer:
             assert trainer.ready().step == 2
             assert [event.step for event in steps(trainer.train(4))] == [3, 4]
             measured = Evaluate((0, 1, 2), 2, 4, 1.0, 0, str(tmp_path / "start.parquet"))
