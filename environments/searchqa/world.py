@@ -9,7 +9,7 @@ from dataclasses import replace
 from configs.rules import Rules
 from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
 from environments.searchqa import RENAMED_TASK_LISTS
-from environments.searchqa.actions import MAX_CHARACTERS, parse_action
+from environments.searchqa.actions import MAX_CHARACTERS, AnswerFormError, parse_action
 from environments.searchqa.corpus import Corpus, Question
 from environments.searchqa.facts.cache import facts_corpus
 from environments.searchqa.retrieval.encoder import Encoder
@@ -30,7 +30,9 @@ INSTRUCTION = (
     "A question may take several searches, one building on what another found. The answer is a name, a number or a few words, "
     "without explanation."
 )
-ONE_ATTEMPT = "There is one attempt: search until you are sure."
+ONE_ATTEMPT = (
+    "There is one attempt: search until you are sure. A message without a search is your answer, and in any other form it is wrong."
+)
 MORE_ATTEMPTS = "After a wrong answer you may go on."
 STAND_IN = "stand-ins made of facts from installed packages; docs/searchqa-wikipedia.md sets up the published questions over Wikipedia"
 MANY_PASSAGES = 1_000_000
@@ -65,14 +67,21 @@ class SearchQAEnvironment:
         return f"Question: {self.task.question}"
 
     def step(self, action: str) -> Step:
-        """Searches or answers; see `Environment.step`. What is neither is answered with how to write an action."""
+        """Search or answer; see `Environment.step`.
+
+        An answer in a wrong form is a wrong answer: where a wrong answer ends the episode, it does too. A search in a wrong form is
+        refused. Under AgentGym's rules both are refused, as there.
+        """
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         try:
             meant = parse_action(action, last_answer=self._settings.last_answer)
         except InvalidActionError as refused:
             self._well_formed = False
-            return Step(str(refused), 0.0, False, refused=True)
+            if not (self._settings.wrong_ends and isinstance(refused, AnswerFormError)):
+                return Step(str(refused), 0.0, False, refused=True)
+            self.task = None
+            return Step(f"{refused} A message without a search is an answer, and this one is wrong.", 0.0, True)
         self._well_formed = self._well_formed and meant.well_formed
         if meant.kind == "search":
             return Step(self._search(meant.text, self.task.collection), 0.0, False)
@@ -163,7 +172,7 @@ class SearchQA:
             self._retrievers[collection] = open_retriever(self._corpus.folder / collection, None)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
         changes = (
-            (rules == "ours" and not self._settings.wrong_ends, "-guessing"),
+            (rules == "ours", "-strict" if self._settings.wrong_ends else "-guessing"),
             (self._settings.format_reward, f"-form{self._settings.format_reward:g}"),
         )
         self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"

@@ -11,6 +11,7 @@ import pytest
 
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
+from environments.errors import RefusedError
 from environments.registry import load_world
 from environments.sciworld.java import INSTALL
 from tests.support.chromium import needs_chromium
@@ -122,6 +123,26 @@ def test_a_blocked_move_is_refused_by_babyai_and_changes_nothing(state_dir: Path
 
     with starting("babyai", state_dir) as start:
         asyncio.run(walk(start().url))
+
+
+@pytest.mark.parametrize(("rules", "ends"), [("ours", True), ("agentgym", False)])
+def test_an_answer_in_a_wrong_form_gets_no_second_free_try_in_searchqa(rules: str, ends: bool, state_dir: Path, tmp_path: Path) -> None:
+    async def play(url: str) -> list[tuple[bool, bool | None]]:
+        async with EnvironmentClient([url]) as client:
+            session, _ = await client.start(0)
+            said = []
+            for _ in range(3):
+                step = await client.step(session, "Answer: Lima")
+                said.append((step.done, step.refused))
+                if step.done:
+                    with pytest.raises(RefusedError):
+                        await client.step(session, "<answer>Lima</answer>")
+                    break
+            return said
+
+    with starting("searchqa", state_dir) as start:
+        url = start("--rules", rules, SEARCHQA_DATA=str(tiny_corpus(tmp_path))).url
+        assert asyncio.run(play(url)) == ([(True, False)] if ends else [(False, True)] * 3)
 
 
 def test_a_server_of_agentgym_does_not_say_what_it_refused(state_dir: Path) -> None:

@@ -65,7 +65,8 @@ def test_guessing_may_be_allowed_as_agentgym_allows_it(corpus: Path) -> None:
     [
         (["<search>Peru</search>", "<answer>Lima</answer>"], 1.0),
         (["<answer>Quito</answer>"], 0.2),
-        (["Lima?", "<answer>Lima</answer>"], 0.8),
+        (["<search>Peru", "<answer>Lima</answer>"], 0.8),
+        (["Lima?"], 0.0),
         (["<search>Peru</search> hm", "<answer>Lima</answer>"], 0.8),
         (["<search>Peru</search> hm", "<answer>Quito</answer>"], 0.0),
         (["<answer>Quito</answer> perhaps"], 0.0),
@@ -111,10 +112,35 @@ def test_accents_case_and_endings_of_words_make_no_difference(corpus: Path) -> N
     assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
 
 
-def test_what_is_no_action_costs_a_turn_and_says_how_to_act(corpus: Path) -> None:
-    step = begin(corpus).step("I think it is Lima.")
-    assert (step.reward, step.done) == (0.0, False)
-    assert "<search>query</search>" in step.observation
+@pytest.mark.parametrize("search", ["<search>Peru", "<Search>Peru</Search>", "</search>", "<search></search><answer>Lima</answer>"])
+def test_a_search_in_a_wrong_form_is_refused_and_costs_a_turn(corpus: Path, search: str) -> None:
+    session = begin(corpus)
+    step = session.step(search)
+    assert (step.reward, step.done, step.refused) == (0.0, False, True)
+    assert session.step("<answer>Lima</answer>").reward == 1.0
+
+
+WRONG_FORMS = ["Lima", "I think it is Lima.", "Answer: Lima", "<answer>Lima", "<Answer>Lima</Answer>", "<answer></answer>", ""]
+
+
+@pytest.mark.parametrize("answer", [*WRONG_FORMS, f"<answer>{'Lima ' * 101}</answer>"])
+def test_an_answer_in_a_wrong_form_is_a_wrong_answer(corpus: Path, answer: str) -> None:
+    session = begin(corpus)
+    step = session.step(answer)
+    assert (step.reward, step.done, step.refused) == (0.0, True, False)
+    with pytest.raises(EpisodeOverError):
+        session.step("<answer>Lima</answer>")
+
+
+@pytest.mark.parametrize("rules", ["guessing", "agentgym"])
+@pytest.mark.parametrize("answer", WRONG_FORMS)
+def test_where_guessing_goes_on_an_answer_in_a_wrong_form_is_refused(corpus: Path, answer: str, rules: str) -> None:
+    world = SearchQA(Settings(corpus), rules="agentgym") if rules == "agentgym" else SearchQA(Settings(corpus, wrong_ends=False))
+    session = world.create()
+    session.reset(0)
+    step = session.step(answer)
+    assert (step.reward, step.done, step.refused) == (0.0, False, True)
+    assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -138,7 +164,7 @@ def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(corpus
 
 def test_reset_forgets_the_episode_before(corpus: Path) -> None:
     session = begin(corpus, format_reward=0.5)
-    session.step("nonsense")
+    session.step("<search>nonsense")
     session.step("<search>capital of Peru</search>")
     session.reset(0)
     assert session.oracle_action().startswith("<search>")
