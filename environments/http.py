@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from environments.errors import DamagedAnswerError, DeadlineExceededError, EnvironmentCallError, RefusedError, UnreachableError
+from environments.protocol import DIGEST_HEADER, content_digest
 from environments.token import foreign_origins, token_here
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
@@ -41,7 +42,8 @@ class HttpClient:
         """Status and body of one answer; `deadline` is a time of time.monotonic().
 
         Raises:
-            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL), DamagedAnswerError (no HTTP).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL),
+                DamagedAnswerError (no HTTP, or the body does not match its digest).
         """
         try:
             target = URL(url)
@@ -52,7 +54,10 @@ class HttpClient:
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
             async with self._http.request(method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False) as response:
-                return response.status, await response.read()
+                content, digest = await response.read(), response.headers.get(DIGEST_HEADER)
+                if digest is not None and "sha-256=" in digest and content_digest(content) not in digest:
+                    raise DamagedAnswerError(f"{url} sent an answer that does not match its content-digest: {content[:200]!r}")
+                return response.status, content
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as refused:
             raise UnreachableError(f"{url} is not reachable: {refused}", sent=False) from refused
         except TimeoutError as late:

@@ -2,11 +2,13 @@
 
 Server and client share this module, so neither can drift from the other. Every operation takes a list of items and
 answers a list of replies in the same order. A single call is a list of one. Every reply names the item that it answers:
-`create` by the key that the client chose, the others by session, and `step` also by turn.
+`create` by the key that the client chose, the others by session, and `step` also by turn. The header content-digest protects the body.
 """
 
 from __future__ import annotations
 
+import base64
+from hashlib import sha256
 from typing import Annotated
 
 import msgspec
@@ -130,6 +132,15 @@ class Replies(msgspec.Struct, omit_defaults=True):
 
     items: list[Reply] = []
     error: Error | None = None
+
+
+DIGEST_HEADER = "content-digest"
+"""The header of an answer with the digest of its body (RFC 9530)."""
+
+
+def content_digest(body: bytes) -> str:
+    """The value of `DIGEST_HEADER` for a body."""
+    return f"sha-256=:{base64.b64encode(sha256(body).digest()).decode()}:"
 
 
 REWARD_ROUNDING = 1e-6

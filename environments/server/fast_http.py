@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 import httptools
 
+from environments.protocol import DIGEST_HEADER, content_digest
 from environments.server.connections import Connections
 from environments.server.json_api import JsonApi
 from environments.server.request import Request, RequestError
@@ -223,6 +224,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport.is_closing():
             return
         head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n" % (STATUS_LINES[status], kind, len(content))
+        head += f"{DIGEST_HEADER}: {content_digest(content)}\r\n".encode()
         if status == 503:
             head += b"retry-after: 1\r\n"
         if status == 401:

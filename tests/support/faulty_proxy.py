@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import aiohttp
 from aiohttp import web
@@ -23,13 +23,21 @@ Fault = Literal["late", "lost", "damaged", "swapped", "doubled"]
 
 late: it is sent after `late_s` seconds.
 lost: the connection is cut, before the request reaches the server or after the server has performed it.
-damaged: it is cut short, has bytes that are not UTF-8, lacks an item, or has an item twice.
+damaged: it is cut short, has bytes that are not UTF-8, has another letter or digit, lacks an item, or has an item twice.
 swapped: the items of a batch change places, and an answer with one item is replaced by the answer to another request.
 doubled: the request reaches the server twice, and the next request with the same path gets this answer, too.
 """
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 FORWARDED = ("authorization", "content-type", "environment-client")
 MOST_BYTES = 64 * 2**20
+
+
+class Answer(NamedTuple):
+    """A server's answer: status, body, and the header content-digest, if it has one."""
+
+    status: int
+    content: bytes
+    digest: str = ""
 
 
 class FaultyProxy:
@@ -52,10 +60,10 @@ class FaultyProxy:
         self.answers = self.faults = 0
         self._upstream, self._fault, self._share, self._late_s = upstream, fault, share, late_s
         self._random = random.Random(seed)
-        self._earlier: dict[str, tuple[bytes, int, bytes]] = {}
-        """The last request body, status and answer of each path."""
-        self._again: dict[str, tuple[int, bytes]] = {}
-        """Status and answer that the next request of a path gets."""
+        self._earlier: dict[str, tuple[bytes, Answer]] = {}
+        """The last request body and answer of each path."""
+        self._again: dict[str, Answer] = {}
+        """The answer that the next request of a path gets."""
 
     async def serve(self, port: int = 0) -> tuple[str, Callable[[], Any]]:
         """Listens on 127.0.0.1; returns the URL and what ends the proxy."""
@@ -81,7 +89,7 @@ class FaultyProxy:
             spoilt = self._random.random() < self._share
         if spoilt and self._fault == "lost" and self._random.random() < 0.5:
             return self._cut(request)
-        status, content = await self._forward(request, body)
+        answer = await self._forward(request, body)
         if spoilt and self._fault == "late":
             self.faults += 1
             await asyncio.sleep(self._late_s)
@@ -89,25 +97,25 @@ class FaultyProxy:
             return self._cut(request)
         elif spoilt and self._fault == "damaged":
             self.faults += 1
-            content = self._damaged(content)
+            answer = self._damaged(answer)
         elif self._fault == "swapped":
-            status, content = self._swapped(request.path, body, status, content, spoilt)
+            answer = self._swapped(request.path, body, answer, spoilt)
         elif self._fault == "doubled":
             if (again := self._again.pop(request.path, None)) is not None:
                 self.faults += 1
-                status, content = again
+                answer = again
             elif spoilt:
-                status, content = await self._forward(request, body)
-                self._again[request.path] = status, content
-        return web.Response(status=status, body=content, content_type="application/json")
+                answer = self._again[request.path] = await self._forward(request, body)
+        headers = {"content-type": "application/json"} | ({"content-digest": answer.digest} if answer.digest else {})
+        return web.Response(status=answer.status, body=answer.content, headers=headers)
 
-    async def _forward(self, request: web.Request, body: bytes) -> tuple[int, bytes]:
+    async def _forward(self, request: web.Request, body: bytes) -> Answer:
         headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         try:
             async with self._http.request(request.method, self._upstream + request.path_qs, data=body or None, headers=headers) as answer:
-                return answer.status, await answer.read()
+                return Answer(answer.status, await answer.read(), answer.headers.get("content-digest", ""))
         except aiohttp.ClientError:
-            return 502, b"the server cannot be reached"
+            return Answer(502, b"the server cannot be reached")
 
     def _cut(self, request: web.Request) -> web.StreamResponse:
         self.faults += 1
@@ -115,25 +123,25 @@ class FaultyProxy:
             request.transport.abort()
         return web.Response()
 
-    def _damaged(self, content: bytes) -> bytes:
-        ways = [_cut_short, _not_utf8]
-        if len(_items(content)) > 0:
+    def _damaged(self, answer: Answer) -> Answer:
+        ways = [_cut_short, _not_utf8, _with_another_letter]
+        if len(_items(answer.content)) > 0:
             ways += [_without_an_item, _with_an_item_twice]
-        return self._random.choice(ways)(content, self._random)
+        return self._random.choice(ways)(answer, self._random)
 
-    def _swapped(self, path: str, body: bytes, status: int, content: bytes, spoilt: bool) -> tuple[int, bytes]:
+    def _swapped(self, path: str, body: bytes, answer: Answer, spoilt: bool) -> Answer:
         earlier = self._earlier.get(path)
-        self._earlier[path] = body, status, content
+        self._earlier[path] = body, answer
         if not spoilt:
-            return status, content
-        items = _items(content)
+            return answer
+        items = _items(answer.content)
         if len(items) > 1:
             self.faults += 1
-            return status, _with_items(content, [*items[1:], items[0]])
+            return _with_items(answer, [*items[1:], items[0]])
         if earlier is not None and earlier[0] != body:
             self.faults += 1
-            return earlier[1:]
-        return status, content
+            return earlier[1]
+        return answer
 
 
 def _items(content: bytes) -> list[Any]:
@@ -144,28 +152,37 @@ def _items(content: bytes) -> list[Any]:
     return found["items"] if isinstance(found, dict) and isinstance(found.get("items"), list) else []
 
 
-def _with_items(content: bytes, items: list[Any]) -> bytes:
-    return json.dumps({**json.loads(content), "items": items}).encode()
+def _with_items(answer: Answer, items: list[Any]) -> Answer:
+    """The answer with other items, written anew: without the server's digest."""
+    return Answer(answer.status, json.dumps({**json.loads(answer.content), "items": items}).encode())
 
 
-def _cut_short(content: bytes, chance: random.Random) -> bytes:
-    return content[: chance.randrange(max(1, len(content)))]
+def _cut_short(answer: Answer, chance: random.Random) -> Answer:
+    return answer._replace(content=answer.content[: chance.randrange(max(1, len(answer.content)))])
 
 
-def _not_utf8(content: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(max(1, len(content)))
-    return content[:at] + b"\xff\xff" + content[at + 2 :]
+def _not_utf8(answer: Answer, chance: random.Random) -> Answer:
+    at = chance.randrange(max(1, len(answer.content)))
+    return answer._replace(content=answer.content[:at] + b"\xff\xff" + answer.content[at + 2 :])
 
 
-def _without_an_item(content: bytes, chance: random.Random) -> bytes:
-    items = _items(content)
+def _with_another_letter(answer: Answer, chance: random.Random) -> Answer:
+    content = bytearray(answer.content)
+    places = [at for at, byte in enumerate(content) if chr(byte).isascii() and chr(byte).isalnum()]
+    for at in chance.sample(places, min(8, len(places))):
+        content[at] = ord(chance.choice("abcxyz") if chr(content[at]).isalpha() else chance.choice("0123456789"))
+    return answer._replace(content=bytes(content))
+
+
+def _without_an_item(answer: Answer, chance: random.Random) -> Answer:
+    items = _items(answer.content)
     del items[chance.randrange(len(items))]
-    return _with_items(content, items)
+    return _with_items(answer, items)
 
 
-def _with_an_item_twice(content: bytes, chance: random.Random) -> bytes:
-    items = _items(content)
-    return _with_items(content, [chance.choice(items), *items])
+def _with_an_item_twice(answer: Answer, chance: random.Random) -> Answer:
+    items = _items(answer.content)
+    return _with_items(answer, [chance.choice(items), *items])
 
 
 @contextmanager
