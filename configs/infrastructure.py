@@ -45,7 +45,8 @@ class InfraSettings(BaseSettings):
     """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it. Where there are
     servers of several worlds, each with its world: textcraft=http://a:8000,babyai=http://b:8000; other worlds' servers are started."""
     environment_token: SecretStr | None = None
-    """What environment servers want of every request; they need one wherever other machines can reach them. The same for all of them."""
+    """Secret that the servers of environment_urls need with every request; one wherever other machines can reach them, the same for all.
+    Empty: a run that starts its own servers draws one."""
     environment_servers: PositiveInt = 1
     """How many environment servers a run starts."""
     environment_backend: Literal["process", "container"] = "process"
@@ -63,6 +64,10 @@ class InfraSettings(BaseSettings):
     GPU."""
     engine_urls: Annotated[list[str], NoDecode] = []
     """vLLM servers that generate, comma-separated; tasks/inference/launch_command.py has their command. Empty: see engine_servers."""
+    engine_token: SecretStr | None = None
+    """Secret that the trainer sends to the vLLM servers of engine_urls with every request. Servers started by the command of
+    tasks/inference/launch_command.py refuse all other requests and need the same secret in their AGENTGYM_ENGINE_TOKEN. It is not
+    encrypted on the way: between machines use a private network. Empty: a run that starts its own servers draws one."""
     engine_servers: NonNegativeInt = 0
     """How many vLLM servers a run starts. 0: vLLM runs in the trainer's process."""
     engine_gpus: Annotated[list[str], NoDecode] = []
@@ -186,8 +191,10 @@ def infra_settings() -> InfraSettings:
         raise SettingsError("\n".join(strange))
     try:
         settings = InfraSettings()
-        if settings.environment_token is not None:  # if it is of the file, the processes that this one starts would not know it
-            os.environ[_variable("environment_token")] = settings.environment_token.get_secret_value()
+        for name in ("environment_token", "engine_token"):
+            token: SecretStr | None = getattr(settings, name)
+            if token is not None:  # from the file `.env`, which the processes that this one starts do not read
+                os.environ[_variable(name)] = token.get_secret_value()
         if settings.environment_urls:  # they decide which servers get the token
             os.environ[_variable("environment_urls")] = ",".join(settings.environment_urls)
         return settings

@@ -18,9 +18,9 @@ URLS = "AGENTGYM_ENVIRONMENT_URLS"
 _HTTP_URL = re.compile(r"https?://[^\s,/]+")
 
 
-def token_here() -> str | None:
-    """The token of this process's environment, None without one."""
-    return os.environ.get(VARIABLE) or None
+def token_here(variable: str = VARIABLE) -> str | None:
+    """The token in this process's environment, None without one."""
+    return os.environ.get(variable) or None
 
 
 def shared_token() -> str:

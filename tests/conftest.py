@@ -59,7 +59,7 @@ hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("agentgym")
 
 
-MAY_BE_SKIPPED = ("gpu", "docker", "processor")
+MAY_BE_SKIPPED = ("gpu", "docker", "processor", "root")
 """Marks of tests that not every machine can run. Any other skip is a package that is missing, and would make a green run that hides it."""
 
 
@@ -91,6 +91,14 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tests.support.tiny_policy import build_tiny_policy  # torch, for those who need it
 
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tokens_end_with_the_file() -> Iterator[None]:
+    """Removes the tokens that servers of a file drew, which servers of the next file would demand."""
+    yield
+    for name in ("AGENTGYM_ENVIRONMENT_TOKEN", "ENVIRONMENT_TOKEN_DRAWN", "AGENTGYM_ENGINE_TOKEN"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module")

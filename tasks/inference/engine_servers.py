@@ -5,11 +5,13 @@ from __future__ import annotations
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, launch_of
 from tasks.inference.launch_command import command
+from tasks.inference.token_guard import share_token
+from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 
 def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> ReplicaSet:
-    """Servers that generate for a run, to be used in a `with` block.
+    """Servers that generate for a run, to be used in a `with` block. They refuse requests without the token of this process.
 
     Args:
         experiment: The recipe.
@@ -17,6 +19,7 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
         policy: Hugging Face name or folder; on a cluster every node must have it.
     """
     rollout, seconds = experiment.rollout, infrastructure.trainer_start_seconds
+    share_token()
 
     def launched(gpu: str, gpus: int | None) -> list[str]:
         return command(
@@ -33,7 +36,8 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
 
     if infrastructure.ray_address is None:
         gpus = infrastructure.engine_gpus or [""] * infrastructure.engine_servers
-        return local_replicas("vllm", [launched(gpu, None) for gpu in gpus], start_deadline_s=seconds)
+        commands = [launched(gpu, None) for gpu in gpus]
+        return local_replicas("vllm", commands, environment=ON_LOOPBACK, start_deadline_s=seconds)
     from tasks.provision.ray_cluster import connected
     from tasks.provision.ray_servers import ray_replicas
 

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from tasks.inference.token_guard import GUARD
+
 SERVER = "vllm.entrypoints.openai.api_server"
 
 
@@ -21,7 +23,9 @@ def command(
     gpus: int | None = None,
     weights: str = "folder",
 ) -> list[str]:
-    """The command of one server; "{host}" and "{port}" stand for where it listens. Needs the project on PYTHONPATH.
+    """The command of one server; "{host}" and "{port}" stand for where it listens.
+
+    The server's environment needs the project on PYTHONPATH, and a secret in AGENTGYM_ENGINE_TOKEN that the trainer has, too.
 
     Args:
         model: Hugging Face name or folder.
@@ -46,6 +50,7 @@ def command(
         *("--max-model-len", str(context_length), "--max-num-seqs", str(max_num_seqs)),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
         *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
+        *("--middleware", GUARD, "--allowed-origins", "[]"),
     ]
     if gpu:
         variables["CUDA_VISIBLE_DEVICES"] = gpu

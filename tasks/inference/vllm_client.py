@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
+from tasks.inference.token_guard import VARIABLE, authorization
 
 CONNECT_S = 5.0
 LOAD_S = 600.0
@@ -233,7 +234,9 @@ class VllmClient:
         session = await self._session.get()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)
         try:
-            async with session.request(method, self.url + path, data=body, timeout=timeout, trace_request_ctx=context) as response:
+            async with session.request(
+                method, self.url + path, data=body, timeout=timeout, trace_request_ctx=context, allow_redirects=False
+            ) as response:
                 answer = await response.read()
                 status = response.status
         except TimeoutError as late:
@@ -243,6 +246,8 @@ class VllmClient:
         if status == 200:
             return answer
         said = f"{self.url}{path} answered {status}: {answer[:300].decode(errors='replace')}"
+        if status == 401:
+            raise EngineError(f"{said}; set {VARIABLE} to the token of this server")
         if status >= 500 or status == 429:
             raise ServerUnavailableError(said)
         raise EngineError(said)
@@ -258,4 +263,5 @@ def _connect() -> aiohttp.ClientSession:
 
     trace.on_connection_create_end.append(connected)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
-    return aiohttp.ClientSession(connector=connector, trace_configs=[trace], headers={"content-type": "application/json"})
+    headers = {"content-type": "application/json", **authorization()}
+    return aiohttp.ClientSession(connector=connector, trace_configs=[trace], headers=headers)

@@ -12,12 +12,13 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_invariant
+from tasks.provision.local import ON_LOOPBACK
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,21 @@ def import_vllm(cpu_cache_gb: int) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # until it does, it warns of a Triton without CPUs
     from vllm import LLMEngine  # noqa: F401
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process for a `with` block."""
+    former = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class VllmEngine:
@@ -122,7 +138,7 @@ class VllmEngine:
         )
         set_threads = torch.set_num_threads
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _variables({} if distributed else ON_LOOPBACK):
                 # Where vLLM looks for its kernels it touches every name of every module, those that torch will take away too.
                 warnings.filterwarnings("ignore", message=".*reduce_op.*is deprecated", category=FutureWarning)
                 self._engine = LLMEngine.from_engine_args(arguments)

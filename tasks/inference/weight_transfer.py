@@ -10,12 +10,14 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+import requests
 import torch
-from requests import HTTPError
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerWeightTransferEngine, WeightSource
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+from tasks.inference.token_guard import authorization
 
 Tensors = list[tuple[str, torch.Tensor]]
 
@@ -104,11 +106,20 @@ class _Source(WeightSource):
         return iter(self.weights)
 
 
+class _Client(HTTPVLLMWeightSyncClient):
+    """vLLM's client, with the token."""
+
+    def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+        url = f"{self.base_url}/{path}"
+        answer = requests.post(url, json=json, headers=authorization(), timeout=self.timeout, allow_redirects=False)
+        answer.raise_for_status()
+
+
 class _Servers:
     """What vLLM's side of the trainer asks of a server, asked of all of them at once."""
 
     def __init__(self, servers: Mapping[str, int], deadline_s: float) -> None:
-        self._clients = [HTTPVLLMWeightSyncClient(url, deadline_s) for url in servers]
+        self._clients = [_Client(url, deadline_s) for url in servers]
         self._workers_before = list(accumulate(servers.values(), initial=0))[:-1]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -116,10 +127,10 @@ class _Servers:
         self._all(lambda client, before: client.init_weight_transfer_engine({**init_info, "rank_offset": first + before}))
 
     def start_weight_update(self) -> None:
-        def start(client: HTTPVLLMWeightSyncClient, _: int) -> None:
+        def start(client: _Client, _: int) -> None:
             try:
                 client.start_weight_update()
-            except HTTPError:  # whoever began an update before was killed before its end
+            except requests.HTTPError:  # whoever began an update before was killed before its end
                 client.finish_weight_update()
                 client.start_weight_update()
 
@@ -131,7 +142,7 @@ class _Servers:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._all(lambda client, _: client.finish_weight_update(weight_version))
 
-    def _all(self, ask: Callable[[HTTPVLLMWeightSyncClient, int], None]) -> None:
+    def _all(self, ask: Callable[[_Client, int], None]) -> None:
         """Calls `ask` with each server and the number of workers of those before it."""
         with ThreadPoolExecutor(len(self._clients)) as pool:
             list(pool.map(ask, self._clients, self._workers_before))

@@ -37,7 +37,7 @@ def environment_replicas(
     state_dir: Path | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
-    """Servers of one world, to be used in a `with` block.
+    """Servers of one world, to be used in a `with` block. They refuse requests without the token of this process's environment.
 
     Args:
         world: The world's name, e.g. "textcraft".
@@ -54,6 +54,7 @@ def environment_replicas(
     if replicas < 1:
         raise ValueError(f"replicas is {replicas}; at least one server is needed")
     serve = [world, "--rules", rules, "--workers", str(workers)]
+    token = {VARIABLE: shared_token()}  # this process, those that it starts and the servers share it
     if _in_containers(backend, image):
         from tasks.provision.containers import ContainerServer
 
@@ -63,8 +64,7 @@ def environment_replicas(
                 f"{world.replace(':', '.').replace(SEPARATOR, '.')}-{number}",
                 image or f"{IMAGES}-{image_of(world)}",
                 command=serve,
-                # In a container the server listens beyond loopback. This process, those that it starts and the containers share a token.
-                environment={VARIABLE: shared_token(), **variables},
+                environment={**token, **variables},
                 volumes=[Path(value) for value in variables.values() if _is_there(value)],
                 start_deadline_s=start_deadline_s,
             )
@@ -80,7 +80,7 @@ def environment_replicas(
             world,
             [command] * replicas,
             launch_of(infrastructure).environment,
-            environment={VARIABLE: shared_token(), **world_variables(world)},  # they listen beyond loopback
+            environment={**token, **world_variables(world)},
             start_deadline_s=start_deadline_s,
         )
     return local_replicas(world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)

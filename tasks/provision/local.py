@@ -17,6 +17,8 @@ from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess
 
 HOST = "127.0.0.1"
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
+"""Keeps connections between processes of torch and vLLM on one machine off its network."""
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 """Below the range from which outgoing connections take theirs: there a health check could connect to itself."""
 ATTEMPTS = 5

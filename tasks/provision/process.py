@@ -95,6 +95,7 @@ class ChildProcess:
                 env={**os.environ, **self._environment, MARK: self._mark},
                 cwd=self._cwd,
                 start_new_session=True,
+                umask=0o077,  # its sockets and files are this user's alone
             )
 
     def alive(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -139,6 +139,7 @@ def local_replicas(
     *,
     restart_budget: int = 10,
     state_dir: Path | None = None,
+    environment: Mapping[str, str] | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
     """Replicas as local processes that can import this project.
@@ -147,12 +148,14 @@ def local_replicas(
         name: For people and for the logs' names; each replica's number is added.
         commands: One for each replica; "{port}" stands for its port.
         restart_budget, state_dir: See ReplicaSet.
+        environment: Variables set for the replicas beside those of this process.
         start_deadline_s: Seconds in which a replica must be healthy.
     """
     root = str(Path(tasks.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    variables = {**(environment or {}), "PYTHONPATH": path}
     servers = [
-        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment={"PYTHONPATH": path}, start_deadline_s=start_deadline_s)
+        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment=variables, start_deadline_s=start_deadline_s)
         for number, command in enumerate(commands)
     ]
     return ReplicaSet(servers, restart_budget=restart_budget, state_dir=state_dir)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -57,14 +56,13 @@ def _end(rank: int, process: ForkProcess) -> End:
     return End(rank, process.pid, process.exitcode)
 
 
-def become_rank(rank: int, size: int, port: int, job: TrainerJob) -> None:
+def become_rank(rank: int, size: int, job: TrainerJob) -> None:
     """Makes this process one of the trainer's, as torchrun would, and runs it to its end."""
     from setproctitle import setproctitle
 
     setproctitle(f"{sys.executable} -m tasks.training.trainer_main {job.folder / 'trainer.json'}")
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-    met = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    os.environ.update(met | {name: str(value) for name, value in here.items()})
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    os.environ.update({name: str(value) for name, value in here.items()})
     trainer_main.run(job)
     trainer_main.leave()
 
@@ -75,18 +73,14 @@ def main() -> None:
     size = int(number)
     job = trainer_main.read_job(Path(job_file))
     trainer_main.import_all(job)
-    from torch._C._distributed_c10d import TCPStore
+    from tasks.training.process_group import STORE, meeting_memory
 
+    os.environ[STORE] = meeting_memory()
     gc.freeze()  # what was imported stays: to look through it would copy it into each process
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
-        processes = [get_context("fork").Process(target=become_rank, args=(rank, size, port, job)) for rank in range(size)]
-        for process in processes:
-            process.start()
-        # Only now, as it has threads. It listens on 127.0.0.1 alone; one of the processes' own would on all addresses.
-        store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
+    processes = [get_context("fork").Process(target=become_rank, args=(rank, size, job)) for rank in range(size)]
+    for process in processes:
+        process.start()
     found = ends(processes)
-    del store
     if any(end.status for end in found):
         Path(file).write_text(verdict(found), encoding="utf-8")
         raise SystemExit(1)

@@ -2,14 +2,14 @@
 
     python -m tasks.training.launch VERDICT_FILE [ARGUMENT OF TORCHRUN ...]
 
-torchrun prints a traceback of its own and ends with status 1, whatever became of the process. And the store by which its processes find
-each other listens on all the machine's addresses, whatever its own address: `--rdzv_backend loopback` is one that listens on 127.0.0.1.
+torchrun prints a traceback of its own and ends with status 1, whatever became of the process. And the store in which its processes meet
+is a port that serves every user of the machine: with `--rdzv_backend memory` it is memory of this user.
 """
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,20 +47,38 @@ def _was_killed(end: End) -> bool:
     return end.status < 0 and end.status != -signal.SIGTERM  # with which the launcher ends the others
 
 
-def loopback_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Where the processes of one machine meet: a store that other machines cannot reach."""
-    from torch._C._distributed_c10d import TCPStore
-    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
+    """Lets the processes of one machine meet in memory that other users cannot open; no port is opened."""
+    from torch._C._distributed_c10d import FileStore
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-    class Loopback(StaticTCPRendezvous):
+    from tasks.training.process_group import STORE, meeting_memory
+
+    class Memory(RendezvousHandler):
+        use_agent_store = False
+
         def get_backend(self) -> str:
             return parameters.backend
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
-        met = Loopback("127.0.0.1", port, rank=0, world_size=1, run_id=parameters.run_id, timeout=60)
-        met._store = TCPStore("127.0.0.1", port, 1, True, met.timeout, multi_tenant=True, master_listen_fd=listener.detach())
-    return met
+        def next_rendezvous(self) -> RendezvousInfo:
+            os.environ[STORE] = meeting_memory()  # `process_group.join` reads it, not the address below
+            return RendezvousInfo(FileStore(meeting_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
+
+        def is_closed(self) -> bool:
+            return False
+
+        def set_closed(self) -> None: ...
+
+        def num_nodes_waiting(self) -> int:
+            return 0
+
+        def get_run_id(self) -> str:
+            return parameters.run_id
+
+        def shutdown(self) -> bool:
+            return True
+
+    return Memory()
 
 
 def main() -> None:
@@ -70,7 +88,7 @@ def main() -> None:
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as torchrun
 
-    rendezvous_handler_registry.register("loopback", loopback_rendezvous)
+    rendezvous_handler_registry.register("memory", memory_rendezvous)
     try:
         torchrun(arguments)
     except ChildFailedError as problem:

@@ -16,13 +16,12 @@ import tasks
 from configs.infrastructure import InfraSettings, launch_of
 from configs.launch import Launch
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
+from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import ChildProcess
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
 """For the launcher to end the other processes, which it gives 30 s."""
-ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Keeps what the processes of one machine say to each other off its network."""
 
 
 class Line(Protocol):
@@ -160,7 +159,7 @@ def launch_command(
         return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
     address, port = meeting_point or (launch.first_node, launch.port)
     place: Sequence[str] = (
-        ["--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]
+        ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
         if launch.nodes == 1
         else ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
     )

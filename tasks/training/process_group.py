@@ -1,21 +1,40 @@
-"""The group of the trainer's processes: how long they wait for each other, and whether they see the same files."""
+"""The group of the trainer's processes: how they meet, how long they wait for each other, and whether they see the same files.
+
+The processes of one machine meet in memory that other users cannot open. gloo's connections between them carry no secret: gloo gives a
+place to the first connection that claims it. So each process proves to each other one that it knows a secret from that memory, before
+anything that the connections carry is used.
+"""
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
+from torch._C._distributed_c10d import FileStore, Store
 
 from configs.experiment import Experiment
 
 BETWEEN_BATCHES = timedelta(hours=1)
 """For what one process does while the others wait between two batches: hashing a checkpoint, starting an engine."""
+
+
+STORE = "TRAINER_STORE"
+"""Variable with the path of the memory in which the processes of one machine meet."""
+PROOF_TIMEOUT = timedelta(seconds=60)
+PROOF_BYTES = 32
+
+
+class StrangerError(RuntimeError):
+    """A connection of the group leads to a process that is not one of the trainer's."""
 
 
 class NotSharedError(RuntimeError):
@@ -37,19 +56,64 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
 
     Raises:
         NotSharedError: One does not see it.
+        StrangerError: A process of someone else took a place in the group.
     """
-    # Who started this process by hand is the only one in no group.
-    settings = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
+    # A process that was started by hand has no RANK and is in no group.
+    settings: dict[str, Any] = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
+    store = None
+    if (memory := os.environ.get(STORE)) is not None:
+        size = int(os.environ["WORLD_SIZE"])
+        store = FileStore(memory, size)
+        settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
     processes = PartialState(cpu=not torch.cuda.is_available(), **settings)
+    if store is not None and processes.backend == "gloo":
+        _check_members(store, processes.process_index, processes.num_processes)
     if processes.num_processes > int(os.environ.get("LOCAL_WORLD_SIZE", processes.num_processes)):
         _check_shared(processes, folder)
     return processes
+
+
+def meeting_memory() -> str:
+    """Memory in which the processes that this one starts can meet: its path, which only this user can open.
+
+    It lives as long as this process.
+    """
+    return f"/proc/{os.getpid()}/fd/{os.memfd_create('trainer')}"
 
 
 def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
     """`accelerator.gather` also for tensors whose first dimension differs from process to process."""
     gather = accelerator.gather
     return lambda tensor: gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
+
+
+def _check_members(store: Store, rank: int, size: int) -> None:
+    """Makes every process of the group prove to each other one that it can read the store.
+
+    Raises:
+        StrangerError: One could not.
+    """
+    if rank == 0:
+        store.set("secret", secrets.token_hex(PROOF_BYTES))
+    secret = store.get("secret")
+
+    def exchanged(rows: list[bytes]) -> list[bytes]:
+        sent = torch.tensor([list(row) for row in rows], dtype=torch.uint8)
+        received = torch.empty_like(sent)
+        torch.distributed.all_to_all_single(received, sent, async_op=True).wait(PROOF_TIMEOUT)
+        return [bytes(row.tolist()) for row in received]
+
+    def proof(prover: int, verifier: int, nonce: bytes) -> bytes:
+        return hmac.digest(secret, f"{prover} {verifier} ".encode() + nonce, "sha256")
+
+    nonces = [secrets.token_bytes(PROOF_BYTES) for _ in range(size)]
+    try:
+        proofs = exchanged([proof(rank, other, nonce) for other, nonce in enumerate(exchanged(nonces))])
+    except RuntimeError as problem:
+        raise StrangerError(f"process {rank} of the trainer could not check the others: {problem}") from problem
+    for other, found in enumerate(proofs):
+        if not hmac.compare_digest(found, proof(other, rank, nonces[other])):
+            raise StrangerError(f"another program took the place of process {other} beside process {rank} of the trainer")
 
 
 def _check_shared(processes: PartialState, folder: Path) -> None:

@@ -13,11 +13,11 @@ from ray.exceptions import ActorUnavailableError, RayError
 from configs.infrastructure import InfraSettings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.ipc import ConnectionClosedError
+from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import last_lines
 from tasks.provision.ray_actors import TrainerActor
 from tasks.provision.ray_cluster import Placement, RayCluster, answer, handed_on
 from tasks.training.local_trainer import (
-    ON_LOOPBACK,
     VERDICT_SECONDS,
     default_processes,
     launch_command,

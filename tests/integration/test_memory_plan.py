@@ -13,7 +13,7 @@ import pytest
 from configs.experiment import StarterPolicy
 from configs.recipe import load_recipe
 from flows.gpu_memory import plan_of
-from tasks.training.local_trainer import ON_LOOPBACK
+from tasks.provision.local import ON_LOOPBACK
 from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
 from tests.support.measured_update import LENGTH, ROWS, measured_peak
@@ -65,7 +65,7 @@ def test_the_trace_of_two_sharded_processes_is_within_a_tenth_of_what_each_of_th
     larger: str, traced: dict[str, int], tmp_path: Path
 ) -> None:
     environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    place = ["--nproc_per_node", "2", "--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]
+    place = ["--nproc_per_node", "2", "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
     module = ["-m", "tests.support.measured_update", larger, str(tmp_path)]
     command = [sys.executable, "-m", "tasks.training.launch", str(tmp_path / "verdict"), *place, *module]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500)

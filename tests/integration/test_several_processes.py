@@ -15,8 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tasks.provision.local import free_port
-from tasks.training.local_trainer import ON_LOOPBACK
+from tasks.provision.local import ON_LOOPBACK, free_port
 from tasks.training.lora import computed_weights
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import RecordedBatches, train, trainer_of
@@ -50,7 +49,7 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
             node += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
             places = [[*node, "--node_rank", "0"], [*node, "--node_rank", "1"]]
         else:
-            places = [["--nproc_per_node", str(processes), "--rdzv_backend", "loopback", "--rdzv_endpoint", "127.0.0.1"]]
+            places = [["--nproc_per_node", str(processes), "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]]
         started = []
         for number, place in enumerate(places):
             command = [sys.executable, "-m", "tasks.training.launch", str(folder / f"verdict-{number}"), *place, *module]

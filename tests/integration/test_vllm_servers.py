@@ -19,6 +19,7 @@ from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.token_guard import authorization, share_token
 from tasks.inference.weight_transfer import WeightTransfer
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
@@ -48,6 +49,7 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
         weights=stored_transfer.BACKEND,
     )
     words[words.index("tasks.inference.vllm_cpu_worker.PlainWeights")] = "tests.support.stored_transfer.PlainWeights"
+    share_token()
     with ExitStack() as stack:
         started = []
         for number in range(2):
@@ -155,7 +157,7 @@ def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str)
         in_event_loop(replica.server.close())
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
     for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
-        requests.post(f"{server.url}{path}", json=content, timeout=60).raise_for_status()
+        requests.post(f"{server.url}{path}", json=content, headers=authorization(), timeout=60).raise_for_status()
 
 
 def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_in_the_middle(
@@ -176,7 +178,7 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
                     assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
                 assert [bool(replica.down) for replica in engine.pool.replicas] == [False, True]
             if update == 2:
-                requests.post(f"{servers[0].url}/start_weight_update", timeout=60).raise_for_status()
+                requests.post(f"{servers[0].url}/start_weight_update", headers=authorization(), timeout=60).raise_for_status()
         assert not any(replica.down for replica in engine.pool.replicas)
 
 
@@ -195,7 +197,9 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine
     in_event_loop(cut_short())
     engine.load(model.named_parameters())
     answer = generate(engine, 6)[0]
-    requests.post(f"{servers[0].url}/pause?mode=wait", json={}, timeout=60).raise_for_status()  # and by one that was killed
+    requests.post(
+        f"{servers[0].url}/pause?mode=wait", json={}, headers=authorization(), timeout=60
+    ).raise_for_status()  # and by one that was killed
     with closing(VllmPoolEngine([server.url for server in servers], request_seconds=20)) as later:
         assert generate(later, 6)[0].tokens == answer.tokens
 

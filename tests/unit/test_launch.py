@@ -33,7 +33,7 @@ def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatc
     command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == str(launch.processes)
     assert command[command.index("--nnodes") + 1] == str(launch.nodes)
-    assert ("loopback" in command) == (launch.nodes == 1)
+    assert ("memory" in command) == (launch.nodes == 1)
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "3")
     command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == "3"

@@ -1,0 +1,70 @@
+"""The guard of a vLLM server: it refuses requests without the token, and requests of web pages, on every path.
+
+vLLM's own --api-key guards /v1 alone; the paths that load weights would stay open.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from environments.token import token_here
+
+VARIABLE = "AGENTGYM_ENGINE_TOKEN"
+"""Where servers and clients find the token. Other users of a machine can read a process's arguments, but not its environment."""
+GUARD = f"{__name__}.TokenGuard"
+"""What `--middleware` of vLLM takes."""
+OPEN_PATH = "/health"
+"""Health checks need no token; the answer is empty."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def share_token() -> None:
+    """Draws a token if this process's environment has none; the processes that this one starts inherit it."""
+    if token_here(VARIABLE) is None:
+        os.environ[VARIABLE] = secrets.token_urlsafe(24)
+
+
+def authorization() -> dict[str, str]:
+    """The header that a request to a server needs; none where this process has no token."""
+    token = token_here(VARIABLE)
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class TokenGuard:
+    """ASGI middleware around the whole application of a server."""
+
+    def __init__(self, app: App) -> None:
+        """
+        Raises:
+            RuntimeError: There is no token in the environment.
+        """
+        token = token_here(VARIABLE)
+        if token is None:
+            raise RuntimeError(f"{VARIABLE} is not set; set it to the same secret for the servers and the trainer")
+        self._app, self._expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Passes a request on, or refuses it: 403 where a web page sends it, 401 without the token."""
+        if scope["type"] == "lifespan" or (status := self._refusal(scope)) is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, scope: Message) -> int | None:
+        headers = dict(scope["headers"])
+        if b"origin" in headers:
+            return 403
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == OPEN_PATH:
+            return None
+        return None if hmac.compare_digest(headers.get(b"authorization", b""), self._expected) else 401

@@ -1,0 +1,124 @@
+"""A stranger's connection between the trainer's processes is found before anything from it is used."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ATTEMPTS = 12
+"""Which of two processes calls the other is drawn with their ports, so an attack on the first one meets a caller half of the time."""
+
+
+class Touch:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.file}",)
+
+
+def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
+    """Joins a group of two processes, then shares an object; puts what came of it into the queue."""
+    import torch
+
+    from configs.recipe import load_recipe
+    from tasks.training import process_group
+
+    process_group.PROOF_TIMEOUT = timedelta(seconds=5)
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": 1}
+    os.environ.update({name: str(value) for name, value in here.items()}, GLOO_SOCKET_IFNAME="lo", CUDA_VISIBLE_DEVICES="")
+    os.environ[process_group.STORE] = memory
+    while rank == 1 and not Path(go).exists():
+        time.sleep(0.01)
+    try:
+        process_group.join(load_recipe("textcraft"), Path(go).parent)
+        box = [rank]
+        torch.distributed.broadcast_object_list(box)
+        said.put(f"joined {box[0]}")
+    except process_group.StrangerError:
+        said.put("stranger")
+    os._exit(0)
+
+
+def start(folder: Path) -> tuple[list[ForkProcess], SimpleQueue[str], Path]:
+    """Two processes; the second one waits until the file exists."""
+    from tasks.training.process_group import meeting_memory
+
+    context, memory, go = get_context("fork"), meeting_memory(), folder / "go"
+    said: SimpleQueue[str] = context.SimpleQueue()
+    processes = [context.Process(target=member, args=(rank, memory, str(go), said)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    return processes, said, go
+
+
+def finish(processes: list[ForkProcess], said: SimpleQueue[str]) -> list[str]:
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    return sorted(said.get() for _ in processes)
+
+
+def port_of(process: ForkProcess) -> int:
+    while True:
+        for found in psutil.Process(process.pid).net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN:
+                return int(found.laddr.port)
+        time.sleep(0.01)
+
+
+def test_two_processes_meet_in_memory_and_open_no_port_but_gloos(tmp_path: Path) -> None:
+    processes, said, go = start(tmp_path)
+    port_of(processes[0])
+    assert [c.status for c in psutil.Process(processes[0].pid).net_connections("inet")] == [psutil.CONN_LISTEN]
+    go.touch()
+    assert finish(processes, said) == ["joined 0", "joined 0"]
+
+
+def test_whoever_takes_a_place_without_the_secret_is_found_and_nothing_is_unpickled(tmp_path: Path) -> None:
+    witness = tmp_path / "ran"
+    payload = pickle.dumps(Touch(witness))
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        processes, said, go = start(folder)
+        port, held = port_of(processes[0]), []
+        for number in range(4):  # gloo numbers the places of a group from 0
+            held.append(socket.create_connection(("127.0.0.1", port)))
+            held[-1].sendall(number.to_bytes(8, "little") + payload)
+        go.touch()
+        ended = finish(processes, said)
+        for connection in held:
+            connection.close()
+        assert ended in (["joined 0", "joined 0"], ["stranger", "stranger"])
+        assert not witness.exists()
+        if ended[0] == "stranger":
+            return
+    pytest.fail(f"the place was not taken in {ATTEMPTS} attempts")
+
+
+def test_connections_that_send_garbage_do_not_hold_the_group_up(tmp_path: Path) -> None:
+    processes, said, go = start(tmp_path)
+    port, held = port_of(processes[0]), []
+    for number in range(300):
+        held.append(socket.create_connection(("127.0.0.1", port)))
+        with suppress(OSError):
+            held[-1].sendall(os.urandom(number % 40))
+    go.touch()
+    assert finish(processes, said) == ["joined 0", "joined 0"]
