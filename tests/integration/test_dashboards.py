@@ -281,4 +281,6 @@ def test_an_address_that_leads_nowhere_says_so(page: Page) -> None:
     page.goto("/runs/../../etc/passwd")
     assert "page" in page.content() or "Not Found" in page.content() or "no run" in page.content()
     page.goto("/trajectories?turns_from=few")
-    assert "turns_from must be a number, it is 'few'" in page.inner_text("main")
+    said = page.inner_text("main")
+    assert "turns_from" in said
+    assert "'few'" in said

@@ -225,6 +225,7 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(url, timeout=60)
         assert refused.value.code == 401
+    assert oct(runs.stat().st_mode & 0o777) == "0o700"
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
     assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(command_line(process))]
 
