@@ -68,7 +68,7 @@ def test_texts_that_look_like_sql_or_patterns_are_only_texts(index: Index) -> No
 
 
 def test_a_filter_that_is_no_number_is_named() -> None:
-    with pytest.raises(FilterError, match="turns_from.*'many'"):
+    with pytest.raises(FilterError, match=r"turns_from.*'many'"):
         Filters.of({"turns_from": "many"})
     with pytest.raises(FilterError, match="order must be one of"):
         Filters.of({"order": "chaos"})
