@@ -36,6 +36,10 @@ class LeftOut:
     turns: float
     reason: str
 
+    def metrics(self) -> dict[str, float]:
+        """The metrics of a step."""
+        return {"rollout/left_out_share": self.share, "rollout/left_out_turns": self.turns}
+
 
 def left_out(trajectories: Sequence[Trajectory], complete_groups: bool) -> LeftOut:
     """What is left out of a batch; see `learnable_groups` for the arguments."""
@@ -49,8 +53,8 @@ def left_out(trajectories: Sequence[Trajectory], complete_groups: bool) -> LeftO
     )
 
 
-def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, limit: float, step: int) -> None:
-    """Refuse a batch of which too much is left out.
+def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, limit: float, step: int) -> LeftOut:
+    """What is left out of a batch; refuse the batch if that is too much.
 
     Args:
         trajectories: All of the batch.
@@ -68,6 +72,7 @@ def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, li
             f"share of {found.share:.3f}; rollout.max_left_out_share is {limit:g}. Most often: {found.reason}. Mend that, then run the "
             "same command: it continues from the last checkpoint."
         )
+    return found
 
 
 def left_out_warning(step: int, metrics: Mapping[str, float]) -> str:

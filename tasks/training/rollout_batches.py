@@ -57,14 +57,15 @@ class RolloutBatches:
 
         mine, discarded = resampled(played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play)
         seconds = time.perf_counter() - began
-        everybodys, thrown_away = self._worker.gathered(mine), self._worker.gathered(discarded)
-        cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
-        everybodys = sorted([*everybodys, *thrown_away], key=lambda t: (t.group, t.member))
+        kept, thrown_away = self._worker.gathered(mine), self._worker.gathered(discarded)
+        everybodys = sorted([*kept, *thrown_away], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
             write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
-        check_left_out(everybodys, self._algorithm.compares_groups, self._experiment.rollout.max_left_out_share, plan.step)
+        limit = self._experiment.rollout.max_left_out_share
+        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)  # of what could be learned from
+        cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
-        return Collected(mine, everybodys, everybodys, seconds, cost)
+        return Collected(mine, everybodys, everybodys, seconds, cost | missing.metrics())
 
     def load_engine(self, step: int) -> dict[str, float]:
         """See `BatchSource.load_engine`."""

@@ -35,12 +35,11 @@ def rollout_metrics(
         mean length in turns of the episodes that are not learned from because infrastructure broke them or a member of their group.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
-    groups, missing = learnable_groups(trajectories, complete_groups), left_out(trajectories, complete_groups)
+    groups = learnable_groups(trajectories, complete_groups)
     metrics = {
         "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
-        "rollout/left_out_share": missing.share,
-        "rollout/left_out_turns": missing.turns,
+        **left_out(trajectories, complete_groups).metrics(),
         "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
         "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
         "rollout/horizon": float(horizon),

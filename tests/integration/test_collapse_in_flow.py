@@ -44,6 +44,16 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     return run
 
 
+def test_a_step_that_leaves_out_episodes_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = followed(tmp_path, "report", 0.6)
+    capsys.readouterr()
+    [event] = steps(0.6)
+    for step, share in ((2, 0.0), (3, 0.05)):
+        metrics = event.metrics | {"rollout/left_out_share": share, "rollout/left_out_turns": 9.0}
+        run.follow([StepDone(step, metrics)], run.mlflow_run)
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if "step 3 " in line] == ["WARNING"]
+
+
 def test_a_collapse_is_reported_with_every_step_and_the_run_goes_on(tmp_path: Path) -> None:
     run = followed(tmp_path, "report", *[0.6] * 12, *[0.0] * 6)
     assert len(run.folder.metrics()) == 18

@@ -19,6 +19,9 @@ def test_an_evaluation_behind_late_answers_is_incomplete_with_true_bounds_and_th
     assert 0 < late.disturbed.result.failed < 16
     assert late.disturbed.status != 0
     assert "INCOMPLETE" in late.disturbed.first
+    assert "INCOMPLETE" in late.disturbed.described
+    assert {"success", "reward"}.isdisjoint(late.disturbed.published)
+    assert "success" in late.repeated.published
     low, high = late.disturbed.result.bounds
     assert low.value <= truth.success.value <= high.value
     assert (late.repeated.status, late.repeated.result.tallies) == (0, truth.tallies)

@@ -36,7 +36,7 @@ class Thinker:
 
     name = "thinker"
     version = 0
-    kv_cache_tokens = None
+    kv_cache_tokens = progress = None
     out_of_process = True
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Thought:

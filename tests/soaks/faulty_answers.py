@@ -19,6 +19,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlflow import MlflowClient
+
 from flows.evaluate import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import share, success_share
@@ -41,11 +43,15 @@ class Evaluated:
         status: Its exit status.
         first: The first line that it printed.
         result: What it stored.
+        described: The description of its run in MLflow.
+        published: The names of the run's metrics there, without what they are of.
     """
 
     status: int
     first: str
     result: EvaluationResult
+    described: str
+    published: set[str]
 
     def wrong(self, truth: EvaluationResult) -> str:
         """What is wrong with it; empty if nothing is."""
@@ -58,6 +64,8 @@ class Evaluated:
             return "incomplete with exit status 0"
         if "INCOMPLETE" not in self.first:
             return "incomplete, but the first line does not say so"
+        if "INCOMPLETE" not in self.described or "success" in self.published:
+            return "incomplete, but MLflow does not say so"
         return "" if low.value <= truth.success.value <= high.value else "the bounds do not contain the true success"
 
 
@@ -92,7 +100,12 @@ def evaluated(url: str, runs: Path, out: Path, episodes: int, *more: str) -> Eva
     if not (out / "evaluation.json").is_file():
         raise RuntimeError(f"{' '.join(words)} wrote no evaluation (exit status {done.returncode}):\n{done.stderr}")
     [result] = read_results(out).values()
-    return Evaluated(done.returncode, next(iter(done.stdout.strip().splitlines()), ""), result)
+    client = MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    [recorded] = client.search_runs(experiments, f"tags.folder = '{out}'")
+    published = {name.rpartition("/")[2] for name in recorded.data.metrics}
+    first = next(iter(done.stdout.strip().splitlines()), "")
+    return Evaluated(done.returncode, first, result, recorded.data.tags["mlflow.note.content"], published)
 
 
 @contextmanager
