@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from configs.infrastructure import InfraSettings
 from configs.launch import Needs
+from environments.token import DRAWN, URLS, VARIABLE
 from tasks.provision.errors import ProvisionError
 from tasks.provision.private_files import OwnedFolder, private_runs
 from tasks.provision.ray_actors import look, root
@@ -37,7 +38,7 @@ Strategy = Literal["PACK", "SPREAD", "STRICT_SPREAD"]
 CALLS_AT_ONCE = 8
 """Of one actor: it is asked how it is while it waits."""
 CONNECT_S, LOOK_S = 5.0, 60.0
-HANDED_ON = ("AGENTGYM_ENVIRONMENT_TOKEN", "DO_NOT_TRACK")
+HANDED_ON = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
 HANDED_ON_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
 """Variables of this process that those on the nodes get too; the rest is their node's."""
 
