@@ -28,6 +28,9 @@ class EvaluationGrid(Part):
     """Episodes per task."""
     horizons: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (30,)
     """Turn limits."""
+    categories: dict[str, TaskSelection] = Field(default_factory=dict)
+    """Name of each category to its tasks, by which success is broken down: indices or files, as AgentGym-RL's category files. Empty: the
+    world's own tags."""
     temperatures: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (1.0,)
     """Sampling temperatures; 0 is greedy."""
     seed: NonNegativeInt = 0
@@ -39,6 +42,10 @@ class EvaluationGrid(Part):
     def _fits(self) -> EvaluationGrid:
         for tasks in self.tasks:
             self.environment.check_tasks(tasks, "tasks")
+        for name, tasks in self.categories.items():
+            if isinstance(tasks, str):
+                raise ValueError(f"categories.{name} is the list {tasks!r}; give indices or a file of AgentGym's item ids")
+            self.environment.check_tasks(tasks, f"categories.{name}")
         self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         for name in ("tasks", "horizons", "temperatures"):
             values = getattr(self, name)

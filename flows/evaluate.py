@@ -16,7 +16,7 @@ if __name__ == "__main__":
     RECORDS = LocalRecords()
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from configs.environment import World
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import recipe_of
+from configs.task_selection import indices
+from environments.registry import task_indices_of
 from flows.collection_session import CollectionSession, folder_name, identity
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
@@ -34,6 +36,7 @@ from flows.model_check import fit_source
 from flows.records import open_tracker
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
+from tasks.evaluation.agentgym_figures import HEADER, figure_rows
 from tasks.evaluation.baselines import baseline_line
 from tasks.evaluation.benchmark import (
     EvaluationFileError,
@@ -45,6 +48,7 @@ from tasks.evaluation.benchmark import (
 )
 from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
+from tasks.evaluation.tables import Row, aligned, markdown
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 
@@ -83,6 +87,7 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
     other = comparable(grid, against) if against else None
     results: dict[str, EvaluationResult] = {}
     lines: list[str] = []
+    agentgym: list[Row] = []
     with CollectionSession(next(iter(grid.cells().values())), infrastructure) as session:
         for name, cell in grid.cells().items():
             episodes = folder / cell_folder(name)
@@ -90,14 +95,28 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
             lines.append(f"{name}: {tally.summary()}")
             played = stored_episodes(episodes)
             version = played[0].policy_version if played else 0
-            results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=session.tags(cell))
+            tags = categories_of(grid) or session.tags(cell)
+            results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=tags)
+            if grid.environment.rules == "agentgym" and results[name].complete:
+                agentgym += figure_rows(name, played, tags)
             write_evaluation(episodes / "evaluation.json", results[name])
     if note := incomplete_note(results.values()):
         lines.insert(0, note)
     print("\n".join(lines))
-    page = record(grid, folder, results, other, infrastructure)
+    page = record(grid, folder, results, other, infrastructure, agentgym)
     check_complete(results.values(), f"the evaluation in {folder}")
     return page
+
+
+def categories_of(grid: EvaluationGrid) -> dict[int, str]:
+    """Task index to the category that the evaluation puts it in."""
+    world = grid.environment
+    return {
+        index: name
+        for name, tasks in grid.categories.items()
+        if not isinstance(tasks, str)
+        for index in (indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks))
+    }
 
 
 def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResult]:
@@ -132,10 +151,21 @@ def stored_episodes(folder: Path) -> list[Trajectory]:
 
 
 def record(
-    grid: EvaluationGrid, folder: Path, results: dict[str, EvaluationResult], other: Results | None, infrastructure: InfraSettings
+    grid: EvaluationGrid,
+    folder: Path,
+    results: dict[str, EvaluationResult],
+    other: Results | None,
+    infrastructure: InfraSettings,
+    agentgym: Sequence[Row] = (),
 ) -> str:
-    """Writes the table, the picture and the figures to the folder, MLflow and Prefect; returns the table in Markdown."""
+    """Write the table, the picture and the figures to the folder, MLflow and Prefect; return the table in Markdown.
+
+    Args:
+        agentgym: The rows of AgentGym-RL's figures; see `tasks.evaluation.agentgym_figures`.
+    """
     text, page = grid_tables(results, other)
+    if agentgym:
+        text, page = f"{text}\n\n{aligned(HEADER, agentgym)}", f"{page}\n{markdown(HEADER, agentgym)}\n"
     if scripted := without_learning(grid, results, infrastructure):
         text, page = f"{text}\n\n{scripted}", f"{page}\n{scripted}\n"
     picture, title = folder / "evaluation.png", f"{policy_name(grid)} in {grid.environment.name}"

@@ -30,6 +30,9 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
     says = "Evaluate any policy in any world, under several horizons and temperatures, and compare it with another."
     parser = policy_parser("python -m flows.evaluate", says, EXAMPLES)
     parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
+    parser.add_argument(
+        "--categories", nargs="+", type=Path, metavar="FILE", help="files of task ids, each a category by which success is broken down"
+    )
     parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="turn limits (default: the checkpoint's, else 30)")
     parser.add_argument("--temperature", nargs="+", type=float, metavar="T", help="0 is greedy (default: the checkpoint's, else 1.0)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another evaluation's folder: compare with it, paired by task")
@@ -38,6 +41,9 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
         given |= {"tasks": parsed.tasks, "horizons": parsed.horizon, "temperatures": parsed.temperature}
+        if len({path.stem for path in parsed.categories or ()}) < len(parsed.categories or ()):
+            parser.error("--categories: two files have the same name, which names the category; rename one")
+        given |= {"categories": {path.stem: str(path) for path in parsed.categories or ()}}
         defaults = checkpoint_defaults(trained_by)
         if trained_by is not None:
             evaluation = trained_by.evaluation
@@ -45,6 +51,7 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         grid = EvaluationGrid.model_validate(merged(defaults, given))
         for tasks in grid.tasks:
             check_task_lists(parsed.environment, {"--tasks": tasks}, infra_settings())
+        check_task_lists(parsed.environment, {f"--categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())
         fit_source(grid.source, grid.rollout)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
         parser.error(f"--against: {parsed.against} holds no evaluation (there is no evaluation.json in it)")

@@ -1,0 +1,132 @@
+"""docs/agentgym.md on small data: the commands that play are run, and those that train are checked up to the first process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.infrastructure import infra_settings
+from configs.recipe import load_recipe, parse_overrides
+from flows.checks import check_experiment
+from flows.evaluate import read_results
+from tasks.provision.local import LocalServer
+from tests.integration.test_real_data_pages import ROOT, blocks
+from tests.support.empty_databases import give_empty_databases
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 300.0
+PAGE = "agentgym.md"
+START = [{"from": "human", "loss": None, "value": "You craft."}, {"from": "gpt", "loss": False, "value": "OK."}]
+
+
+def commands() -> list[list[str]]:
+    """The words of every command of the page's sh blocks, variables first."""
+    text = "\n".join(blocks(PAGE, "sh")).replace("\\\n", " ")
+    return [shlex.split(line) for line in text.splitlines() if line.strip()]
+
+
+def of_module(module: str) -> list[list[str]]:
+    """The arguments of every command that runs a module, without the variables before it."""
+    return [words[words.index(module) + 1 :] for words in commands() if module in words]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What the page takes for granted in the working directory."""
+    (tmp_path / "start.json").write_text(json.dumps(START))
+    (tmp_path / "recipe.yaml").write_text(blocks(PAGE, "yaml")[0])
+    for name, numbers in (("train_ids", (3, 4)), ("test_ids", (5, 6))):
+        (tmp_path / f"{name}.json").write_text(json.dumps([{"item_id": f"textcraft_{number}"} for number in numbers]))
+    give_empty_databases(tmp_path / "runs")
+    return tmp_path
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AGENTGYM_RUNS": str(folder / "runs"), **variables}
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def agentgym_only(folder: Path) -> Iterator[str]:
+    command = [sys.executable, str(ROOT / "tests" / "support" / "agentgym_only_server.py"), "textcraft", "--port", "{port}"]
+    server = LocalServer("agentgym-only", command, health_path="/", state_dir=folder / "servers", start_deadline_s=120)
+    server.start()
+    yield server.url
+    server.end()
+
+
+def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
+    modules = [words[words.index("-m") + 1] for words in commands()]
+    assert {module: modules.count(module) for module in modules} == {
+        "flows.scaling_inter": 3, "flows.collect": 1, "flows.evaluate": 2, "environments": 1
+    }  # fmt: skip
+
+
+def test_the_commands_that_train_pass_every_check_before_the_first_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    rules = []
+    for recipe, *rest in of_module("flows.scaling_inter"):
+        experiment = load_recipe(recipe, parse_overrides(rest) | {"policy.model": "starter", "policy.instruction": True})
+        check_experiment(experiment, infra_settings().model_copy(update={"environment_urls": ("http://127.0.0.1:36001",)}))
+        rules.append(
+            (experiment.environment.rules, experiment.environment.dialect, not isinstance(experiment.policy.conversation_start, str))
+        )
+    assert rules == [("agentgym", "ours", False), ("ours", "ours", True), ("agentgym", "agentgym", False)]
+
+
+def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instruction(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(re.sub(r"^  instruction:.*\n", "", text, flags=re.MULTILINE))
+    experiment = load_recipe("recipe.yaml", {"policy.conversation_start": "start.json"})
+    assert experiment.environment.instruction is None
+
+
+def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> None:
+    (command,) = (words for words in of_module("flows.evaluate") if words[0] == "babyai")
+    for name, numbers in (("red-ball", (4200, 4201)), ("others", (4202,))):
+        (folder / f"{name}.json").write_text(json.dumps([{"item_id": f"babyai_{number}"} for number in numbers]))
+    shown = run(
+        folder, "flows.evaluate", *command, "--n-tasks", "3", "--categories", "red-ball.json", "others.json", "--out", str(folder / "out")
+    )
+    rows = {line.split("  ")[0].strip() for line in shown.splitlines()}
+    assert {"- others", "- red-ball"} <= rows
+    (result,) = read_results(folder / "out").values()
+    assert set(result.by_tag) == {"red-ball", "others"}
+    assert "Avg@n" in (folder / "out" / "evaluation.md").read_text()
+
+
+def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(folder: Path, agentgym_only: str) -> None:
+    (command,) = (words for words in of_module("flows.evaluate") if words[0] == "textcraft")
+    run(folder, "flows.evaluate", *command, "--out", str(folder / "out"), AGENTGYM_ENVIRONMENT_URLS=agentgym_only)
+    (result,) = read_results(folder / "out").values()
+    assert result.success.value == 1.0
+    assert set(result.tallies) == {5, 6}
+
+
+def test_the_collection_runs_on_the_server_that_the_page_starts(folder: Path) -> None:
+    (serve,), (collect,) = of_module("environments"), of_module("flows.collect")
+    words = ["{port}" if before == "--port" else word for before, word in zip(["", *serve], serve, strict=False)]
+    server = LocalServer(
+        "page", [sys.executable, "-m", "environments", *words], state_dir=folder / "servers", environment={"PYTHONPATH": str(ROOT)}
+    )
+    server.start()
+    try:
+        shown = run(folder, "flows.collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url)
+    finally:
+        server.end()
+    assert "2 episodes" in shown
