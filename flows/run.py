@@ -32,6 +32,7 @@ from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_
 from tasks.training.left_out import left_out_warning
 from tasks.training.local_trainer import trainer_launch
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
+from tasks.training.out_of_sync import out_of_sync_note
 from tasks.training.trainer_client import TrainerLostError, TrainerProcess
 
 RESTARTS = 10
@@ -80,6 +81,8 @@ class Run:
                     self.clock.add("weight sync", event.metrics["sync/seconds"])
                     if warning := left_out_warning(event.step, event.metrics):
                         self.bar.say(warning)
+                    if note := out_of_sync_note(event.step - 1, event.metrics):
+                        self.bar.say(note)
                     self._end_if_collapsed(event.step)
                 case Saved():
                     self.record_steps(mlflow_run, event.step)

@@ -6,6 +6,7 @@ This finds weights that did not arrive, arrived in part, or are computed with di
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,22 @@ from tasks.inference.event_loop import in_event_loop
 # 0.004 in bfloat16 with a small model; weights that were not really loaded differ by 0.5 and more.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
 
+SLACK, SLACK_OF_FEW = 2.0, 8.0
+"""An episode's mean gap may be this many times the tolerance, and this many times more divided by the root of its tokens."""
+
 Score = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
 
 
 class WeightSyncError(EngineError):
     """After a load the engine still computes with other weights than the trainer."""
+
+
+def episode_tolerance(dtype: str, tokens: int) -> float:
+    """The largest mean absolute difference, in nats, that rounding explains in an episode of so many tokens of the policy.
+
+    Single tokens with a low probability can differ by much more than the mean, so short episodes are given more room.
+    """
+    return TOLERANCE[dtype] * (SLACK + SLACK_OF_FEW / math.sqrt(tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,14 @@ class Trajectory:
         """Log-probabilities of `completion` as sampled, 0.0 on the environment's tokens. Shape (T,)."""
         return [x for turn in self.turns for x in (*turn.log_probabilities, *[0.0] * len(turn.observation_tokens))]
 
+    def sampled_under(self, version: int) -> list[bool]:
+        """Whether the policy wrote the token of `completion` with the weights of this version. Shape (T,)."""
+        return [
+            bit
+            for turn in self.turns
+            for bit in (*[turn.policy_version == version] * len(turn.tokens), *[False] * len(turn.observation_tokens))
+        ]
+
     @property
     def turn_ends(self) -> list[int]:
         """Index in `completion` of each turn's last policy token. Shape (number of turns,)."""

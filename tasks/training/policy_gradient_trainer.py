@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
+from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.base_trainer import BaseTrainer
@@ -26,6 +28,7 @@ from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
 from tasks.training.off_policy import LossTokens, OffPolicyMeter
+from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, out_of_sync_note
 from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
@@ -88,19 +91,26 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Groups become train samples with advantages, and those become tensors; see `BaseTrainer.mini_batches_of`.
 
+        Episodes whose sampled log-probabilities are not those of the trainer's weights are left out, see `in_sync`.
+
         Raises:
             NothingToLearnError: No process has a trajectory to learn from.
+            WeightSyncError: Nothing is left to learn from because the engine computed with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
+        trajectories = self.in_sync(trajectories, step)
         self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
+            if said := out_of_sync_note(step, self._out_of_sync):
+                raise WeightSyncError(f"No episode is left to learn from. {said}")
             reasons = sorted({t.reason for t in trajectories if t.reason})
             wordless = f"; {groups.without_turns} episodes had no room for a first message" if groups.without_turns else ""
             raise NothingToLearnError(f"step {step}: no group can be learned from{wordless}; reasons: {'; '.join(reasons[:3])}")
         kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
         oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
         self.batch_metrics = {
+            **self._out_of_sync,
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
             "update/staleness_largest": float((step - oldest + 1) * algorithm.updates_per_step - 1),
         }
@@ -115,6 +125,30 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             shares = [balanced(share, self.accelerator.process_index, self.accelerator.num_processes) for share in shares]
         self.loss_record.begin((sample.trajectory, sample.advantages) for share in shares for sample in share)
         return [self._mini_batch(share) for share in shares]
+
+    def in_sync(self, trajectories: list[Trajectory], step: int) -> list[Trajectory]:
+        """Mark episodes as failed whose tokens the engine did not sample with the trainer's weights.
+
+        Only tokens that were sampled under the weights of `step`, the trainer's present ones, are compared. Tokens of older weights
+        differ for a good reason. An episode fails if the mean of |log pi_trainer - log pi_engine| over its compared tokens exceeds
+        `episode_tolerance` of the engine's dtype, or is not a number.
+        """
+        fresh = [t for t in trajectories if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))]
+        self._out_of_sync = {EPISODES: 0.0}
+        if self.count_everywhere(len(fresh)) == 0:
+            return trajectories
+        dtype, beyond, worst = self.experiment.policy.dtype, set[int](), torch.zeros(2, dtype=torch.float64)
+        for trajectory, scored in zip(fresh, self._rows(partial(self.score, self.model), fresh), strict=True):
+            compared = torch.tensor(trajectory.sampled_under(step))
+            gaps = (scored.double() - torch.tensor(trajectory.log_probabilities, dtype=torch.float64))[compared].abs()
+            gap, allowed = float(gaps.mean()), episode_tolerance(dtype, len(gaps))
+            if not gap <= allowed:  # NaN is a mismatch too
+                beyond.add(id(trajectory))
+                worst = worst.maximum(torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max))
+        if count := self.count_everywhere(len(beyond)):
+            gap, allowed = self.all_reduce_max(worst).tolist()
+            self._out_of_sync = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
+        return [replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in beyond else t for t in trajectories]
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """The advantages of this process's share of the batch, and what the critic is to learn."""

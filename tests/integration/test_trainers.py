@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.rollout.trajectory import Outcome
+from tasks.inference.weight_sync_check import WeightSyncError
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.training.local_trainer import trainer_variables
 from tasks.training.micro_batches import Tensors
+from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
 from tests.benchmarks import update
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
@@ -170,12 +172,74 @@ def test_trajectories_too_far_off_the_policy_are_masked_and_counted(policy: str,
     trainer = trainer_of(experiment, policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     for turn in [turn for t in batch if t.group == 0 for turn in t.turns]:
-        turn.log_probabilities = [x + 1.0 for x in turn.log_probabilities]  # sampled by a policy that was surer of it
+        turn.log_probabilities = [x + 1.0 for x in turn.log_probabilities]  # sampled by an older policy that was surer of it
     [metrics] = train(trainer, RecordedBatches(policy, batch=batch), 1)
     kept = [t for t in batch if t.group != 0]
     assert 0 < metrics["update/off_policy_masked"] < sum(len(t.turns) for t in batch) / len(kept)
     assert metrics["update/logp_gap_largest"] > 1
     assert 0 < metrics["update/effective_sample_size"] < 1
+
+
+def weights_after_a_step(trainer: PolicyGradientTrainer, policy: str, batch: list[Trajectory]) -> list[torch.Tensor]:
+    train(trainer, RecordedBatches(policy, batch=batch), 1)
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+def under(version: int, batch: list[Trajectory]) -> list[Trajectory]:
+    return [replace(t, turns=[replace(turn, policy_version=version) for turn in t.turns]) for t in batch]
+
+
+def shifted(batch: list[Trajectory], by: float, places: set[tuple[int, int]]) -> list[Trajectory]:
+    def turn_of(turn: Turn) -> Turn:
+        return replace(turn, log_probabilities=[x + by for x in turn.log_probabilities])
+
+    return [replace(t, turns=[turn_of(turn) for turn in t.turns]) if (t.group, t.member) in places else t for t in batch]
+
+
+@pytest.mark.parametrize(("name", "lost"), [("grpo", {(1, m) for m in range(4)}), ("ppo", {(1, 2)})])
+@pytest.mark.parametrize("correction", ["truncated", "behaviour"])
+@pytest.mark.parametrize("gap", [1.4, float("nan")])
+def test_episodes_of_an_engine_with_other_weights_are_left_out_with_their_groups(
+    name: str, lost: set[tuple[int, int]], correction: str, gap: float, policy: str, tmp_path: Path
+) -> None:
+    experiment = small_experiment(name=name, micro_batches=2, importance_correction=correction)
+    fresh = under(0, recorded_trajectories(policy, 0, noise=0.0))
+    broken = trainer_of(experiment, policy, tmp_path / "broken")
+    found = broken.mini_batches_of(shifted(fresh, gap, {(1, 2)}), 0)
+    assert broken.batch_metrics[EPISODES] == 1
+    assert broken.batch_metrics[GAP] > broken.batch_metrics[TOLERATED] > 0
+    sound = trainer_of(experiment, policy, tmp_path / "sound")
+    wanted = sound.mini_batches_of([t for t in fresh if (t.group, t.member) not in lost], 0)
+    assert sound.batch_metrics[EPISODES] == 0
+    for ours, theirs in zip(flat(found), flat(wanted), strict=True):
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize(("dtype", "noise"), [("float32", 1e-5), ("bfloat16", 0.05)])
+def test_rounding_and_staleness_leave_no_episode_out(dtype: str, noise: float, policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="grpo", micro_batches=2)
+    experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"dtype": dtype})})
+    trainer = trainer_of(experiment, policy, tmp_path)
+    trainer.mini_batches_of(under(3, recorded_trajectories(policy, 0, noise=noise)), 3)
+    assert trainer.batch_metrics[EPISODES] == 0
+    trainer.mini_batches_of(under(2, recorded_trajectories(policy, 0, noise=1.0)), 3)  # played ahead with older weights
+    assert trainer.batch_metrics[EPISODES] == 0
+
+
+def test_without_a_gap_the_comparison_changes_no_bit_of_the_weights(policy: str, tmp_path: Path) -> None:
+    batch = recorded_trajectories(policy, 0, noise=0.0)
+    compared, not_compared = (
+        weights_after_a_step(trainer_of(small_experiment(micro_batches=2), policy, tmp_path / str(version)), policy, under(version, batch))
+        for version in (0, -1)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(compared, not_compared, strict=True))
+
+
+def test_a_step_whose_episodes_are_all_of_other_weights_stops_the_run(policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(name="grpo", micro_batches=2), policy, tmp_path)
+    batch = under(0, recorded_trajectories(policy, 0, noise=0.0))
+    with pytest.raises(WeightSyncError):
+        trainer.mini_batches_of(shifted(batch, 1.4, {(t.group, t.member) for t in batch}), 0)
 
 
 def test_a_trainer_whose_engine_is_not_vllm_imports_neither_vllm_nor_mlflow() -> None:

@@ -17,6 +17,8 @@ from tasks.tracking.step_metrics_file import Steps
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
+OLDER = -1
+"""Weights before the first: the noise of the log-probabilities is then staleness, not an engine out of sync."""
 
 
 def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Experiment:
@@ -43,7 +45,7 @@ def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int 
                 tokens = [random.randrange(size) for _ in range(random.randint(1, 5))]
                 answer = [random.randrange(size) for _ in range(random.randint(1, 6))] if place + 1 < number else []
                 reward = random.choice([0.0, 0.25]) if place + 1 < number else float(random.random() < 0.5)
-                t.turns.append(Turn(tokens, [], "look", random.choice("abc"), answer, reward))
+                t.turns.append(Turn(tokens, [], "look", random.choice("abc"), answer, reward, policy_version=OLDER))
             t.outcome = random.choice([Outcome.SUCCESS, Outcome.FINISHED, Outcome.TRUNCATED])
             made.append(with_probabilities(t, model, random, noise))
     return made

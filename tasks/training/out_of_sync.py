@@ -1,0 +1,24 @@
+"""Metrics and warning for episodes that the engine sampled with other weights than the trainer's. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EPISODES, GAP, TOLERATED = "update/episodes_out_of_sync", "update/out_of_sync_gap", "update/out_of_sync_tolerance"
+"""Metrics of a step. The last two are the largest mean gap of an episode and its tolerance, in nats, where there is such an episode."""
+
+
+def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:
+    """A warning for the person who trains; empty where every episode was sampled with the trainer's weights.
+
+    Args:
+        step: The training step, counted from 0.
+        metrics: Its metrics.
+    """
+    if not metrics.get(EPISODES):
+        return ""
+    return (
+        f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were sampled with other weights than the trainer's and are left out. "
+        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per token, "
+        f"and {metrics[TOLERATED]:.3g} is the tolerance. Check which processes can reach the engine"
+    )
