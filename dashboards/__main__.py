@@ -42,7 +42,7 @@ def main() -> None:
 
     from dashboards.links import Links
     from dashboards.web import application
-    from tasks.provision.errors import PrivacyError
+    from tasks.provision.errors import ProvisionError
     from tasks.provision.private_files import kept_secret, private_runs, state_folder
     from tasks.provision.services import addresses, login, login_file, new_login
 
@@ -54,7 +54,7 @@ def main() -> None:
     file = login_file(runs) if is_own else state_folder() / "login"
     try:
         opens = login(private_runs(runs)) if is_own else kept_secret(file, new_login)
-    except PrivacyError as problem:
+    except ProvisionError as problem:
         raise SystemExit(str(problem)) from None
     links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)
     app = application(runs, links, hosts, opens)

@@ -50,6 +50,8 @@ class Replica:
     room: float = math.inf
     avoided_until: float = 0.0
     batcher: RequestBatcher | None = None
+    close_failed: bool = False
+    """Whether a session could not be closed. It is reported once."""
 
     def avoid(self) -> None:
         """Gives it no new session for a while, and looks whether it has moved."""

@@ -170,7 +170,7 @@ class EnvironmentClient:
         except SessionLostError:
             pass
         except EnvironmentCallError as fault:
-            log.warning("could not close a session; its lease will end it: %s", fault)
+            self._report_open(session.replica, 1, fault)
 
     async def health(self) -> dict[str, Health | EnvironmentCallError]:
         """What each server says of itself within some seconds, or why it did not, by URL. Nothing is retried."""
@@ -284,7 +284,13 @@ class EnvironmentClient:
         try:
             await self._calls.ask(replica, "close", items, time.monotonic() + 1.0)
         except EnvironmentCallError as fault:
-            log.warning("could not close %d sessions; their leases will end them: %s", len(items), fault)
+            self._report_open(replica, len(items), fault)
+
+    def _report_open(self, replica: Replica, sessions: int, fault: EnvironmentCallError) -> None:
+        """Warn once for each server that sessions stay open there until their leases end."""
+        if not replica.close_failed:
+            replica.close_failed = True
+            log.warning("could not close %d sessions; later ones are not reported. Leases end them: %s", sessions, fault)
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:

@@ -105,7 +105,7 @@ class LocalRecords:
             private_folder(runs / "prefect")  # sqlite makes no folders
             services = addresses(runs)
             opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
-        except (ProvisionError, SettingsError) as problem:
+        except (OSError, ProvisionError, SettingsError) as problem:
             raise SystemExit(str(problem)) from None
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
@@ -221,6 +221,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.inference.engine import EngineError
     from tasks.provision.errors import ProvisionError
     from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError, MissingEpisodesError
+    from tasks.rollout.trajectory_parquet import TrajectoryFileError
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.owner import RunBusyError
     from tasks.training.checkpoint import CheckpointError
@@ -240,6 +241,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
         MissingEpisodesError,
         RecipeError,
         RunBusyError,
+        TrajectoryFileError,
     ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailedError) as problem:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tasks.provision.errors import PrivacyError
+from tasks.provision.errors import PrivacyError, RunsFolderError
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,20 @@ def private_runs(runs: Path) -> Path:
 
     An existing folder of this user is closed to others, unless others keep files there. A folder that cannot be closed is
     reported as a warning: someone may share it on purpose.
+
+    Raises:
+        RunsFolderError: It cannot be made, is not a folder, or this user cannot write to it.
     """
-    runs.parent.mkdir(parents=True, exist_ok=True)
     try:
+        runs.parent.mkdir(parents=True, exist_ok=True)
         runs.mkdir(mode=0o700)
-    except FileExistsError:
+    except OSError as problem:
+        if not runs.is_dir() or not os.access(runs, os.W_OK | os.X_OK):
+            reason = problem.strerror if not runs.is_dir() else "this user cannot write to it"
+            raise RunsFolderError(
+                f"{runs} cannot be the folder of the runs ({reason}): set AGENTGYM_RUNS to a folder that you can write to"
+            ) from None
         found = runs.stat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise
         mode = stat.S_IMODE(found.st_mode)
         if mode & 0o077:
             uid = os.getuid()

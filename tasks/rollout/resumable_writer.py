@@ -3,6 +3,7 @@
 FOLDER/settings.json            what is collected
 FOLDER/part-000000.parquet      whole groups, in the order in which they were finished
 FOLDER/pending/...              finished episodes that are in no part yet, written every few seconds
+FOLDER/damaged/...              parts that cannot be read; their groups are played again
 FOLDER/failed/...               groups with a member that failed, which is played again when the collection is continued
 FOLDER/writer.lock              held by the process that writes
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 import time
@@ -20,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories, write_trajectories
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_table, read_trajectories, write_trajectories
+
+log = logging.getLogger(__name__)
 
 PART_EPISODES = 512
 SAVE_S = 2.0
@@ -78,8 +82,11 @@ class ResumableTrajectoryWriter:
         try:
             _check_settings(folder / "settings.json", settings)
             shutil.rmtree(folder / "failed", ignore_errors=True)
-            self.done = {group for part in self.parts() for group in _groups_of(part)}
-            self._number = len(self.parts())
+            self.done: set[int] = set()
+            self._number = 0
+            for part in self.parts():
+                self._number = int(part.stem.rpartition("-")[2]) + 1
+                self._take_part(part)
             self._take_pending()
         except BaseException:
             os.close(self._lock)
@@ -134,6 +141,16 @@ class ResumableTrajectoryWriter:
         os.close(self._lock)
         self._lock = None
 
+    def _take_part(self, part: Path) -> None:
+        """Counts the groups of a part as done; sets a part aside that cannot be read."""
+        try:
+            self.done |= set(read_table(part)["group"].to_pylist())
+        except TrajectoryFileError as damaged:
+            aside = self.folder / "damaged" / part.name
+            aside.parent.mkdir(exist_ok=True)
+            part.replace(aside)
+            log.warning("%s. It is now %s, and its episodes are played again", damaged, aside)
+
     def _take_pending(self) -> None:
         """Goes on with the episodes that a former process had finished."""
         found: dict[tuple[int, int], Trajectory] = {}
@@ -184,12 +201,6 @@ def _locked(folder: Path) -> int:
     return descriptor
 
 
-def _groups_of(part: Path) -> set[int]:
-    import pyarrow.parquet as pq
-
-    return set(pq.read_table(part, columns=["group"])["group"].to_pylist())
-
-
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
     wanted = json.loads(json.dumps(settings))
     if not file.exists():
@@ -197,7 +208,14 @@ def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
         unfinished.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
         unfinished.replace(file)
         return
-    found = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is not a JSON object")
+    except ValueError as damaged:
+        raise DifferentCollectionError(
+            f"{file} does not say what was collected ({damaged}): restore it, or choose another folder with --out"
+        ) from None
     if found != wanted:
         names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
         differences = "; ".join(f"{name} is {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)

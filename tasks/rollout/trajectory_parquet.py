@@ -120,6 +120,16 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         FileNotFoundError: There is no such file.
         TrajectoryFileError: The file is not parquet, or its columns are not those of `schema()`.
     """
+    trajectories = []
+    for row in read_table(path).select([field.name for field in fields(Trajectory)]).to_pylist():
+        row["turns"] = [Turn(**turn) for turn in row["turns"]]
+        row["outcome"] = Outcome(row["outcome"])
+        trajectories.append(Trajectory(**row))
+    return trajectories
+
+
+def read_table(path: Path) -> pa.Table:
+    """The rows of a file; see `read_trajectories`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,12 +142,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
     if not table.schema.equals(schema()):
         raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
-    trajectories = []
-    for row in table.select([field.name for field in fields(Trajectory)]).to_pylist():
-        row["turns"] = [Turn(**turn) for turn in row["turns"]]
-        row["outcome"] = Outcome(row["outcome"])
-        trajectories.append(Trajectory(**row))
-    return trajectories
+    return table
 
 
 def _column(trajectories: Sequence[Trajectory], name: str) -> list[Any]:

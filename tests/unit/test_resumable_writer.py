@@ -6,11 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tasks.rollout.resumable_writer import PART_EPISODES, CollectionBusyError, ResumableTrajectoryWriter
+from tasks.rollout.resumable_writer import PART_EPISODES, CollectionBusyError, DifferentCollectionError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 
@@ -53,6 +54,38 @@ def test_a_kill_loses_what_came_since_the_last_save_and_no_more(tmp_path: Path) 
     writer.close()
     assert stored(tmp_path) == [(group, member) for group in range(40) for member in range(3)]
     assert not (tmp_path / "pending").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole[:-8] + bytes(8)])
+def test_a_damaged_part_is_set_aside_and_its_groups_are_played_again(
+    damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for group in range(3):
+        writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
+        writer.add(episode(group, 0))
+        writer.add(episode(group, 1))
+        writer.close()
+    part = tmp_path / "part-000001.parquet"
+    part.write_bytes(damage(part.read_bytes()))
+    damaged = part.read_bytes()
+    with caplog.at_level("WARNING"):
+        writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    assert [str(part) in record.getMessage() for record in caplog.records] == [True]
+    assert (tmp_path / "damaged" / part.name).read_bytes() == damaged
+    assert [group for group in range(3) if not writer.has(group, 0)] == [1]
+    writer.add(episode(1, 0))
+    writer.add(episode(1, 1))
+    writer.close()
+    assert stored(tmp_path) == [(group, member) for group in range(3) for member in (0, 1)]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": '])
+def test_damaged_settings_of_a_collection_are_named(content: str, tmp_path: Path) -> None:
+    ResumableTrajectoryWriter(tmp_path, {}, 2).close()
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(DifferentCollectionError) as refused:
+        ResumableTrajectoryWriter(tmp_path, {}, 2)
+    assert str(tmp_path / "settings.json") in str(refused.value)
 
 
 def test_a_kill_between_a_part_and_the_end_of_what_was_pending_doubles_nothing(tmp_path: Path) -> None:
