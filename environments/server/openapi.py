@@ -12,14 +12,14 @@ from environments.environment import World
 from environments.protocol import Error, Health, Replies, TaskList, WorldInfo
 
 STATUSES = {
-    "400": "The body is no JSON in UTF-8.",
+    "400": "The body is not JSON in UTF-8, or comes in too many small chunks.",
     "404": "There is no such session.",
-    "409": "The turn is wrong, or the episode is over.",
+    "409": "The turn is wrong, the episode is over, or the session of a repeated key has been played on.",
     "410": "The session has ended.",
     "413": "The body, or the number of items, is too large.",
     "422": "A field is missing, unknown or wrong.",
     "500": "The world failed; the session has ended.",
-    "503": "The session limit is reached; try again later.",
+    "503": "The session limit is reached, the session is still opening, or the server is ending; try again later.",
 }
 
 

@@ -230,7 +230,7 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply
         return reply
 
     async def ask() -> None:
-        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=4) as client:
+        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=1) as client:
             with pytest.raises(fault):
                 await client.start(1)
 
