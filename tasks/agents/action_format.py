@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-ActionFormat = Literal["react", "bare"]
+from configs.rules import Rules
+
+ActionFormat = Literal["react", "react-last", "bare"]
+"""How a message is read. "react-last" is "react" as AgentGym's client of SciWorld reads it: everything after the last "Action:"."""
 
 REACT_FORM = """Answer each observation with one message of this form:
 Thought:
@@ -21,6 +24,15 @@ _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
 class MalformedActionError(Exception):
     """No action can be read from the policy's message. The text is what the agent gets to see as its observation."""
+
+
+def reading_of(action_format: Literal["react", "bare"], world: str, rules: Rules) -> ActionFormat:
+    """How messages of a format are read in a world.
+
+    AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does. What else they do to an action, the
+    worlds do under AgentGym's rules.
+    """
+    return "react-last" if (action_format, world, rules) == ("react", "sciworld", "agentgym") else action_format
 
 
 def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:
@@ -85,4 +97,8 @@ def read_action(text: str, action_format: ActionFormat, thought_opened: bool = F
         MalformedActionError: The message ends inside its thought or, for "react", does not have the agreed form.
     """
     text = after_thought(text, thought_opened)
-    return text.strip() if action_format == "bare" else react_action(text)
+    if action_format == "bare":
+        return text.strip()
+    if action_format == "react-last":  # without "Action:" its client sends an empty action, and the world is asked
+        return text.rpartition("Action:")[2].strip() if "Action:" in text else ""
+    return react_action(text)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from configs.collection import Collection, Source
 from environments.errors import WrongWorldError
 from environments.protocol import WorldInfo
+from tasks.agents.action_format import ActionFormat, reading_of
 from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
@@ -30,6 +31,7 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         WrongWorldError: A scripted policy knows another version of the world than the servers host, or cannot play it.
     """
     source, told = collection.source, world.instruction if collection.source.instruction else None
+    read = reading_of(source.action_format, collection.environment.name, collection.environment.rules)
     if source.kind in ("oracle", "random", "twin"):
         from environments.registry import load_world
         from tasks.agents.scripted_agent import ScriptedAgent
@@ -42,7 +44,7 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
                 "use servers of the same version"
             )
         twins = TwinReplay(known, known.tasks("train")) if source.kind == "twin" else None
-        yield ScriptedAgent(known, source.action_format, _chat_format(source, source.tokenizer, told), source.kind, twins)
+        yield ScriptedAgent(known, read, _chat_format(source, source.tokenizer, told, read), source.kind, twins)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent
@@ -51,11 +53,11 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         agent = ChatAgent(
             source.urls[0],
             source.model,
-            action_format=source.action_format,
+            action_format=read,
             instruction=told,
             conversation_start=source.conversation_start,
             chat_template_kwargs=source.chat_template_kwargs,
-            chat_format=_chat_format(source, source.tokenizer, told),
+            chat_format=_chat_format(source, source.tokenizer, told, read),
         )
         try:
             yield agent
@@ -76,21 +78,21 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         model = source.model
         engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
     try:
-        chat_format = _chat_format(source, source.tokenizer or model, told)
+        chat_format = _chat_format(source, source.tokenizer or model, told, read)
         assert chat_format is not None
         yield TokenAgent(engine, chat_format)
     finally:
         engine.close()
 
 
-def _chat_format(source: Source, tokenizer: str | None, instruction: str | None) -> ChatFormat | None:
+def _chat_format(source: Source, tokenizer: str | None, instruction: str | None, read: ActionFormat) -> ChatFormat | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer
 
     return ChatFormat(
         AutoTokenizer.from_pretrained(tokenizer),
-        source.action_format,
+        read,
         instruction,
         conversation_start=source.conversation_start,
         # The tokenizer of a learner may have another template than the endpoint, which gets the variables.

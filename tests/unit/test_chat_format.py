@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tasks.agents.action_format import MalformedActionError, react_action
+from configs.rules import Rules
+from tasks.agents.action_format import MalformedActionError, react_action, read_action, reading_of
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 
 CHATML = """{%- if messages[0]['role'] == 'system' %}
@@ -296,3 +297,22 @@ def test_react_dialogue_explains_the_form_and_reads_it() -> None:
     with pytest.raises(MalformedActionError):
         dialogue.action(encode(tokenizer, "get 1 log<|im_end|>"))
     assert "Action:" not in tokenizer.decode(ChatFormat(tokenizer, "react", None).prompt("Goal: craft stick."))
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Thought: a\nAction:\nlook around", "look around"),
+        ("Action: open door\nThought: no\nAction: go to hall. ", "go to hall."),
+        ("Action:\n`look at`\nthe table", "`look at`\nthe table"),
+        ("I do not know.", ""),
+    ],
+)
+def test_agentgyms_client_of_sciworld_sends_everything_after_the_last_action(text: str, action: str) -> None:
+    assert read_action(text, reading_of("react", "sciworld", "agentgym")) == action
+
+
+@pytest.mark.parametrize(("world", "rules"), [("sciworld", "ours"), ("textcraft", "agentgym"), ("babyai", "agentgym")])
+def test_everywhere_else_a_message_holds_one_action_on_one_line(world: str, rules: Rules) -> None:
+    assert reading_of("react", world, rules) == "react"
+    assert reading_of("bare", "sciworld", "agentgym") == "bare"
