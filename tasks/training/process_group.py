@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import resource
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,6 +59,9 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
         NotSharedError: One does not see it.
         StrangerError: A process of someone else took a place in the group.
     """
+    # gloo keeps every connection to its port open and aborts the process when no more files can be opened.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # A process that was started by hand has no RANK and is in no group.
     settings: dict[str, Any] = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
     store = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import socket
 import time
 from contextlib import suppress
@@ -21,6 +22,10 @@ pytestmark = pytest.mark.slow
 
 ATTEMPTS = 12
 """Which of two processes calls the other is drawn with their ports, so an attack on the first one meets a caller half of the time."""
+
+
+FILES = 256
+"""What a process may open before it raises the limit."""
 
 
 class Touch:
@@ -44,6 +49,7 @@ def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
     here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": 1}
     os.environ.update({name: str(value) for name, value in here.items()}, GLOO_SOCKET_IFNAME="lo", CUDA_VISIBLE_DEVICES="")
     os.environ[process_group.STORE] = memory
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     while rank == 1 and not Path(go).exists():
         time.sleep(0.01)
     try:
@@ -116,7 +122,7 @@ def test_whoever_takes_a_place_without_the_secret_is_found_and_nothing_is_unpick
 def test_connections_that_send_garbage_do_not_hold_the_group_up(tmp_path: Path) -> None:
     processes, said, go = start(tmp_path)
     port, held = port_of(processes[0]), []
-    for number in range(300):
+    for number in range(2 * FILES):
         held.append(socket.create_connection(("127.0.0.1", port)))
         with suppress(OSError):
             held[-1].sendall(os.urandom(number % 40))
