@@ -92,6 +92,20 @@ def test_a_failed_task_is_worth_minus_one_under_agentgyms_rules_whatever_it_had_
     session.close()
 
 
+@pytest.mark.parametrize("marked", ["{}.", "`{}`", "**{}**", '"{}"', "[{}]"])
+def test_punctuation_around_an_action_makes_no_difference_by_our_rules(world: SciWorld, marked: str) -> None:
+    plain, other = world.create(), world.create()
+    index = index_of("find-living-thing", 299)
+    assert plain.reset(index) == other.reset(index)
+    done = False
+    while not done:
+        action = plain.oracle_action()
+        step = plain.step(action)
+        assert other.step(marked.format(action)) == step
+        done = step.done
+    assert other.score == pytest.approx(1.0)
+
+
 def test_progress_is_paid_once(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("boil", 3))
