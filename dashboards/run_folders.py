@@ -14,8 +14,8 @@ import yaml
 
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
-NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples"}
-"""Folders below which no trajectories are looked for: `records` holds copies on their way to MLflow."""
+NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
+"""Folders without trajectories to show. `records` holds copies for MLflow, `damaged` files that cannot be read."""
 STEP_FILE = re.compile(r"step-(\d+)\.parquet")
 LIVE_SECONDS = 120.0
 """A run that is not finished and has written nothing for so long is taken for stopped."""

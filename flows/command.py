@@ -223,7 +223,9 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError, MissingEpisodesError
     from tasks.rollout.trajectory_parquet import TrajectoryFileError
     from tasks.tracking.mlflow_import import TrackingError
+    from tasks.tracking.outbox import OutboxError
     from tasks.tracking.owner import RunBusyError
+    from tasks.tracking.run_folder import RunFileError
     from tasks.training.checkpoint import CheckpointError
     from tasks.training.left_out import EpisodesLeftOutError
     from tasks.training.trainer_client import TrainerFailedError
@@ -240,7 +242,9 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
         IncompleteEvaluationError,
         MissingEpisodesError,
         RecipeError,
+        OutboxError,
         RunBusyError,
+        RunFileError,
         TrajectoryFileError,
     ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None

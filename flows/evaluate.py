@@ -126,7 +126,7 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
         EvaluationFileError: There are none.
         IncompleteEvaluationError: Episodes of theirs are missing.
     """
-    other, theirs = read_results(against), json.loads((against / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
+    other, theirs = read_results(against), _world_of(against)
     ours = grid.environment.model_dump(mode="json")
     if different := [name for name in ("name", "rules", "success_score") if theirs.get(name) != ours[name]]:
         name = different[0]
@@ -138,6 +138,15 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
     shared = [result for name, result in other.items() if name in grid.cells()]
     check_complete(shared, f"the comparison with {against}", f"Run the command that made {against} again: it plays the missing episodes.")
     return other
+
+
+def _world_of(folder: Path) -> dict[str, Any]:
+    try:
+        world: dict[str, Any] = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
+        world.get("name")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise EvaluationFileError(f"{folder / 'evaluation.json'} is damaged ({problem!r}): evaluate that policy again") from None
+    return world
 
 
 def cell_folder(name: str) -> str:

@@ -57,7 +57,7 @@ from tasks.evaluation.benchmark import EvaluationResult, check_complete, evaluat
 from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
-from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.starter.starter_policy import starter_name
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.traces import sample_of
@@ -291,7 +291,11 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
     if rollouts.is_file():  # sft, dpo and agentevol play no batches
-        shown = sample_of(read_trajectories(rollouts), TRACES_PER_PHASE)
+        try:
+            shown = sample_of(read_trajectories(rollouts), TRACES_PER_PHASE)
+        except TrajectoryFileError as damaged:
+            run.bar.say(f"MLflow gets no traces of phase {phase.number}: {damaged}")
+            return
         run.tracker.log_trajectories(mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step)
 
 

@@ -22,7 +22,7 @@ from flows.records import evaluations, finished_run
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import StudyRun
 from tasks.evaluation.study_runs_file import run_key
-from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_folder import RunFileError, RunFolder
 from tasks.training.collapse import collapse_note
 
 
@@ -94,7 +94,10 @@ class StudyRuns:
         if self._study.beyond is None:
             return
         run = RunFolder(self._infrastructure.runs, experiment)
-        start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
+        try:
+            start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
+        except (OSError, ValueError, KeyError, TypeError) as damaged:
+            raise RunFileError(f"{run.path / 'trainer.json'} is damaged ({damaged}): delete {run.path} to train the run again") from None
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")  # which then is refused as no model
         yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it
         yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last

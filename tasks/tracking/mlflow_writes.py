@@ -4,18 +4,21 @@ a record whose acknowledgement was lost is sent twice.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry, point_aliases, register_checkpoint
 from tasks.tracking.datasets import TaskListEntry, log_task_lists
 from tasks.tracking.outbox import Outbox, Record, Sent
 from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
 from tasks.tracking.store import Store
 from tasks.tracking.traces import log_traces
+
+log = logging.getLogger(__name__)
 
 
 def write(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
@@ -50,7 +53,11 @@ def _metrics(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 
 
 def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
-    trajectories = read_trajectories(outbox.run_folder / record["file"])
+    try:
+        trajectories = read_trajectories(outbox.run_folder / record["file"])
+    except (FileNotFoundError, TrajectoryFileError) as lost:  # deleted or damaged while MLflow was away
+        log.warning("MLflow gets no traces of %s: %s", record["file"], lost)
+        return
     log_traces(store, sent.runs[record["run"]], trajectories, record["tags"], record["time"])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.tracking.outbox import OUTBOX, Outbox, is_unsent
+from tasks.tracking.outbox import OUTBOX, Outbox, OutboxError, is_unsent
 from tasks.tracking.owner import OWNER_TAG, is_gone
 from tasks.tracking.sender import RunLostError, Sender
 from tasks.tracking.store import connect, open_store
@@ -37,7 +37,11 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
     """
     completed = 0
     for folder in folders:
-        outbox = Outbox(folder)
+        try:
+            outbox = Outbox(folder)
+        except OutboxError as damaged:
+            _log.warning("%s", damaged)
+            continue
         state = outbox.last("state of run") or {}
         owner = state.get("tags", {}).get(OWNER_TAG, "")
         if outbox.store != store or (state.get("status") == "RUNNING" and not is_gone(owner)):

@@ -44,6 +44,10 @@ class Sent:
     experiment_id: str = ""
 
 
+class OutboxError(Exception):
+    """The records for MLflow are damaged; the message names the file and says what to do."""
+
+
 class Outbox:
     """The records of one run and its phases. One process at a time adds to it: the owner of the run's folder.
 
@@ -188,11 +192,14 @@ class Outbox:
 
     def _read(self) -> None:
         header, *lines = self._path.read_bytes().split(b"\n")
-        self._header = json.loads(header)
-        self.key: str = self._header["key"]
-        self.replaces: list[str] = self._header["replaces"]
-        self.experiment: str = self._header["experiment"]
-        self.store: str = self._header["store"]
+        try:
+            self._header = json.loads(header)
+            self.key: str = self._header["key"]
+            self.replaces: list[str] = self._header["replaces"]
+            self.experiment: str = self._header["experiment"]
+            self.store: str = self._header["store"]
+        except (ValueError, KeyError, TypeError):
+            raise OutboxError(f"{self._path} is damaged: restore it, or delete {self.folder} to record in a new MLflow run") from None
         self._records: list[Record] = []
         self._last: dict[str, Record] = {}
         for line in lines:

@@ -21,6 +21,10 @@ from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_s
 from tasks.training.collapse import TrainingCollapsedError
 
 
+class RunFileError(Exception):
+    """A file of a run is damaged; the message names it and says what to do."""
+
+
 class RunFolder:
     """runs/<name>-<fingerprint>: the same recipe always leads to the same folder."""
 
@@ -64,12 +68,19 @@ class RunFolder:
         _replace(self.path / "collapse.json", json.dumps({"note": str(fall), "last_good": fall.last_good}))
 
     def collapse(self) -> TrainingCollapsedError | None:
-        """The collapse that was noted."""
+        """The collapse that was noted.
+
+        Raises:
+            RunFileError: The note is damaged.
+        """
+        path = self.path / "collapse.json"
         try:
-            noted = json.loads((self.path / "collapse.json").read_text(encoding="utf-8"))
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            return TrainingCollapsedError(noted["note"], noted["last_good"])
         except FileNotFoundError:
             return None
-        return TrainingCollapsedError(noted["note"], noted["last_good"])
+        except (ValueError, KeyError, TypeError):
+            raise RunFileError(f"{path} is damaged: delete it, and the run is judged by its metrics again") from None
 
     def checkpoint(self, step: int) -> Path:
         """The folder of the checkpoint of a step."""
