@@ -7,6 +7,7 @@ Each piece is a ChildProcess: it ends with the supervisor, whatever becomes of t
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ RUNS_AT_ONCE = 4
 """Of the worker. Those that train wait for each other's accelerators; the others go on beside them."""
 PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning", "--no-proxy-headers"]
 PORT_ATTEMPTS = 3
+ADDRESS_IN_USE = f"[Errno {errno.EADDRINUSE}]"
 START_DEADLINE_S = 600.0
 """For a machine under heavy load; what dies during its start is noticed at once."""
 WATCH_S = 0.5
@@ -156,9 +158,10 @@ class _Pieces:
                     started.result()
             except ProvisionError as problem:
                 self.end()
-                for url in (self.addresses.prefect_ui_url, self.addresses.mlflow_tracking_uri, self.addresses.viewer_url):
-                    if not is_free(_port(url)):  # ours have ended
-                        raise PortTakenError(f"{url} was taken by another process; taking others") from problem
+                for server in self._servers:
+                    # Ours have ended. The other process may have ended meanwhile, too: then only the log shows it.
+                    if not is_free(_port(server.url)) or ADDRESS_IN_USE in server.log_tail():
+                        raise PortTakenError(f"{server.url} was taken by another process; taking others") from problem
                 raise
             except BaseException:
                 self.end()

@@ -14,7 +14,14 @@ from typing import Any
 from uuid import UUID
 
 import anyio.abc
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runner import Runner
 from prefect.workers import process
@@ -48,11 +55,14 @@ class CancellingRunner(Runner):
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
         """A process that ended by the signal of a cancellation has not crashed."""
+        return None if await self.is_cancelled(flow_run) else await super()._propose_crashed_state(flow_run, message)
+
+    async def is_cancelled(self, flow_run: FlowRun) -> bool:
+        """Whether a flow run that has no process was cancelled; it is shown as Cancelled then."""
         now = await self._state(flow_run)
-        if now is not None and (now.is_cancelling() or now.is_cancelled()):
+        if now is not None and now.is_cancelling():
             await self._mark_flow_run_as_cancelled(flow_run)
-            return None
-        return await super()._propose_crashed_state(flow_run, message)
+        return now is not None and (now.is_cancelling() or now.is_cancelled())
 
     async def _state(self, flow_run: FlowRun) -> State[Any] | None:
         try:
@@ -74,12 +84,12 @@ class CancellingWorker(ProcessWorker):
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Cancels what is to be cancelled, then starts what is due."""
         assert self._runs_task_group is not None, "the worker runs"
-        ended, running = set(self._ended), set(self._runner._flow_run_process_map)
-        for run in await self._cancelling([*ended, *running]):
-            if run.id in running:
+        ended = set(self._ended)
+        for run in await self._cancelling():
+            if run.id in self._runner._flow_run_process_map:
                 self._runs_task_group.start_soon(self._runner._cancel_run, run.id)
-            else:  # it was cancelled while its process was ending
-                await self._runner._mark_flow_run_as_cancelled(run)
+            elif run.id in ended or await self._has_not_begun(run):
+                await self._runner.is_cancelled(run)
         self._ended -= ended
         return await super().get_and_submit_flow_runs()
 
@@ -92,11 +102,20 @@ class CancellingWorker(ProcessWorker):
         finally:
             self._ended.add(flow_run.id)
 
-    async def _cancelling(self, runs: list[UUID]) -> list[FlowRun]:
-        if not runs:
-            return []
-        cancelling = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING]))
-        return await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs), state=cancelling))
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str, client: PrefectClient | None = None) -> None:
+        """A run that was cancelled before its process was started has not crashed."""
+        if not await self._runner.is_cancelled(flow_run):
+            await super()._propose_crashed_state(flow_run, message, client)
+
+    async def _cancelling(self) -> list[FlowRun]:
+        state = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING]))
+        pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self._work_pool_name]))
+        return await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state), work_pool_filter=pool)
+
+    async def _has_not_begun(self, flow_run: FlowRun) -> bool:
+        """Whether it was cancelled while it was scheduled. Prefect takes the process of an earlier life for one that has to be ended."""
+        states = sorted(await self.client.read_flow_run_states(flow_run.id), key=lambda state: state.timestamp)
+        return len(states) > 1 and states[-2].is_scheduled()
 
 
 def main() -> None:

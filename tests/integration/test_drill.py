@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_a_job_that_is_cancelled_retried_and_cancelled_again_ends_both_times(ser
         jobs.retry(job)
     jobs.wait(job)
     jobs.cancel(job)
+
+
+def test_a_job_that_is_cancelled_before_its_retry_begins_ends(services: tuple[Path, str]) -> None:
+    runs, _ = services
+    jobs = drill(services)
+    job = jobs.start()
+    jobs.wait(job)
+    jobs.cancel(job)
+    later = {"scheduled_time": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
+    retried = {"type": "SCHEDULED", "name": "AwaitingRetry", "state_details": later}
+    ask(runs, f"flow_runs/{job.id}/set_state", {"state": retried})
+    assert jobs.state(job) == "SCHEDULED"
+    jobs.cancel(job)
+    assert jobs.state(job) == "CANCELLED"
 
 
 def test_a_job_that_waits_for_an_accelerator_ends_when_it_is_cancelled(services: tuple[Path, str]) -> None:
