@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import math
 from collections import defaultdict
@@ -16,7 +17,9 @@ from tasks.evaluation.benchmark import UNKNOWN
 from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
-"""What an arm is called after, where it differs between the arms."""
+"""Fields whose value alone says what it is of; in an arm's name they come first."""
+MOST_FIELDS = 6
+"""Fields in an arm's name, unless it takes more to tell the arms apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,44 @@ def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[A
         sets[_alike(run.recipe)].append(run)
     flat = {recipe: _flat(json.loads(recipe)) for recipe in sets}
     differing = [n for n in dict.fromkeys(n for each in flat.values() for n in each) if len({repr(f.get(n)) for f in flat.values()}) > 1]
-    shown = [name for name in NAMED if name in differing] or differing[:3]
+    # Fields below a method or a schedule mean the same only in arms of one method, or of one schedule.
+    below = tuple(f"{name.partition('.')[0]}." for name in ("algorithm.name", "curriculum.kind") if name in differing)
+    common = [name for name in differing if name not in NAMED and not name.startswith(below)]
+    shown = ([name for name in NAMED if name in differing] + common)[:MOST_FIELDS] or differing[:3]
     names = {r: study_names.get(r) or ", ".join(_said(name, each) for name in shown) or "all runs" for r, each in flat.items()}
     for recipe, name in [(recipe, name) for recipe, name in names.items() if list(names.values()).count(name) > 1]:
         further = (each for each in differing if recipe in study_names or each not in shown)
         names[recipe] = f"{name} ({', '.join(f'{field} {flat[recipe].get(field)}' for field in further)})"
     return sorted((_arm(names[recipe], members) for recipe, members in sets.items()), key=lambda arm: arm.name)
+
+
+def measured_alike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str, str]]:
+    """The runs that can be compared as arms of a study.
+
+    Returns:
+        Those that finished and were measured as most of them: the same world, task list, horizon, temperature and samples; and the folder
+        name of each other run to why it is left out.
+    """
+    finished = [run for run in runs if run.is_finished]
+    by_measurement: dict[str, list[RunFolder]] = defaultdict(list)
+    for run in finished:
+        by_measurement[_measurement(run)].append(run)
+    taken = max(by_measurement.values(), key=len, default=[])
+    left_out = {run.path.name: "it has not finished" for run in runs if run not in finished}
+    left_out |= {run.path.name: f"it was measured differently: {_measurement(run)}" for run in finished if run not in taken}
+    return taken, left_out
+
+
+def _measurement(run: RunFolder) -> str:
+    """The world and the evaluation of a run."""
+    fields = {"world": run.field("environment.name"), "rules": run.field("environment.rules")}
+    fields |= {name: run.field(f"evaluation.{name}") for name in ("tasks", "n_tasks", "samples", "horizon", "temperature")}
+    return ", ".join(f"{name} {_short(value)}" for name, value in fields.items() if value is not None)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _alike(recipe: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.figures import COLOURS, Figure, figure, finite, line
+from dashboards.figures import COLOURS, SHARE, Figure, figure, finite, line
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder
 from tasks.evaluation.statistics import Estimate, Tally, success_rate
@@ -75,7 +75,7 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
         data.append({**line(turns, [finite(share.value) for share in shares], name, colour), "line": {"color": colour, "shape": "hv"}})
     layout = {
         "xaxis": {"title": {"text": "turns"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "succeeded by then"}, "range": [0, 1], "tickformat": ".0%"},
+        "yaxis": {"title": {"text": "succeeded by then"}, **SHARE},
         "height": 340,
     }
     return figure(data, layout)

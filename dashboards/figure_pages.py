@@ -61,7 +61,7 @@ def compare_figure(request: Request) -> Response:
 
 def study_figure(request: Request) -> Response:
     """A study's curves as data."""
-    return JSONResponse(figures.bands(named_arms(request)))
+    return JSONResponse(figures.bands(named_arms(request)[0]))
 
 
 def drawing(request: Request) -> Response:
@@ -95,7 +95,7 @@ def shared(request: Request) -> Response:
 
 def shared_study(request: Request) -> Response:
     """A study as a file that holds all it needs: its curves, which stay interactive, and its table."""
-    arms, experiment = named_arms(request), request.path_params["experiment"]
+    (arms, left_out), experiment = named_arms(request), request.path_params["experiment"]
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     page = TEMPLATES.get_template("shared_study.html").render(
         experiment=experiment,
@@ -103,6 +103,7 @@ def shared_study(request: Request) -> Response:
         reference=reference,
         differences={arm.name: against(reference, arm) for arm in arms if arm is not reference},
         best=winner_of(arms),
+        left_out=left_out,
         style=_static("style.css"),
         plotly=Markup(plotly_script().decode()),
         script=_static("figures.js"),

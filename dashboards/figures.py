@@ -13,6 +13,10 @@ from dashboards.run_folders import RunFolder
 Figure = dict[str, Any]
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2a78d6", "#c2410c", "#15803d", "#7c3aed", "#6b7280"
+TOP, AXIS, LEGEND_ROW, NARROWEST = 16, 56, 20, 560
+"""Pixels: above a drawing, below it for the axis and its title, of a row of the legend, and the width of a narrow figure."""
+SHARE: dict[str, Any] = {"range": [-0.03, 1.03], "tickformat": ".0%", "tickvals": [0, 0.2, 0.4, 0.6, 0.8, 1]}
+"""An axis of shares that shows markers at 0 and 1 whole."""
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
 LANES = (
     ("rollout/seconds", "engine and environments", BLUE),
@@ -49,8 +53,8 @@ def learning_curve(run: RunFolder) -> Figure:
     layout = {
         "shapes": _shades(metrics),
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
-        "yaxis": {"title": {"text": "success"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "cut"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.28, 0.45]},
+        "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
+        "yaxis2": {"title": {"text": "cut"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
         "yaxis3": {"title": {"text": "turns"}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }
@@ -119,7 +123,7 @@ def bands(arms: Sequence[Arm]) -> Figure:
         data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
     layout = {
         "xaxis": {"title": {"text": "training step"}},
-        "yaxis": {"title": {"text": "held-out success"}, "range": [0, 1], "tickformat": ".0%"},
+        "yaxis": {"title": {"text": "held-out success"}, **SHARE},
         "height": 460,
     }
     return figure(data, layout)
@@ -205,8 +209,16 @@ def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str
 
 def figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     """A figure of lines, bars and bands, with the margins of ours."""
-    below = -78 / (layout["height"] - 64)  # in heights of the drawing: beneath the axis and its title
-    return {
-        "data": list(data),
-        "layout": {"margin": {"t": 16, "r": 24, "b": 48, "l": 64}, "legend": {"orientation": "h", "y": below}, **layout},
-    }
+    rows = legend_rows([str(trace["name"]) for trace in data if trace.get("name") and trace.get("showlegend", True)])
+    drawing = layout["height"] - TOP - AXIS
+    legend = {"orientation": "h", "x": 0, "y": -AXIS / drawing, "yanchor": "top"}  # in heights of the drawing
+    margin = {"t": TOP, "r": 24, "b": AXIS + rows * LEGEND_ROW, "l": 64}
+    return {"data": list(data), "layout": {**layout, "margin": margin, "legend": legend, "height": layout["height"] + rows * LEGEND_ROW}}
+
+
+def legend_rows(names: Sequence[str]) -> int:
+    """Rows that a legend of these names takes below a figure; Plotly gives each entry the width of the longest."""
+    if not names:
+        return 0
+    columns = max(1, NARROWEST // (50 + 7 * max(map(len, names))))
+    return math.ceil(len(names) / columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from dashboards.arms import Arm, arms_of, arms_of_studies
+from dashboards.arms import Arm, arms_of, arms_of_studies, measured_alike
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder, run_folder, run_folders
 from dashboards.templating import NotThereError
@@ -53,15 +53,15 @@ def asked_runs(request: Request) -> list[RunFolder]:
     return [found for name in names if name and (found := run_folder(runs, name)) is not None]
 
 
-def named_arms(request: Request) -> list[Arm]:
-    """The arms of the experiment of the address.
+def named_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
+    """The arms of the experiment of the address, and the runs that are left out; see `measured_alike`.
 
     Raises:
-        NotThereError: No run belongs to it.
+        NotThereError: No run of it has finished.
     """
     name = request.path_params["experiment"]
     runs = index_of(request).runs
-    found = arms_of([each for each in run_folders(runs) if each.recipe.get("name") == name], arms_of_studies(runs, name))
-    if not found:
-        raise NotThereError(f"no run belongs to the experiment {name!r}")
-    return found
+    taken, left_out = measured_alike([each for each in run_folders(runs) if each.recipe.get("name") == name])
+    if not taken:
+        raise NotThereError(f"no run of the experiment {name!r} has finished")
+    return arms_of(taken, arms_of_studies(runs, name)), left_out

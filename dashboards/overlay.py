@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.figures import COLOURS, Figure, figure, line, smooth, values_of, with_interval
+from dashboards.figures import COLOURS, SHARE, Figure, figure, line, smooth, values_of, with_interval
 from dashboards.run_folders import RunFolder
 
 MANY = 8
@@ -13,13 +13,9 @@ MANY = 8
 
 
 def names_of(runs: Sequence[RunFolder]) -> list[str]:
-    """What tells each run from the others: its method, schedule and seed where they differ, else its folder."""
-    fields = ("name", "environment.name", "algorithm.name", "curriculum.kind", "seeds.training")
-    differing = [field for field in fields if len({repr(run.field(field)) for run in runs}) > 1]
-    words = [
-        ", ".join(f"seed {run.field(field)}" if field == "seeds.training" else str(run.field(field)) for field in differing) for run in runs
-    ]
-    return [word if word and words.count(word) == 1 else run.path.name for word, run in zip(words, runs, strict=True)]
+    """The name of each run in Prefect and MLflow; with its folder where several have the same name."""
+    titles = [run.title for run in runs]
+    return [run.title if titles.count(run.title) == 1 else f"{run.title} ({run.path.name})" for run in runs]
 
 
 def overlay(runs: Sequence[RunFolder]) -> Figure:
@@ -39,8 +35,8 @@ def overlay(runs: Sequence[RunFolder]) -> Figure:
         data.append({**horizon, **grouped, "yaxis": "y3", "line": {"shape": "vh", "color": colour}})
     layout = {
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
-        "yaxis": {"title": {"text": "success"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "cut"}, "range": [0, 1], "tickformat": ".0%", "domain": [0.28, 0.45]},
+        "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
+        "yaxis2": {"title": {"text": "cut"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
         "yaxis3": {"title": {"text": "horizon"}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }

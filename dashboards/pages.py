@@ -33,7 +33,7 @@ def runs(request: Request) -> Response:
         experiments[str(run.recipe.get("name", "?"))].append(
             {
                 "run": run,
-                "live": run.is_live(now),
+                "status": run.status(now),
                 "done": max(run.metrics(), default=0),
                 "start": evaluations.get("start"),
                 "end": final(run),
@@ -64,7 +64,8 @@ def run(request: Request) -> Response:
     rises = {name: paired_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
     history, links = folder.metrics(), request.app.state.links
     return html(
-        request, "run.html", run=folder, steps=steps, evaluations=evaluations, rises=rises, live=folder.is_live(time.time()),
+        request, "run.html", run=folder, status=folder.status(time.time()), live=folder.is_live(time.time()), steps=steps,
+        evaluations=evaluations, rises=rises,
         mlflow=links.mlflow_run(folder), prefect=links.prefect_run(folder), horizons=under_horizons(index, folder),
         verdict=verdict_at(history, max(history, default=0)), last_good=last_good_step(history), done=max(history, default=0),
         checkpoints=[path.name for path in checkpoints_of(folder)],
@@ -148,12 +149,12 @@ def compare(request: Request) -> Response:
 
 def study(request: Request) -> Response:
     """The runs of one experiment as arms with seeds."""
-    arms = named_arms(request)
+    arms, left_out = named_arms(request)
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     differences = {arm.name: against(reference, arm) for arm in arms if arm is not reference}
     return html(
         request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences,
-        best=winner_of(arms),
+        best=winner_of(arms), left_out=left_out,
     )  # fmt: skip
 
 

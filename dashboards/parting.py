@@ -17,11 +17,13 @@ class Attempt:
     Attributes:
         trajectory: What happened: the sample asked for, else the first success, or the first sample where there is none.
         samples: All samples of the task in that evaluation: member, outcome and reward.
+        asked: Whether the sample was asked for.
         parts_at: The first turn, from 0, whose action differs from that of the attempt before; None for the first, or if none does.
     """
 
     trajectory: Shown
     samples: list[dict[str, Any]]
+    asked: bool
     parts_at: int | None
 
     @property
@@ -43,11 +45,14 @@ def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] =
     )
     name, _, member = sample.partition("/")
     for row in rows:
-        if row["name"] == name and any(str(each["member"]) == member for each in row["samples"]):
+        row["asked"] = row["name"] == name and any(str(each["member"]) == member for each in row["samples"])
+        if row["asked"]:
             row["member"] = int(member)
-    played = [(shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row["samples"]) for row in rows]
-    there = [(each, samples) for each, samples in played if each is not None]
-    return [Attempt(each, samples, parting(there[n - 1][0], each) if n else None) for n, (each, samples) in enumerate(there)]
+    played = [(shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row) for row in rows]
+    there = [(each, row) for each, row in played if each is not None]
+    return [
+        Attempt(each, row["samples"], row["asked"], parting(there[n - 1][0], each) if n else None) for n, (each, row) in enumerate(there)
+    ]
 
 
 def parting(first: Shown, second: Shown) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
 NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
@@ -84,10 +85,45 @@ class RunFolder:
         """Training steps that the recipe wants."""
         return int(self.field("algorithm.steps", 0))
 
+    @property
+    def title(self) -> str:
+        """Its name in Prefect and MLflow; the folder's where none was noted."""
+        return str(self._noted.get("title") or self.path.name)
+
+    @property
+    def began(self) -> float | None:
+        """When it first began, in seconds since 1970; None where that was not noted."""
+        began = self._noted.get("began")
+        return float(began) if isinstance(began, int | float) else None
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from its beginning to its end, or to what it wrote last; interruptions count."""
+        done = self.path / "done" / FINISHED
+        return (done.stat().st_mtime if done.is_file() else self.changed) - self.began if self.began is not None else None
+
+    @property
+    def _noted(self) -> dict[str, Any]:
+        try:
+            noted = json.loads((self.path / TITLE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end, with everything measured."""
+        return (self.path / "done" / FINISHED).is_file()
+
+    def status(self, now: float) -> str:
+        """How it stands: running, finished, collapsed, or stopped before its end."""
+        if (self.path / "done" / COLLAPSED).is_file():
+            return "collapsed"
+        return "finished" if self.is_finished else "running" if self.is_live(now) else "stopped"
+
     def is_live(self, now: float) -> bool:
-        """Whether it seems to be going on: not all its steps are done, and something was written lately."""
-        done = max(self.metrics(), default=0)
-        return done < self.steps and now - self.changed < LIVE_SECONDS
+        """Whether it seems to be going on: it has not finished, and something was written lately."""
+        return not self.is_finished and now - self.changed < LIVE_SECONDS
 
     @property
     def changed(self) -> float:

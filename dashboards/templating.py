@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -60,18 +61,26 @@ def seconds(value: float | None) -> str:
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
+def moment(value: float | None) -> str:
+    """A time in seconds since 1970 as people read it, in UTC."""
+    return "—" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def duration(value: float | None) -> str:
+    """A duration in hours and minutes, e.g. "2 h 05 min"; in seconds below two minutes."""
+    if value is None:
+        return "—"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{value:.0f} s" if value < 120 else f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
 def query(words: Mapping[str, str | list[str]]) -> str:
     """Words of an address behind the question mark; a list stands there once for each of its values."""
     return urlencode(words, doseq=True)
 
 
 TEMPLATES.filters |= {
-    "query": query,
-    "percent": percent,
-    "bounds": bounds,
-    "interval": interval,
-    "stored_interval": stored_interval,
-    "seconds": seconds,
+    each.__name__: each for each in (query, percent, bounds, interval, stored_interval, seconds, moment, duration)
 }
 
 

@@ -15,7 +15,7 @@ from flows.accelerators import accelerators_held
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
-from flows.records import FINISHED, open_tracker, phase_name
+from flows.records import open_tracker, phase_name
 from flows.shared_storage import mirrored
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
@@ -23,7 +23,7 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet
-from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.shared_storage import opened
@@ -142,6 +142,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
         PageProgress(experiment.algorithm.steps) as page,
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
     ):
+        folder.note_title(name)
         with clock.part("MLflow"):
             parent = tracker.start_run(
                 name,

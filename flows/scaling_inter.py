@@ -35,7 +35,6 @@ from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import (
-    COLLAPSED,
     ROLLED_BACK,
     START,
     Measurement,
@@ -60,6 +59,7 @@ from tasks.provision.replica_set import ReplicaSet
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.starter.starter_policy import starter_name
 from tasks.tracking.checkpoints import CheckpointEntry
+from tasks.tracking.run_folder import COLLAPSED
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
 from tasks.training.collapse import TrainingCollapsedError

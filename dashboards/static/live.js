@@ -18,8 +18,10 @@ function renew(page) {
   for (const now of document.querySelectorAll("[data-living]")) {
     const next = page.querySelector(`[data-living="${now.dataset.living}"]`);
     // What somebody has the keyboard in, or has selected, stays as it is until they leave it.
-    if (!next || next.innerHTML === now.innerHTML || now.contains(document.activeElement) || now.contains(getSelection().anchorNode)) continue;
+    if (!next || next.innerHTML === (now.dataset.source ?? now.innerHTML) || now.contains(document.activeElement) || now.contains(getSelection().anchorNode)) continue;
+    now.dataset.source = next.innerHTML; // as it was sent: scripts may change the page since
     now.replaceChildren(...next.childNodes);
+    document.dispatchEvent(new Event("renewed"));
     now.dataset.renewed = Number(now.dataset.renewed || 0) + 1;
   }
 }

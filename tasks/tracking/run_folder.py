@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,11 @@ from tasks.provision.private_files import private_runs
 from tasks.tracking.owner import claimed
 from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
 from tasks.training.collapse import TrainingCollapsedError
+
+FINISHED, COLLAPSED = "run", "collapsed"
+"""Marks of a run that came to its end, and of one that came to it by a collapse."""
+TITLE = "title.json"
+"""File with the run's name in Prefect and MLflow, and when it first began."""
 
 
 class RunFileError(Exception):
@@ -45,6 +51,14 @@ class RunFolder:
         with claimed(self.path, "this run", "wait for it, or change a seed"):
             _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield
+
+    def note_title(self, title: str) -> None:
+        """Notes the run's name in Prefect and MLflow; the first time also when it began, in seconds since 1970."""
+        try:
+            began = json.loads((self.path / TITLE).read_text(encoding="utf-8"))["began"]
+        except (OSError, ValueError, KeyError, TypeError):
+            began = time.time()
+        _replace(self.path / TITLE, json.dumps({"title": title, "began": began}))
 
     def evaluation(self, name: str) -> Path:
         """The JSON file of an evaluation; its trajectories lie beside it as .parquet."""

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from configs.recipe import load_recipe
+from dashboards.run_folders import run_folders
 from tasks.tracking.run_folder import RunFolder
 from tests.support import viewer_walks
 from tests.support.chromium import needs_chromium
@@ -67,8 +68,9 @@ def test_a_failed_held_out_task_is_found_compared_branched_to_success_and_sent(p
 
 def test_the_same_is_done_by_keys_alone(page: Page, run: Path) -> None:
     page.goto("/")
-    reached(page, run.name)
-    page.get_by_role("heading", name=run.name).wait_for()
+    [title] = [each.title for each in run_folders(run.parent) if each.path == run]
+    reached(page, title)
+    page.get_by_role("heading", name=title).wait_for()
     reached(page, "failures")
     page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     reached(page, "start / 0.")

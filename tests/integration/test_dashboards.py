@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from dashboards.run_folders import run_folders
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
@@ -82,7 +83,7 @@ def run_of(runs: Path, method: str, seed: int) -> str:
 
 
 def test_from_a_run_to_the_turn_where_a_failed_task_went_wrong_by_clicks(page: Page, runs: Path) -> None:
-    page.get_by_role("link", name=run_of(runs, "grpo", 0)).click()
+    page.locator(f"a[href='/runs/{run_of(runs, 'grpo', 0)}']").click()
     page.locator("[data-drawn]").first.wait_for()
     page.get_by_role("link", name="failures").first.click()
     assert "reward_to=0.99" in page.url
@@ -166,6 +167,19 @@ def test_a_study_says_which_arm_ended_higher_and_whether_the_interval_excludes_0
     assert "reference" in rows.nth(0).inner_text()
     assert "excludes 0" in rows.nth(1).inner_text() or "holds 0" in rows.nth(1).inner_text()
     assert page.locator(".js-plotly-plot .scatterlayer .trace").count() >= 2
+
+
+def test_runs_are_sorted_by_any_column_and_stay_sorted(page: Page, runs: Path) -> None:
+    seeds = [str(cell) for cell in ("0", "0", "1", "1", "2", "2")]
+    column = page.locator("table[data-sortable] tbody tr td:nth-child(8)")
+    page.get_by_role("button", name="seed").click()
+    assert column.all_inner_texts() == seeds
+    page.get_by_role("button", name="seed").press("Enter")
+    assert column.all_inner_texts() == seeds[::-1]
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("seed")
+    names = page.locator("table[data-sortable] tbody tr td:first-child a").all_inner_texts()
+    assert sorted(names) == sorted(run.title for run in run_folders(runs))
+    assert set(page.locator("table[data-sortable] tbody tr td:nth-child(2)").all_inner_texts()) == {"finished"}
 
 
 def test_a_figure_is_saved_as_svg_and_png_and_its_data_as_csv(page: Page, runs: Path) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from configs.recipe import load_recipe
+from configs.run_name import run_name
 from environments.environment import Environment
 from environments.registry import load_world
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.train_sample_parquet import FOLDER, TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import write_trajectories
-from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.timeline import TIMELINE, append_spans
 
 
@@ -52,7 +53,9 @@ def recorded_run(
     experiment = load_recipe("textcraft", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
     with folder.claimed():
+        folder.note_title(run_name(experiment))
         write_run(folder, numbers_of(tasks), skills, seed)
+        folder.mark_done(FINISHED)
     return folder
 
 

@@ -29,7 +29,7 @@ WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 430, "height": 860}
 def to_the_turn_where_it_went_wrong(page: Page, run: str) -> int:
     """From the runs to a held-out task that failed before training, and to the turn that no success shares; returns its number (from 1)."""
     page.goto("/")
-    page.get_by_role("link", name=run, exact=True).click()
+    page.locator(f"a[href='/runs/{run}']").click()
     page.get_by_role("row").filter(has=page.get_by_role("link", name="failures")).first.get_by_role("link", name="failures").click()
     page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     for number in range(page.locator("tbody tr").count()):

@@ -8,8 +8,10 @@ from typing import Any
 import yaml
 
 from configs.recipe import load_recipe
-from dashboards.arms import arms_of, arms_of_studies
-from dashboards.run_folders import RunFolder
+from dashboards.arms import arms_of, arms_of_studies, measured_alike
+from dashboards.run_folders import RunFolder, run_folders
+from tasks.tracking.run_folder import COLLAPSED, FINISHED
+from tasks.tracking.run_folder import RunFolder as StoredRun
 
 
 def run_of(runs: Path, **overrides: Any) -> RunFolder:
@@ -47,3 +49,44 @@ def test_arms_of_one_name_in_two_studies_are_told_apart_by_their_fields(tmp_path
         "stepwise (evaluation.samples 4)",
         "stepwise (evaluation.samples 8)",
     ]
+
+
+def test_an_arm_is_named_by_every_field_in_which_it_differs(tmp_path: Path) -> None:
+    fields = [{"environment__name": name, "rollout__group_size": size} for name, size in (("textcraft", 4), ("textcraft", 8))]
+    runs = [run_of(tmp_path, **each) for each in fields] + [run_of(tmp_path, algorithm__name="rloo", rollout__group_size=4)]
+    assert [arm.name for arm in arms_of(runs, {})] == ["grpo, group_size 4", "grpo, group_size 8", "rloo, group_size 4"]
+
+
+def test_a_study_takes_the_runs_that_finished_and_were_measured_alike(tmp_path: Path) -> None:
+    def run(name: str, finished: bool = True, **overrides: Any) -> RunFolder:
+        made = run_of(tmp_path, **overrides)
+        folder = RunFolder(tmp_path / name, name, made.recipe)
+        (folder.path / "done").mkdir(parents=True)
+        if finished:
+            (folder.path / "done" / FINISHED).touch()
+        return folder
+
+    alike = [run(f"alike-{seed}", seeds__training=seed) for seed in (0, 1)]
+    other_list = run("other-list", evaluation__tasks="one-command-test")
+    stopped = run("stopped", finished=False, seeds__training=2)
+    taken, left_out = measured_alike([*alike, other_list, stopped])
+    assert taken == alike
+    assert set(left_out) == {"other-list", "stopped"}
+    assert "one-command-test" in left_out["other-list"]
+
+
+def test_a_run_has_the_name_it_has_in_prefect_and_mlflow_with_its_state_and_duration(tmp_path: Path) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.note_title("grpo, stepwise, textcraft, seed 0")
+        written.note_title("grpo, stepwise, textcraft, seed 0, again")
+    [run] = run_folders(tmp_path)
+    assert run.title == "grpo, stepwise, textcraft, seed 0, again"
+    assert run.began is not None
+    assert run.duration is not None
+    assert run.status(run.changed) == "running"
+    assert run.status(run.changed + 3600) == "stopped"
+    written.mark_done(FINISHED)
+    assert run.status(run.changed) == "finished"
+    written.mark_done(COLLAPSED)
+    assert run.status(run.changed) == "collapsed"

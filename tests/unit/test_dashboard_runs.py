@@ -155,7 +155,7 @@ def test_any_number_of_runs_is_laid_over_one_another(pages: TestClient, runs: Pa
     names = [run.name for run in run_folders(runs)]
     query = "&".join(f"run={name}" for name in names)
     figure = pages.get(f"/compare/figure.json?{query}").json()
-    assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == ["seed 2", "seed 1", "seed 0"]
+    assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == [run.title for run in run_folders(runs)]
     page = pages.get(f"/compare?{query}").text
     assert "3 runs compared" in page
     assert page.count("points over") == 0

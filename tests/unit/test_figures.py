@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.arms import arms_of
-from dashboards.figures import bands, with_interval
+from dashboards.figures import bands, figure, line, with_interval
 from dashboards.run_folders import RunFolder
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -35,3 +35,12 @@ def test_each_point_of_an_arm_is_a_mean_over_the_same_seeds(tmp_path: Path) -> N
     runs = [run_of(tmp_path / "0", 0, [0, 3, 9]), run_of(tmp_path / "1", 1, [0, 9])]
     [arm] = arms_of(runs, {})
     assert [point.step for point in arm.curve] == [0, 9]
+
+
+def test_a_legend_has_its_rows_below_the_axis_and_takes_no_room_of_the_drawing() -> None:
+    few, many = (figure([line([0], [0], f"arm {n} of a study", "red") for n in range(count)], {"height": 460}) for count in (2, 12))
+    for each in (few, many):
+        assert each["layout"]["legend"]["yanchor"] == "top"
+    drawn = [each["layout"]["height"] - each["layout"]["margin"]["t"] - each["layout"]["margin"]["b"] for each in (few, many)]
+    assert drawn[0] == drawn[1]
+    assert many["layout"]["margin"]["b"] > few["layout"]["margin"]["b"]

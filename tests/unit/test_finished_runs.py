@@ -12,10 +12,10 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.plan import Asked, work_section
-from flows.records import FINISHED, evaluations, finished_run, measurements
+from flows.records import evaluations, finished_run, measurements
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_folder import FINISHED, RunFolder
 
 
 @pytest.fixture
