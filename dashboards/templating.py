@@ -79,9 +79,7 @@ def query(words: Mapping[str, str | list[str]]) -> str:
     return urlencode(words, doseq=True)
 
 
-TEMPLATES.filters |= {
-    each.__name__: each for each in (query, percent, bounds, interval, stored_interval, seconds, moment, duration)
-}
+TEMPLATES.filters |= {each.__name__: each for each in (query, percent, bounds, interval, stored_interval, seconds, moment, duration)}
 
 
 def html(request: Request, template: str, **values: Any) -> Response:

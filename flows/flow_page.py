@@ -22,6 +22,7 @@ from flows.killed_flow_runs import prefect_server
 from tasks.provision.services import addresses
 from tasks.tracking.mlflow_page import run_link
 from tasks.tracking.owner import OWN_SERVER
+from tasks.tracking.page_links import FLOW_RUN, NOTE, links_line
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment
@@ -119,15 +120,11 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
     """What MLflow's page of the run says in words, with the way back to Prefect; as MLflow's tags."""
     page, viewer = flow_run_link(runs), viewer_link(folder, runs)
     world, evaluation = experiment.environment, experiment.evaluation
-    links = [  # first: MLflow shows the first lines, and the rest when it is asked to
-        f"[Flow run in Prefect]({page})" if page else "Flow run in Prefect: `make up` shows it",
-        f"[trajectories in the viewer]({viewer})" if viewer else f"trajectories: `python -m dashboards`, `/runs/{folder.name}`",
-    ]
     lines = [
-        " · ".join(links),
+        links_line(folder.name, page, viewer),  # first: MLflow folds the rest
         f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
         f"{experiment.algorithm.steps} steps under a {experiment.curriculum.kind} horizon, and is measured on "
         f"`{selection_name(evaluation.tasks)}`.",
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`; the same recipe continues it: `{folder / 'recipe.yaml'}`.",
     ]
-    return {"mlflow.note.content": "\n\n".join(lines)} | ({"prefect_flow_run": page} if page else {})
+    return {NOTE: "\n\n".join(lines)} | ({FLOW_RUN: page} if page else {})

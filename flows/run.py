@@ -27,6 +27,7 @@ from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.shared_storage import opened
+from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.left_out import left_out_warning
@@ -53,6 +54,8 @@ class Run:
         bar: What a person at the terminal sees.
         mirror: Keeps the folder in shared storage, where the settings name one.
         done_at: Step to the time, in ms, when it was done, of this process's lifetime.
+        system: Measures the machine's load.
+        load: Step to the machine's load during it, of this process's lifetime.
     """
 
     experiment: Experiment
@@ -64,6 +67,8 @@ class Run:
     bar: RunBar
     mirror: RunMirror | None = None
     done_at: dict[int, int] = field(default_factory=dict)
+    system: SystemMetrics | None = None
+    load: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
         """Records and shows what the trainer reports, to the end of its present command.
@@ -76,6 +81,8 @@ class Run:
                 case StepDone():
                     self.folder.add_metrics(event.step, event.metrics)
                     self.done_at[event.step] = int(time.time() * 1000)
+                    if self.system is not None:
+                        self.load[event.step] = self.system.take()
                     self.clock.add("rollouts", event.metrics.get("rollout/seconds", 0.0))
                     self.clock.add("updates", event.metrics["update/seconds"])
                     self.clock.add("weight sync", event.metrics["sync/seconds"])
@@ -99,6 +106,8 @@ class Run:
             if step <= until and not self.tracker.has_metrics(step):
                 level = verdict_at(history, step).level
                 self.tracker.log_metrics(mlflow_run, history[step] | {"collapse": level}, step, time=self.done_at.get(step))
+                if step in self.load:
+                    self.tracker.log_metrics(mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step))
 
     def next_phase(self) -> Phase | None:
         """The first phase that is not done, as far as the steps so far tell of its end; None when all are."""
@@ -141,6 +150,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
         PageProgress(experiment.algorithm.steps) as page,
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
+        SystemMetrics() as system,
     ):
         folder.note_title(name)
         with clock.part("MLflow"):
@@ -155,7 +165,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             link_to_viewer(folder.path, runs, log)
         tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
-            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar, mirror)
+            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar, mirror, system=system)
         except BaseException as problem:
             tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
             raise

@@ -143,6 +143,7 @@ class _Pieces:
         self._runs = runs
         self._settling: ChildProcess | None = None
         self._settle_at: float | None = None
+        self._links: ChildProcess | None = None
 
     def start(self) -> None:
         """Starts all, the servers side by side; a worker without deployments would be of no use, so they come with it.
@@ -170,7 +171,9 @@ class _Pieces:
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "prefect", "--no-prompt", "deploy", "--all")
-        deploy.start()
+        self._links = self._child("links", "tasks.tracking.page_links", self.addresses.prefect_ui_url, self.addresses.viewer_url)
+        for each in (deploy, self._links):
+            each.start()
         if deploy.wait(START_DEADLINE_S):
             raise ProvisionError(f"the deployments of prefect.yaml could not be registered:\n{deploy.log_tail()}")
         print(f"deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
@@ -218,6 +221,8 @@ class _Pieces:
                 self._report_crashed()
         if self._settling is not None:
             self._settling.end()
+        if self._links is not None:
+            self._links.end()
         for server in self._servers:
             server.end()
 

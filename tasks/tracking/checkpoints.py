@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DIGEST = "checkpoint_digest"
 _MODEL = "logged_model"
 _IDENTITY = "checkpoint"
+_SUCCESS = "evaluation/success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class CheckpointEntry:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int) -> str:
+def register_checkpoint(
+    store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, parent: str | None = None
+) -> str:
     """Register a checkpoint of a run as the next version of its model.
 
     There is one version for a step of a run: registered again, or done again after it was damaged, a checkpoint keeps its version, which
@@ -52,15 +55,20 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
         entry: The checkpoint.
         keys: Names of the run: its present key, and before it those that it had before it was taken back to an earlier step.
         time: When it was given, in ms.
+        parent: The run that the phase is below, whose page lists the checkpoint too.
 
     Returns:
         The version.
     """
     mlflow = load_mlflow()
+    from mlflow.entities import LoggedModelOutput
+
     mlflow.set_tracking_uri(store.uri)  # the registry of an embedded database looks the checkpoint up through this setting
     client = store.client
     metrics, _ = usable_metrics(entry.metrics)
     tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
+    if (success := metrics.get(_SUCCESS)) is not None:
+        tags["success"] = f"{success:.4f}"
     found = [
         model
         for key in keys
@@ -80,11 +88,20 @@ def register_checkpoint(store: Store, run_id: str, entry: CheckpointEntry, keys:
     stored = {metric.key for metric in model.metrics or []}
     for name, value in metrics.items():
         client.log_metric(run_id, name, value, timestamp=time, step=entry.step, model_id=None if name in stored else model.model_id)
-    about = f"Checkpoint of step {entry.step}, trained under horizon {entry.horizon}, in {entry.folder.absolute()}."
-    return _version(client, entry.model, model.model_id, run_id, tags, about)
+    for run in filter(None, (run_id, parent)):
+        outputs = client.get_run(run).outputs
+        if outputs is None or model.model_id not in {output.model_id for output in outputs.model_outputs}:
+            client.log_outputs(run, [LoggedModelOutput(model.model_id, entry.step)])
+    return _version(client, entry.model, model.model_id, run_id, tags)
 
 
-def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str], about: str) -> str:
+def _about(tags: Mapping[str, str]) -> str:
+    """What the page of a version says in words."""
+    success = f" Held-out success: {float(tags['success']):.1%}." if "success" in tags else ""
+    return f"Checkpoint of step {tags['step']}, trained under horizon {tags['horizon']}, in {tags['folder']}.{success}"
+
+
+def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -95,10 +112,10 @@ def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags:
     versions = client.search_model_versions(f"name = '{model}' AND tags.`{_MODEL}` = '{model_id}'")
     if not versions:
         version = client.create_model_version(
-            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id, description=about
+            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id, description=_about(tags)
         )
         return str(version.version)
-    client.update_model_version(model, str(versions[0].version), about)
+    client.update_model_version(model, str(versions[0].version), _about({**versions[0].tags, **tags}))
     for tag, value in tags.items():
         client.set_model_version_tag(model, str(versions[0].version), tag, value)
     return str(versions[0].version)

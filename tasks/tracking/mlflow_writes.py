@@ -62,7 +62,8 @@ def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 
 
 def _checkpoint(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
-    register_checkpoint(store, sent.runs[record["run"]], _entry(outbox, record), [*outbox.replaces, outbox.key], record["time"])
+    keys, parent = [*outbox.replaces, outbox.key], sent.runs.get(outbox.parent_of(record["run"]) or "")
+    register_checkpoint(store, sent.runs[record["run"]], _entry(outbox, record), keys, record["time"], parent)
 
 
 def _aliases(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:

@@ -91,6 +91,10 @@ class Outbox:
         """The last record of this id."""
         return self._last.get(name)
 
+    def parent_of(self, run: str) -> str | None:
+        """Our name of the run that a phase is below; None for a run of its own."""
+        return next((record["parent"] for record in self._records if record.get("run") == run and record.get("parent")), None)
+
     def add(self, record: Record, *, update: bool = False) -> bool:
         """Appends a record, flushed to disk, unless it is there.
 

@@ -27,6 +27,9 @@ _ADDRESSES = [
     ("model_version_tags", "value", "key = 'folder'"),
 ]
 
+# (table, column, condition): where our descriptions name folders in words.
+_TEXTS = [("tags", "value", "key = 'mlflow.note.content'"), ("model_versions", "description", "1")]
+
 
 def follow_moved_folder(database: Path) -> None:
     """Rewrites the addresses in an sqlite store that was moved (or copied) together with its artifacts, and says so once.
@@ -41,6 +44,7 @@ def follow_moved_folder(database: Path) -> None:
         for before in sorted(_former_places(connection, now)):
             with connection:
                 rewritten = sum(_rewrite(connection, *column, before, now) for column in _ADDRESSES)
+                rewritten += sum(_rewrite_text(connection, *column, before, now) for column in _TEXTS)
             _log.warning("The runs were moved from %s to %s: %d addresses in %s name the new place now.", before, now, rewritten, database)
 
 
@@ -78,4 +82,14 @@ def _rewrite(connection: sqlite3.Connection, table: str, column: str, condition:
         except sqlite3.OperationalError as error:
             if "no such" not in str(error):  # a table of another version of MLflow
                 raise
+    return changed
+
+
+def _rewrite_text(connection: sqlite3.Connection, table: str, column: str, condition: str, before: Path, now: Path) -> int:
+    """Changes a folder's name in texts, where it stands after a blank or in backquotes."""
+    changed = 0
+    for old, new in ((f"{mark}{before}/", f"{mark}{now}/") for mark in (" ", "`")):
+        changed += connection.execute(
+            f"UPDATE {table} SET {column} = replace({column}, ?, ?) WHERE {condition} AND instr({column}, ?)", (old, new, old)
+        ).rowcount
     return changed

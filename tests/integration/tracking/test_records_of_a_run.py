@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
@@ -10,6 +12,8 @@ from mlflow import MlflowClient
 
 from tasks.rollout.trajectory import Outcome
 from tasks.tracking.datasets import TaskListEntry
+from tasks.tracking.page_links import FLOW_RUN, NOTE, link_runs, links_line
+from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import LEFT_OUT, Tracker
 from tests.support.tracked import checkpoint, episode, history, stored
 
@@ -85,8 +89,10 @@ def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
         ("20", "digest-20", run),
     ]
     assert versions[0].tags["folder"] == str(tmp_path / "step-10")
-    assert set(versions[0].tags) == {"step", "horizon", "folder", "checkpoint_digest", "logged_model"}
-    assert versions[0].description == f"Checkpoint of step 10, trained under horizon 8, in {tmp_path / 'step-10'}."
+    assert set(versions[0].tags) == {"step", "horizon", "folder", "checkpoint_digest", "logged_model", "success"}
+    assert versions[0].tags["success"] == "0.5000"
+    assert str(tmp_path / "step-10") in versions[0].description
+    assert "50.0%" in versions[0].description
     model = client.get_logged_model(versions[0].tags["logged_model"])
     assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [("evaluation/success", 0.5, 10)]
     assert history(client, run, "evaluation/success") == [(10, 0.5), (20, 0.5)]
@@ -94,6 +100,49 @@ def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
     kept = [path for path in database.parent.rglob("*") if path.is_file() and "mlflow.db" not in path.name]
     assert kept
     assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
+
+
+def test_the_run_links_the_checkpoints_of_its_phases_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+    run = tracker.start_run("run", {})
+    phase = tracker.start_phase("phase-1", "phase 1", {})
+    entry = checkpoint(tmp_path / "step-10", 10, "linked")
+    tracker.register_checkpoint(phase, entry)
+    tracker.register_checkpoint(phase, replace(entry, digest="other"))  # done again after it was damaged
+    tracker.point_aliases(run, replace(entry, metrics={}), ["champion"])
+    ids = [stored(tracker, each) for each in (run, phase)]
+    (version,) = client.search_model_versions("name = 'linked'")
+    for each in ids:
+        assert [(output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs] == [
+            (version.tags["logged_model"], 10)
+        ]
+    assert "50.0%" in version.description  # the aliases, which come without figures, leave it
+
+
+def test_a_runs_description_gets_its_links_once_prefect_and_the_viewer_have_pages(
+    tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path
+) -> None:
+    run = tracker.start_run("run", {}, {NOTE: f"{links_line('run', None, None)}\n\nPolicy: starter."})
+    number = stored(tracker, run)
+    (tmp_path / "run" / "prefect.json").write_text(json.dumps({"flow_run": "6f1c", "page": None}))
+    for _ in range(2):
+        changed = link_runs(uri, tmp_path, "http://127.0.0.1:4200", "http://127.0.0.1:8080")
+        tags = client.get_run(number).data.tags
+        assert tags[FLOW_RUN] == "http://127.0.0.1:4200/runs/flow-run/6f1c"
+        assert tags[NOTE].startswith(links_line("run", tags[FLOW_RUN], "http://127.0.0.1:8080/runs/run") + "\n\nPolicy")
+    assert changed == 0
+    client.set_tag(number, NOTE, "a person's own words")
+    link_runs(uri, tmp_path, "http://127.0.0.1:4201", "http://127.0.0.1:8080")
+    assert client.get_run(number).data.tags[NOTE] == "a person's own words"
+
+
+def test_the_machines_load_is_among_the_system_metrics(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("run", {})
+    with SystemMetrics(sample_seconds=0.01) as system:
+        tracker.log_metrics(run, system.take(), 1, of="system")
+        tracker.log_metrics(run, {"update/loss": 1.0}, 1)
+    metrics = client.get_run(stored(tracker, run)).data.metrics
+    assert 0 < metrics["system/system_memory_usage_percentage"] <= 100
+    assert "system/cpu_utilization_percentage" in metrics
 
 
 def test_a_checkpoint_of_a_recipe_whose_name_has_a_full_stop_is_registered(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:

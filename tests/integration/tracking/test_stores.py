@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.mlflow_page import experiment_link
+from tasks.tracking.page_links import NOTE
 from tasks.tracking.store import open_store
 from tasks.tracking.tracker import Tracker
 from tests.support.tracked import checkpoint, stored
@@ -42,7 +43,7 @@ def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, capl
         return Tracker(f"sqlite:///{runs / 'mlflow.db'}", "moved", runs / "run")
 
     with tracker(old) as before:
-        run = before.start_run("run", {"folder": str(old / "run")}, {"folder": str(old / "run")})
+        run = before.start_run("run", {"folder": str(old / "run")}, {"folder": str(old / "run"), NOTE: f"Folder: `{old}/run`."})
         before.register_checkpoint(run, checkpoint(old / "run" / "step-2", 2, "moved"))
     first = stored(before, run)
     old.rename(new)
@@ -53,7 +54,7 @@ def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, capl
     assert stored(after, run) == first
     client = MlflowClient(after.tracking_uri)
     assert [message for message in caplog.messages if "moved" in message] == [
-        f"The runs were moved from {old} to {new}: 7 addresses in {new / 'mlflow.db'} name the new place now."
+        f"The runs were moved from {old} to {new}: 9 addresses in {new / 'mlflow.db'} name the new place now."
     ]
     assert not old.exists()
     assert (new / "artifacts" / "moved" / first / "artifacts" / "evaluation.md").read_text() == "| 2 |"
@@ -62,6 +63,8 @@ def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, capl
     assert version.tags["folder"] == str(new / "run" / "step-2")
     assert client.get_logged_model(version.tags["logged_model"]).artifact_location.startswith(new.as_uri())
     assert str(old) not in version.source
+    assert str(new / "run" / "step-2") in version.description
+    assert client.get_run(first).data.tags[NOTE] == f"Folder: `{new}/run`."
     assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
 
 

@@ -1,0 +1,77 @@
+"""Links from a run's page in MLflow to Prefect and the viewer, also for runs that were made before these had pages.
+
+    python -m tasks.tracking.page_links PREFECT_UI VIEWER
+
+`make up` calls it; AGENTGYM_RUNS and AGENTGYM_MLFLOW_TRACKING_URI name the runs and MLflow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.infrastructure import infra_settings
+from tasks.tracking.outbox import SENT
+from tasks.tracking.store import connect
+
+NOTE, FLOW_RUN = "mlflow.note.content", "prefect_flow_run"
+
+
+def links_line(folder: str, prefect: str | None, viewer: str | None) -> str:
+    """The first line of a run's description.
+
+    Args:
+        folder: Name of the run's folder.
+        prefect: Address of its flow run; None while Prefect has no page.
+        viewer: Address of its page in the viewer; None while the viewer is not up.
+    """
+    links = [
+        f"[Flow run in Prefect]({prefect})" if prefect else "Flow run in Prefect: `make up` shows it",
+        f"[trajectories in the viewer]({viewer})" if viewer else f"trajectories: `python -m dashboards`, `/runs/{folder}`",
+    ]
+    return " · ".join(links)
+
+
+def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> int:
+    """Puts the present addresses in the descriptions of all runs below a folder; returns how many changed.
+
+    A description whose first line a person has replaced stays as it is.
+    """
+    client, changed = connect(tracking_uri), 0
+    for folder, run_id, flow_run in _recorded(runs):
+        try:
+            tags = client.get_run(run_id).data.tags
+        except Exception as problem:  # noqa: BLE001 - the run was deleted in MLflow, or is in another store
+            print(f"{folder.name}: its description keeps its links: {problem}", file=sys.stderr)
+            continue
+        first, _, rest = tags.get(NOTE, "").partition("\n")
+        page = f"{prefect_ui}/runs/flow-run/{flow_run}" if flow_run else tags.get(FLOW_RUN)
+        line = links_line(folder.name, page, f"{viewer}/runs/{folder.name}")
+        if "Flow run in Prefect" in first and first != line:
+            client.set_tag(run_id, NOTE, f"{line}\n{rest}")
+            if page:
+                client.set_tag(run_id, FLOW_RUN, page)
+            changed += 1
+    return changed
+
+
+def _recorded(runs: Path) -> Iterator[tuple[Path, str, str | None]]:
+    """The folders of runs that MLflow has, with MLflow's id of the run and Prefect's of its flow run."""
+    for path in sorted(runs.glob(f"*/records/{SENT}")):
+        folder = path.parent.parent
+        try:
+            run_id = json.loads(path.read_text(encoding="utf-8"))["runs"]["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        try:
+            flow_run = str(json.loads((folder / "prefect.json").read_text(encoding="utf-8"))["flow_run"])
+        except (OSError, ValueError, KeyError, TypeError):
+            flow_run = None
+        yield folder, run_id, flow_run
+
+
+if __name__ == "__main__":
+    SETTINGS = infra_settings()
+    print(link_runs(str(SETTINGS.mlflow_tracking_uri), SETTINGS.runs.absolute(), *sys.argv[1:]), "descriptions have new links")
