@@ -11,9 +11,14 @@ from __future__ import annotations
 if __name__ == "__main__":
     from flows.command import LocalRecords, expect_engine, parse_recipe, positive, recipe_parser
 
-    PARSER = recipe_parser(
-        "python -m flows.before_after", "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
-    )
+    EXAMPLES = """examples:
+  python -m flows.before_after quickstart
+  python -m flows.before_after quickstart --n-seeds 8
+  python -m flows.before_after textcraft --evaluation.final_tasks '[one-command-test]'
+
+Finished runs are not trained again. The same command continues where it was interrupted."""
+    ABOUT = "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
+    PARSER = recipe_parser("python -m flows.before_after", ABOUT, EXAMPLES, "[--n-seeds N]")
     PARSER.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="train and measure under so many (default: the recipe's)")
     GIVEN, OVERRIDES = parse_recipe(PARSER)
     expect_engine()

@@ -17,6 +17,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import SettingsError, infra_settings
 from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
+from flows.arguments import Arguments
 from flows.checks import check_policy, check_task_lists, check_world, served_model
 from flows.model_check import fit_source
 
@@ -59,8 +60,8 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
 
 def policy_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
     """A parser of who plays which world and how often, to which a flow adds its own options."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    parser = Arguments(
+        prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --twin) [options]", description, examples
     )
     parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)

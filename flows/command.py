@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+from flows.arguments import Arguments
 from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from flows.prefect_stand_in import KeptServer
     from tasks.provision.local import LocalServer
 
-EXAMPLES = """examples:
+NOTES = """Every field of a recipe can be overridden by its dotted name; configs/experiment.py describes them.
+AGENTGYM_... variables set addresses, folders and numbers of processes: configs/infrastructure.py."""
+RUN_EXAMPLES = """examples:
   python -m flows.scaling_inter configs/quickstart.yaml
   python -m flows.scaling_inter quickstart --seeds.training 1 --algorithm.steps 60
   python -m flows.scaling_inter quickstart --curriculum '{kind: fixed, horizon: 16}'
   python -m flows.scaling_inter textcraft-qwen2.5-3b --policy.model /models/Qwen2.5-3B-Instruct
 
-Every field of a recipe can be overridden by its dotted name; configs/experiment.py describes them. The same command
-continues a run that was interrupted. Addresses, folders and processes are set by AGENTGYM_... variables: configs/infrastructure.py."""
+The same command continues a run that was interrupted."""
 
 
 def expect_engine() -> None:
@@ -42,20 +44,21 @@ def expect_engine() -> None:
 
 def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
     """Reads and checks RECIPE and --field.path overrides; ends the process on --help and on mistakes."""
-    parsed, overrides = parse_recipe(recipe_parser(prog, description))
+    parsed, overrides = parse_recipe(recipe_parser(prog, description, RUN_EXAMPLES))
     return parsed.recipe, overrides
 
 
-def recipe_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """A parser of RECIPE and --field.path overrides, to which options of a flow's own can be added."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage=f"{prog} RECIPE [--field.path value ...]",
-        description=description,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def recipe_parser(prog: str, description: str, examples: str, options: str = "") -> Arguments:
+    """A parser of RECIPE and --field.path overrides.
+
+    Args:
+        prog: The command.
+        description: What it does.
+        examples: Of its use, for --help.
+        options: A flow's own options, as the usage shows them; the flow adds them to the parser.
+    """
+    usage = " ".join(filter(None, ("RECIPE", options, "[--field.path value ...]")))
+    parser = Arguments(prog, usage, description, f"{examples}\n\n{NOTES}")
     parser.add_argument("recipe", metavar="RECIPE", help=f"a YAML file, or one of: {', '.join(recipe_names())}")
     return parser
 
@@ -67,7 +70,7 @@ def positive(word: str) -> int:
         ArgumentTypeError: It is none.
     """
     if not (word.isdigit() and int(word) > 0):
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of at least 1")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a positive integer")
     return int(word)
 
 

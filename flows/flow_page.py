@@ -104,6 +104,11 @@ def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> No
     if context is not None and context.flow_run is not None:
         page = flow_run_link(runs) if addresses(runs) is None else None  # the services' address may change: it is looked up when asked
         (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n", encoding="utf-8")
+    show_viewer_link(folder, runs, log)
+
+
+def show_viewer_link(folder: Path, runs: Path, log: Callable[[str], object]) -> None:
+    """Links the flow run's page to a run in the viewer, where that is up."""
     if (link := viewer_link(folder, runs)) is not None:
         log(f"Viewer: {link}")
         create_link_artifact(link=link, link_text="The run in the viewer", key="viewer", description=f"Trajectories and curves: {link}")

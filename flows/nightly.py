@@ -10,7 +10,15 @@ from __future__ import annotations
 if __name__ == "__main__":
     from flows.command import LocalRecords, parse_recipe, recipe_parser
 
-    PARSER = recipe_parser("python -m flows.nightly", "Train tonight's challenger and let it replace the champion if it is better.")
+    EXAMPLES = """examples:
+  python -m flows.nightly quickstart
+  python -m flows.nightly textcraft --start-from champion
+  python -m flows.nightly quickstart --night 2026-11-22 --algorithm.steps 60
+
+The date is the night's seed. The same command on the same day continues the night; --night makes up for one that was missed."""
+    OPTIONS = "[--start-from recipe|champion] [--night DATE]"
+    ABOUT = "Train tonight's challenger and let it replace the champion if it is better."
+    PARSER = recipe_parser("python -m flows.nightly", ABOUT, EXAMPLES, OPTIONS)
     PARSER.add_argument("--start-from", choices=("recipe", "champion"), default="recipe", help="where it starts (default: %(default)s)")
     PARSER.add_argument("--night", metavar="DATE", help="whose night this is, e.g. 2026-11-22 (default: today, UTC)")
     GIVEN, OVERRIDES = parse_recipe(PARSER)
@@ -36,9 +44,10 @@ from flows.checks import check_experiment
 from flows.collect import collect
 from flows.command import expect_engine
 from flows.evaluate import stored_episodes
-from flows.flow_page import flow_log, show_picture
+from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
+from flows.page_progress import PageProgress
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
 from flows.run_names import named_by
@@ -65,6 +74,9 @@ from tasks.training.checkpoint import verify
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases of the registered model in MLflow."""
+
+STAGES = 3
+"""Of a night, as the bar on its page counts them: training, comparison, record."""
 
 StartFrom = Literal["recipe", "champion"]
 Date = Annotated[str | None, WithJsonSchema({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
@@ -109,19 +121,25 @@ def nightly(
     check_experiment(experiment, infrastructure)
     log = flow_log()
     folder = infrastructure.runs.absolute() / "nights" / experiment.name
-    with claimed(folder, "a night", "two never go on at once: wait for it"):
+    with claimed(folder, "a night", "nights never overlap: wait for it"), PageProgress(STAGES) as page:
         begun = begin(folder, tonight, infrastructure, experiment.name)
         try:
             seeded = tonights_overrides(overrides, begun, start_from)
+            challenger = fit_experiment(load_recipe(recipe, seeded))
+            show_viewer_link(RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log)
+            page.show(0, "training the challenger")
             scaling_inter(recipe, overrides=seeded)
-            judged = judge(folder, begun, fit_experiment(load_recipe(recipe, seeded)), infrastructure)
+            page.show(1, "comparing the challenger with the champion")
+            judged = judge(folder, begun, challenger, infrastructure)
         except Exception as problem:
             write_night(folder, replace(begun, verdict="failed", said=f"{type(problem).__name__}: {problem}"[:500]))
             show(folder, experiment.name)
             raise
         write_night(folder, judged)
+        page.show(2, "recording the verdict")
         table = show(folder, experiment.name)
-        record(folder, judged, fit_experiment(load_recipe(recipe, seeded)), infrastructure, table)
+        record(folder, judged, challenger, infrastructure, table)
+        page.show(STAGES, f"verdict: {judged.verdict}")
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
     return table
@@ -259,6 +277,7 @@ def record(folder: Path, night: Night, experiment: Experiment, infrastructure: I
     horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
     entry = CheckpointEntry(experiment.name, published.folder, published.digest, published.step, horizon)
     with open_tracker(infrastructure, experiment.name, run.path) as tracker:
+        link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
         tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
         gain = night.difference
         figures = {

@@ -8,7 +8,14 @@ from __future__ import annotations
 if __name__ == "__main__":
     from flows.command import parse_recipe, positive, recipe_parser
 
-    PARSER = recipe_parser("python -m flows.plan", "Say what a recipe comes to, without running it.")
+    EXAMPLES = """examples:
+  python -m flows.plan quickstart
+  python -m flows.plan textcraft-qwen2.5-7b --gpus 8 --gpu H100
+  python -m flows.plan textcraft-qwen2.5-3b --gpus 2 --gpu-memory 40 --rollout.turn_tokens 1024
+
+Nothing is trained. The expert plays a few tasks, from which turns and tokens are estimated."""
+    OPTIONS = "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
+    PARSER = recipe_parser("python -m flows.plan", "Say what a recipe comes to, without running it.", EXAMPLES, OPTIONS)
     PARSER.add_argument("--gpus", type=positive, metavar="N", help="plan memory and time of so many GPUs (default: this machine's)")
     PARSER.add_argument(
         "--gpu", choices=["A100", "H100", "H200"], help="their kind (default: H200 above 80 GB, else H100; or this machine's)"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, parse_overrides
 from configs.study import load_study, study_names
+from flows.arguments import Arguments
 from flows.checks import check_study
 
 EXAMPLES = """examples:
@@ -26,14 +26,8 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
     Returns:
         The study, overrides of its fields, and whether only its page is to be written.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.study",
-        usage="python -m flows.study STUDY [--field value ...] [--report]",
-        description="Train the arms of a study under its seeds, and compare them.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    about = "Train the arms of a study under its seeds, and compare them."
+    parser = Arguments("python -m flows.study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
     parser.add_argument("study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}")
     parser.add_argument("--report", action="store_true", help="write the page of what is there to docs/evidence/, without training")
     parsed, rest = parser.parse_known_args(arguments)
