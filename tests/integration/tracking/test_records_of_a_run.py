@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
-from tasks.rollout.trajectory import Outcome
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.tracking import mlflow_writes
 from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.page_links import FLOW_RUN, NOTE, link_runs, links_line
 from tasks.tracking.system_metrics import SystemMetrics
@@ -30,6 +33,21 @@ def test_metrics_of_a_phase_stand_on_the_run_too_and_undefined_ones_are_counted(
     assert history(client, first, "pass_at_8")[-1] == (4, 0.5)
     assert history(client, first, LEFT_OUT)[-1] == (4, 2.0)
     assert history(client, first, "kl") == []
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:100]), lambda file: file.unlink()])
+def test_damaged_traces_keep_nothing_else_from_mlflow(
+    damage: Callable[[Path], object], tracker: Tracker, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(path: Path) -> list[Trajectory]:
+        damage(path)
+        return read_trajectories(path)
+
+    monkeypatch.setattr(mlflow_writes, "read_trajectories", lost)
+    run = tracker.start_run("run", {})
+    tracker.log_trajectories(run, [episode(3)], {"phase": "2"}, 20)
+    tracker.log_metrics(run, {"rollout/success": 0.5}, 21)
+    assert history(client, stored(tracker, run), "rollout/success") == [(21, 0.5)]
 
 
 def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client: MlflowClient) -> None:

@@ -1,0 +1,57 @@
+"""A real engine whose weights are replaced in the middle of a step: its later episodes are left out of the update."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.experiment import Experiment
+from tasks.inference.engine import Sampling
+from tasks.inference.transformers_engine import TransformersEngine
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
+from tests.support.recorded import GROUPS, MEMBERS, small_experiment, trainer_of
+
+pytestmark = pytest.mark.slow
+
+
+def experiment_in(dtype: str, temperature: float) -> Experiment:
+    made = small_experiment(name="grpo", micro_batches=2)
+    fields = {
+        "policy": made.policy.model_copy(update={"dtype": dtype}),
+        "rollout": made.rollout.model_copy(update={"temperature": temperature}),
+    }
+    return made.model_copy(update=fields)
+
+
+def played(engine: TransformersEngine, temperature: float, groups: range) -> list[Trajectory]:
+    async def one(group: int, member: int) -> Trajectory:
+        prompt = [5 + group, 6, 7]
+        written = await engine.generate(prompt, Sampling(temperature, 12 + member, (), 100 * group + member))
+        turn = Turn(written.tokens, written.log_probabilities, "look", reward=float(member % 2))
+        return Trajectory("textcraft", group, group, member, 0, 4, 0, engine.name, prompt, turns=[turn], outcome=Outcome.FINISHED)
+
+    async def all_of_them() -> list[Trajectory]:
+        return list(await asyncio.gather(*(one(group, member) for group in groups for member in range(MEMBERS))))
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_episodes_after_the_weights_were_replaced_are_left_out(dtype: str, temperature: float, policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(experiment_in(dtype, temperature), policy, tmp_path)
+    engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype=dtype)
+    sound = played(engine, temperature, range(GROUPS))
+    trainer.mini_batches_of(sound, 0)
+    assert trainer.batch_metrics[EPISODES] == 0
+    torch.manual_seed(0)
+    engine.load((name, weight.detach() + 0.3 * torch.randn_like(weight)) for name, weight in trainer.model.named_parameters())
+    replaced = played(engine, temperature, range(GROUPS - 1, GROUPS))
+    trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + replaced, 0)
+    assert trainer.batch_metrics[EPISODES] == MEMBERS
+    assert trainer.batch_metrics[GAP] > 2 * trainer.batch_metrics[TOLERATED]
+    assert {t.outcome for t in trainer.in_sync(replaced, 0)} == {Outcome.FAILED}
