@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 PAGE_ATTEMPTS = 6
 """A page that is unreadable this often is not of our dialect."""
+ATTEMPT_S = 20.0
+"""A call without an answer for this long is asked again. A server that is still at work on it answers the repeated call."""
 AVOID_S = 2.0
 """A replica that did not answer gets no new session for this long, if another can take it."""
 
@@ -112,12 +114,12 @@ class Calls:
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = FIRST_PAUSE_S
         while True:
-            replica = choose()
+            replica, attempt = choose(), min(deadline, time.monotonic() + ATTEMPT_S)
             try:
                 if replica.batcher is None:
-                    [reply] = await self.ask(replica, operation, [item], deadline)
+                    [reply] = await self.ask(replica, operation, [item], attempt)
                 else:
-                    reply = await replica.batcher.ask(operation, item, deadline)
+                    reply = await replica.batcher.ask(operation, item, attempt)
                 if not reply.answers(item) or (reply.status == 200 and not complete(reply)):
                     raise DamagedAnswerError(f"{replica.url}/v1/{operation} did not answer {_brief(item)}, but sent {_brief(reply)}")
                 if reply.status != 200:
@@ -128,7 +130,8 @@ class Calls:
                 pause_s = await pause(pause_s, deadline, fault)
             except DeadlineExceededError:
                 replica.avoid()
-                raise
+                if attempt == deadline:
+                    raise
 
     async def ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
         """One reply per item, asked for once; `deadline` is a time of time.monotonic().

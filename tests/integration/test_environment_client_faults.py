@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from environments import calls
 from environments.client import (
     BusyError,
     DamagedAnswerError,
@@ -235,6 +236,36 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply
                 await client.start(1)
 
     asyncio.run(ask())
+
+
+def test_an_answer_that_never_comes_is_asked_for_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy swallows the first answer to every request; the world itself also takes longer than one attempt."""
+    monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
+    server = serve("slow_counting")
+    address = urlsplit(server.url)
+    swallowed: set[bytes] = set()
+
+    async def forward(request: bytes) -> bytes | None:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        reply = head + await reader.readexactly(length)
+        writer.close()
+        if request not in swallowed:
+            swallowed.add(request)
+            await asyncio.sleep(PATIENCE_S)
+        return reply
+
+    async def play() -> None:
+        async with raw_server(forward) as url, EnvironmentClient([url]) as client:
+            session, _ = await client.start(50)
+            seen = [(await client.step(session, f"add {number}")).observation for number in (1, 2)]
+            seen.append((await client.step(session, "sleep 1.2")).observation)
+            assert seen == ["Count: 1", "Count: 3", "Count: 3"]
+            assert sessions_on(server.url) == 1
+
+    asyncio.run(play())
 
 
 RIGHT = {"status": 200, "session": "a", "turn": 0, "observation": "o", "reward": 0.5, "done": False}
