@@ -16,7 +16,7 @@ from zlib import crc32
 
 from environments.protocol import Reply
 from environments.server.daemon_threads import DaemonThreads
-from environments.server.fair_turns import ENDING, FairTurns
+from environments.server.fair_turns import FairTurns, ending
 from environments.server.metrics import Families
 from environments.server.request import RequestError
 from environments.server.session import Session
@@ -78,7 +78,7 @@ class Dispatcher:
     async def perform_here(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
         """The same, for sessions of this process."""
         if self._ending:
-            return [self.sessions.refused(operation, call, ENDING) for call in calls]
+            return [self.sessions.refused(operation, call, ending()) for call in calls]
         if self._pool is None and len(calls) == 1:
             return [self.sessions.answer(operation, calls[0])]
         return await (self._perform_sliced if self._pool is None else self._perform_blocking)(operation, calls, client)
@@ -94,8 +94,8 @@ class Dispatcher:
                         if time.perf_counter() - began > SLICE_S:
                             break
                     await asyncio.sleep(0)  # other requests are taken in before the next client's turn
-        except RequestError as ending:
-            replies += [self.sessions.refused(operation, call, ending) for call in calls[len(replies) :]]
+        except RequestError as refusal:
+            replies += [self.sessions.refused(operation, call, refusal) for call in calls[len(replies) :]]
         return replies
 
     def end(self) -> None:

@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager
 
 from environments.server.request import RequestError
 
-ENDING = RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
-
 Queues = dict[str, deque[asyncio.Future[None]]]
+
+
+def ending() -> RequestError:
+    """Why a server that ends performs no call."""
+    return RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
 
 
 class FairTurns:
@@ -36,7 +39,7 @@ class FairTurns:
             RequestError: 503 the server is ending.
         """
         if self._ending:
-            raise ENDING
+            raise ending()
         if self._free and not self._waiting:
             self._free -= 1
             return
@@ -71,7 +74,7 @@ class FairTurns:
         self._ending = True
         while self._waiting:
             if not (turn := self._next()).done():
-                turn.set_exception(ENDING)
+                turn.set_exception(ending())
 
     def _next(self) -> asyncio.Future[None]:
         """The first in the queue of the client that comes next. Its address and its client go to the end of theirs."""

@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 from collections import deque
 from http import HTTPStatus
+from typing import NoReturn
 
 import httptools
 
@@ -122,7 +123,7 @@ class HttpProtocol(asyncio.Protocol):
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
         if self._header_count > 2 * self._limits.headers:
-            raise self._stop(TOO_LARGE_HEAD)
+            self._stop(TOO_LARGE_HEAD)
         if self._in_head and len(name) <= 18:
             name = name.lower()
             if name in HEADERS_READ:
@@ -136,8 +137,9 @@ class HttpProtocol(asyncio.Protocol):
         self._coming = request
         try:
             if len(self._url) + self._header_bytes > limits.header_bytes or self._header_count > limits.headers:
-                raise TOO_LARGE_HEAD
-            self._api.check(request)
+                request.refusal = TOO_LARGE_HEAD
+            else:
+                self._api.check(request)
             if b"content-length" in self._headers and int(self._headers[b"content-length"]) > limits.body_bytes:
                 raise self._too_large()
         except RequestError as refusal:
@@ -151,7 +153,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_chunk_header(self) -> None:
         self._chunks += 1
         if self._chunks > self._limits.free_chunks + self._body_bytes // self._limits.chunk_bytes:
-            raise self._stop(TINY_CHUNKS)
+            self._stop(TINY_CHUNKS)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -261,10 +263,14 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.performing(self)
         self._close()
 
-    def _stop(self, why: RequestError) -> RequestError:
-        """What a callback raises to stop the parser in the middle of what has come."""
+    def _stop(self, why: RequestError) -> NoReturn:
+        """Stops the parser in the middle of what has come.
+
+        Raises:
+            RequestError: A new one. An exception that is raised again and again would keep every stack that it was raised in.
+        """
         self._broken = why
-        return why
+        raise RequestError(why.status, why.error.type, why.error.message)
 
     def _give_back(self) -> None:
         self._connections.bodies_bytes -= self._kept

@@ -81,7 +81,7 @@ class JsonApi:
         """Status, body and content type, whatever comes of the request."""
         try:
             if request.refusal is not None:
-                raise request.refusal
+                return *self.refuse(request.refusal), JSON
             if len(request.body) > LARGE_BYTES:
                 async with self._large:
                     await asyncio.sleep(0)

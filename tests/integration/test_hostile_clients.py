@@ -114,6 +114,18 @@ def test_bodies_that_never_end_have_bounded_memory(serve: Serve) -> None:
     play(server.url)
 
 
+def test_refused_bodies_stay_in_no_memory(serve: Serve) -> None:
+    server = serve()
+    attacker = Attacker(server.url)
+    for _ in range(1500):
+        with attacker.connect() as connection:
+            connection.sendall(b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 10_000)
+            attacker.answer(connection)
+    assert set(attacker.statuses) <= {400, 0}  # 0: the connection was reset before the answer was read
+    assert memory_mb(server) < 130
+    play(server.url)
+
+
 def test_all_sessions_taken_for_a_day_starve_nobody(serve: Serve) -> None:
     server = serve("counting", "--max-sessions", "100")
     taken = requests.post(f"{server.url}/v1/create", data=items(*({"lease_s": 86_400} for _ in range(200))), timeout=PATIENCE_S)
