@@ -1,0 +1,153 @@
+"""No port of a run serves another user of the machine or a page of another origin: a live run is tried at each of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.token import VARIABLE as ENVIRONMENT_TOKEN
+from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
+from tasks.tracking.step_metrics_file import read_steps
+from tests.support import small_runs
+from tests.support.strangers import Doors, answers, as_nobody, bytes_answered, doors_of, opened
+
+pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")]
+
+STEPS = 3000
+"""More than a run does while it is tried."""
+OPEN_TO_ALL = re.compile(r"user GET (/health|/api/health)")
+"""Health checks tell nothing but that a server is up."""
+
+
+class Touch:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.file}",)
+
+
+def attacks(folder: Path) -> list[tuple[str, str, Any]]:
+    """Requests that read, change weights or state, or write a file into the folder, at servers of each kind."""
+    return [
+        ("GET", "/", None),
+        ("GET", "/health", None),
+        ("GET", "/metrics", None),
+        ("GET", "/openapi.json", None),
+        # vLLM
+        ("GET", "/v1/models", None),
+        ("GET", "/weight_info", None),
+        ("POST", "/v1/completions", {"model": "policy", "prompt": [1], "max_tokens": 1}),
+        ("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}),
+        ("POST", "/collective_rpc", {"method": "save_sharded_state", "kwargs": {"path": str(folder / "written")}}),
+        ("POST", "/update_weight_version", {"new_version": "planted"}),
+        ("POST", "/init_weight_transfer_engine", {"init_info": {}}),
+        ("POST", "/pause?mode=abort", {}),
+        ("POST", "/sleep", {}),
+        # environment servers
+        ("GET", "/v1/world", None),
+        ("GET", "/v1/tasks?split=test", None),
+        ("POST", "/v1/create", [{}]),
+        ("POST", "/create", {}),
+        # Prefect
+        ("GET", "/api/health", None),
+        ("GET", "/api/admin/settings", None),
+        ("POST", "/api/flow_runs/filter", {}),
+        ("POST", "/api/flows/", {"name": "planted"}),
+        ("POST", "/api/admin/database/clear", {"confirm": True}),
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A run with a vLLM server and two trainer processes, after its second step, and the folder of its runs."""
+    folder = tmp_path_factory.mktemp("ports") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
+        patch.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
+        run = small_runs.start(folder, policy, algorithm__steps=STEPS, checkpoint_every=STEPS, curriculum__every=STEPS // 2)
+    try:
+        small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= 2, run, 500)
+        yield run, folder
+    finally:
+        small_runs.end(run)
+
+
+@pytest.fixture(scope="module")
+def doors(runs: tuple[subprocess.Popen[bytes], Path]) -> Doors:
+    return doors_of(small_runs.family(runs[0].pid))
+
+
+@pytest.mark.timeout(900)
+def test_the_ports_are_on_the_loopback_and_of_known_servers(doors: Doors) -> None:
+    assert {address for address, _, _ in doors.ports} == {"127.0.0.1"}
+    known = ("environments serve", "vllm.entrypoints", "VLLM::EngineCore", "prefect_app:one_run", "trainer_main")
+    for kind in known:
+        assert any(kind in command for _, _, command in doors.ports), kind
+    assert all(any(kind in command for kind in known) for _, _, command in doors.ports), doors.ports
+
+
+def test_no_port_serves_another_user_or_a_page(doors: Doors, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    served = []
+    for _, port, command in doors.ports:
+        for request, status, headers in as_nobody(answers, port, attacks(tmp_path)):
+            if status < 400 and not OPEN_TO_ALL.fullmatch(request):
+                served.append((command, request, status))
+            assert "access-control-allow-origin" not in headers, (command, request)
+    assert not served
+    assert not list(tmp_path.iterdir())
+
+
+def test_bytes_that_are_no_request_are_not_answered_and_do_not_run(doors: Doors, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    payload = pickle.dumps(Touch(tmp_path / "ran"))
+    for _, port, command in doors.ports:
+        if "trainer_main" in command or "EngineCore" in command:  # gloo, which first reads a number of eight bytes
+            for sent in (payload, b"\0" * 8 + payload, (1).to_bytes(8, "little") + payload, b"\xff" * 4096):
+                assert as_nobody(bytes_answered, port, sent) == b"", command
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_unix_socket_lets_another_user_in(doors: Doors) -> None:
+    assert doors.sockets
+    assert as_nobody(opened, doors.sockets) == []
+
+
+def test_tokens_are_in_no_command_line_and_another_user_cannot_read_them(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
+    family = small_runs.family(runs[0].pid)
+    (server,) = [p for p in family if "environments serve" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
+    (engine,) = [p for p in family if "-m vllm.entrypoints" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
+    tokens = [server.environ()[ENVIRONMENT_TOKEN], engine.environ()[ENGINE_TOKEN]]
+    assert all(len(token) >= 32 for token in tokens)
+    for process in family:
+        assert not [token for token in tokens if token in " ".join(process.cmdline())], process
+    assert as_nobody(_read, [f"/proc/{process.pid}/environ" for process in family]) == []
+
+
+def test_the_run_goes_on_with_its_own_weights(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
+    run, folder = runs
+    done = len(small_runs.metrics(folder))
+    small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= done + 3, run)
+    steps = read_steps(small_runs.folder(folder) / "metrics.jsonl")
+    assert max(step["update/logp_gap_mean"] for step in steps.values()) < 1e-3
+    assert all(step["rollout/failed"] == 0 for step in steps.values())
+
+
+def _read(files: list[str]) -> list[str]:
+    found = []
+    for file in files:
+        try:
+            found.append(Path(file).read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,109 @@
+"""Another user of this machine, and a page of another origin, at the ports and sockets of a run."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import psutil
+
+NOBODY = 65534
+PAGE = {"Origin": "http://page.example", "Sec-Fetch-Site": "cross-site"}
+PREFLIGHT = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Where the processes of a run listen.
+
+    Attributes:
+        ports: Address, port and command line of each listening process.
+        sockets: Paths of Unix sockets.
+    """
+
+    ports: list[tuple[str, int, str]]
+    sockets: list[str]
+
+
+def doors_of(processes: Sequence[psutil.Process]) -> Doors:
+    """The ports and Unix sockets on which processes listen."""
+    ports, sockets = set(), set()
+    for process in processes:
+        command = " ".join(process.cmdline())
+        for found in process.net_connections("inet"):
+            if found.status == psutil.CONN_LISTEN:
+                ports.add((found.laddr.ip, found.laddr.port, command))
+        sockets |= {str(found.laddr) for found in process.net_connections("unix") if found.laddr}
+    return Doors(sorted(ports), sorted(sockets))
+
+
+def as_nobody(work: Callable[..., T], *arguments: Any) -> T:
+    """What a function returns in a process of the user `nobody`. Needs root."""
+    ours, theirs = get_context("fork").Pipe()
+
+    def run() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        theirs.send(work(*arguments))
+
+    process = get_context("fork").Process(target=run)
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()  # type: ignore[no-any-return]
+    finally:
+        process.join()
+
+
+def answers(port: int, requests: Sequence[tuple[str, str, Any]]) -> list[tuple[str, int, dict[str, str]]]:
+    """Status and headers of each request that is answered in HTTP; each is sent as a program, as a page and as a page's preflight."""
+    found = []
+    for method, path, body in requests:
+        for kind, verb, headers in (("user", method, {}), ("page", method, PAGE), ("preflight", "OPTIONS", PREFLIGHT)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3)
+            try:
+                connection.request(
+                    verb, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json", **headers}
+                )
+                answer = connection.getresponse()
+                answer.read()
+                found.append((f"{kind} {verb} {path}", answer.status, {k.lower(): v for k, v in answer.getheaders()}))
+            except (OSError, http.client.HTTPException):
+                return found  # the port speaks something else
+            finally:
+                connection.close()
+    return found
+
+
+def bytes_answered(port: int, sent: bytes) -> bytes:
+    """What a port answers to bytes that are no HTTP, within a fifth of a second."""
+    with socket.create_connection(("127.0.0.1", port), 3) as connection:
+        connection.settimeout(0.2)
+        connection.sendall(sent)
+        try:
+            return connection.recv(1000)
+        except OSError:
+            return b""
+
+
+def opened(paths: Sequence[str]) -> list[str]:
+    """The Unix sockets that this process can connect to."""
+    found = []
+    for path in paths:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+            with socket.socket(socket.AF_UNIX, kind) as end:
+                try:
+                    end.connect("\0" + path[1:] if path.startswith("@") else path)
+                    found.append(path)
+                except OSError:
+                    pass
+    return found
