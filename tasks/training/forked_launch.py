@@ -61,7 +61,9 @@ def become_rank(rank: int, size: int, job: TrainerJob) -> None:
     from setproctitle import setproctitle
 
     setproctitle(f"{sys.executable} -m tasks.training.trainer_main {job.folder / 'trainer.json'}")
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    # vLLM sets LOCAL_WORLD_SIZE to the size of its own engine. Then accelerate expects several nodes, and refuses to go on without an
+    # address of the first one, although the processes have met already.
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
     os.environ.update({name: str(value) for name, value in here.items()})
     trainer_main.run(job)
     trainer_main.leave()
