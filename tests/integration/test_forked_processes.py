@@ -1,0 +1,54 @@
+"""The trainer's processes on a machine without a GPU, beside an engine that changes their variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.counting_servers import ROOT
+
+FORKED = """
+import os
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+from configs.recipe import load_recipe
+from tasks.training import forked_launch, trainer_main
+from tasks.training.process_group import STORE, join, meeting_memory
+from tasks.training.trl_config import policy_gradient_config
+
+
+class Job:
+    folder = Path(sys.argv[1])
+
+
+def run(job):
+    experiment = load_recipe("textcraft", {})
+    join(experiment, job.folder)
+    os.environ["LOCAL_WORLD_SIZE"] = "1"  # vLLM's engine on a CPU does so
+    policy_gradient_config(experiment, experiment.algorithm, job.folder)
+
+
+trainer_main.run, trainer_main.leave = run, lambda: os._exit(0)
+os.environ[STORE] = meeting_memory()
+ranks = [get_context("fork").Process(target=forked_launch.become_rank, args=(rank, 2, Job)) for rank in range(2)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+sys.exit(max(abs(rank.exitcode) for rank in ranks))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_configured_after_vllm_has_named_its_own_size(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
