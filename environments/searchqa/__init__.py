@@ -1,7 +1,7 @@
-"""SearchQA: answer a question by searching a collection of passages, over several turns.
+"""SearchQA: answer a question by searching a collection of passages over several turns.
 
-By default questions and passages are stand-ins, made of installed packages' facts or about made-up islands; SEARCHQA_DATA names the
-published ones.
+By default the questions and passages are stand-ins. They are generated from the facts of installed
+packages, or describe made-up islands. Set SEARCHQA_DATA to use the published questions.
 """
 
 TASK_LISTS = {
@@ -29,12 +29,12 @@ TASK_LISTS = {
         )
     },
 }
-"""The task lists of the embedded questions, which are stand-ins for the published ones, and what each holds."""
+"""Task lists of the embedded stand-in questions, each with a description."""
 
 TASK_LISTS_REPLACED_BY = "SEARCHQA_DATA"
-"""With this variable set the tasks, and with them the lists, are others."""
+"""Environment variable that replaces the tasks, and therefore the task lists."""
 
 RENAMED_TASK_LISTS = {
     "searchqa-400": "searchqa-ours-400",
 }
-"""Names that lists once had, and those that they have now."""
+"""Former list names, mapped to the current ones."""

@@ -1,4 +1,4 @@
-"""From what an agent writes to what it means: a search, an answer, or neither."""
+"""Parse an agent's reply into a search or an answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Action:
     """One search or one answer.
 
     Attributes:
-        kind: Which of the two.
-        text: The query or the answer, on one line.
-        well_formed: Whether the reply ends with it.
+        kind: "search" or "answer".
+        text: The query or the answer on one line, 1 to `MAX_CHARACTERS` characters long.
+        well_formed: Whether nothing but white space follows the action in the reply.
     """
 
     kind: Kind
@@ -30,19 +30,24 @@ class Action:
 
 
 class AnswerFormError(InvalidActionError):
-    """An answer in a wrong form; the message is the observation."""
+    """A malformed answer. The message is returned to the agent as the observation."""
 
 
 def parse_action(reply: str, *, last_answer: bool = False) -> Action:
-    """The first complete `<search>` or `<answer>` of a reply; whatever stands around it is ignored.
+    """Return the first complete `<search>` or `<answer>` of a reply. Text around it is ignored.
 
-    With `last_answer` an answer that comes first gives way to the last complete one of the reply.
+    Args:
+        reply: The agent's message.
+        last_answer: If the first action is an answer, return the reply's last complete answer
+            instead.
 
     Raises:
-        AnswerFormError: There is none and nothing looks like a search, or the answer is empty or too long.
-        InvalidActionError: The search is incomplete, empty or too long; the message is the observation.
+        AnswerFormError: The answer is empty or too long, or there is no complete action and nothing
+            that looks like a search.
+        InvalidActionError: The search is incomplete, empty or too long. The message is the
+            observation.
     """
-    # Plain searches, because a regular expression takes quadratic time where a tag is opened again and again.
+    # No regular expression: it takes quadratic time on a reply that opens a tag many times.
     found: tuple[int, int, Kind] | None = None
     for kind in KINDS:
         start = reply.find(f"<{kind}>")
@@ -64,13 +69,16 @@ def parse_action(reply: str, *, last_answer: bool = False) -> Action:
 
 
 def _looks_like_search(reply: str) -> bool:
-    """Whether a reply without a complete action has a search tag, in any case, and no answer tag."""
+    """Whether an incomplete reply has a search tag, in any case, but no answer tag."""
     tags = reply.lower()
     return "search>" in tags and "answer>" not in tags
 
 
 def _last_answer(reply: str) -> tuple[int, int, Kind]:
-    """The last answer when all are read from left to right, each from its opening to the next closing."""
+    """Return start, end and kind of the last answer.
+
+    Answers are read left to right, each from its opening tag to the next closing tag.
+    """
     opening, closing, start, stop = "<answer>", "</answer>", -1, 0
     while (at := reply.find(opening, stop)) >= 0 and (end := reply.find(closing, at)) >= 0:
         start, stop = at, end

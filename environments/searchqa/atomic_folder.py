@@ -1,4 +1,4 @@
-"""Folders that appear by a rename when they are complete, and never in part."""
+"""Folders that appear by a rename once they are complete, so no partial folder is ever visible."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from environments.searchqa.corpus import SearchDataError
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Gives a temporary folder to fill; it is renamed to `folder` when the block ends without an error, else removed.
+    """Yield a temporary folder, which is renamed to `folder` when the block succeeds.
+
+    If the block raises, the temporary folder is removed.
 
     Raises:
-        SearchDataError: The temporary folder cannot be made.
+        SearchDataError: The temporary folder cannot be created.
     """
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)

@@ -18,7 +18,7 @@ examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m environments.searchqa.build",
         description=__doc__,

@@ -1,13 +1,13 @@
-"""A folder of passages, their index, questions and task lists: what both sources build and the world opens.
+"""A corpus folder: passages, index, questions and task lists. Both sources write this format.
 
-    library.json     what it is
-    passages.jsonl   one {"id", "contents": "title\\ntext"} a line, as FlashRAG and Search-R1 publish their corpora
+    library.json     metadata, see `About`
+    passages.jsonl   one {"id", "contents": "title\\ntext"} a line, as in FlashRAG and Search-R1
     questions.jsonl  line `index` is the question of task `index`
     lists.json       task indices by list
     bm25/ or vectors.npy or vectors.faiss
-    NAME/bm25/       the index of a collection: the passages that some questions search in place of the others
+    NAME/bm25/       index of a collection: passages searched only for that collection's questions
 
-Everything that is large is read through memory maps, so that the processes of a server share it.
+Large files are memory-mapped, so the processes of a server share them.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ PASSAGES, QUESTIONS, LISTS, ABOUT = "passages.jsonl", "questions.jsonl", "lists.
 
 
 class SearchDataError(WorldError):
-    """The passages or questions are missing, unreadable or not what they should be; the text says what to do."""
+    """Passages or questions are missing, unreadable or invalid. The message states the fix."""
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """A search that helps to answer a question, and the number of the passage that it finds."""
+    """One search towards a question's answer, with the number of the passage that it must find."""
 
     query: str
     passage: int
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question.
+    """One question with its gold answers.
 
     Attributes:
         question: The text.
-        answers: Every answer that is right.
-        group: The published set or, of the embedded questions, the template.
-        hops: The searches that lead to the answer, where they are known.
-        collection: The passages that are searched for it; "" for those that most questions search.
+        answers: Every correct answer.
+        group: The published set, e.g. "nq-test". For an embedded question, its template.
+        hops: The searches that lead to the answer. Empty if they are unknown.
+        collection: The collection searched for this question. Empty means the main index.
     """
 
     question: str
@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Passage(msgspec.Struct):
-    """A line of a corpus: `contents`, or `title` and `text`."""
+    """One line of a corpus: either `contents`, or `title` and `text`."""
 
     contents: str = ""
     title: str = ""
@@ -64,21 +64,23 @@ class Passage(msgspec.Struct):
 
     @property
     def full(self) -> str:
-        """Title, line end, text."""
+        """The title, a newline and the text."""
         return self.contents or f"{self.title}\n{self.text}"
 
 
 class About(msgspec.Struct):
-    """library.json.
+    """The content of library.json.
 
     Attributes:
         source: "facts" or "published".
-        version: Tells contents apart: the same version answers every search and asks every question in the same way.
+        version: Digest of the content. Corpora of equal version ask the same questions and answer
+            every search alike.
         retriever: "bm25" or "dense".
-        encoder: The model that turns text into vectors, for "dense".
-        passages: How many.
-        licences: Whose data it is.
-        collections: Names of those that some questions search, see `Question.collection`.
+        passages: Number of passages.
+        encoder: Name or folder of the embedding model. None for "bm25".
+        licences: Data sources and their licences.
+        collections: Names of the separately indexed collections, see `Question.collection`.
+        format: Version of the folder format.
     """
 
     source: str
@@ -92,19 +94,19 @@ class About(msgspec.Struct):
 
 
 class Corpus:
-    """An opened folder.
+    """An opened corpus folder.
 
     Attributes:
-        folder: Which.
-        about: What it is.
-        lists: Task indices by the list's name, ascending.
+        folder: Path of the folder.
+        about: The content of library.json.
+        lists: Task indices in ascending order, by list name.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Opens the folder.
+        """Open the folder.
 
         Raises:
-            SearchDataError: It is no corpus, or one of another format.
+            SearchDataError: The folder is not a corpus, or has another format version.
         """
         self.folder = folder
         try:
@@ -119,10 +121,10 @@ class Corpus:
             raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 
     def question(self, index: int) -> Question:
-        """The question of task `index`.
+        """Return the question of task `index`.
 
         Raises:
-            TaskIndexError: There is none.
+            TaskIndexError: No task has this index.
         """
         line = self._questions[index] if 0 <= index < len(self._questions) else b""
         if not line:
@@ -131,7 +133,7 @@ class Corpus:
         return _question_of(line)
 
     def passage(self, number: int) -> str:
-        """Title, line end, text of a passage."""
+        """Return a passage by number: the title, a newline and the text."""
         return passage_of(self._passages[number]).full
 
 
@@ -142,7 +144,7 @@ _question_of = msgspec.json.Decoder(Question).decode
 
 
 def write_questions(folder: Path, questions: Mapping[int, Question], lists: Mapping[str, Sequence[int]]) -> None:
-    """Writes the questions by task index and the task lists, each in ascending order."""
+    """Write the questions by task index and the task lists, both in ascending order."""
     with LineWriter(folder / QUESTIONS) as file:
         for index, question in sorted(questions.items()):
             file.skip_to(index)
@@ -151,14 +153,18 @@ def write_questions(folder: Path, questions: Mapping[int, Question], lists: Mapp
 
 
 def finish(folder: Path, about: About, ranked_by: str) -> About:
-    """Writes library.json with a version made of all that decides what is asked and what is found.
+    """Write library.json with a version derived from everything that affects questions and results.
 
     Args:
-        folder: Where the other files are.
-        about: What it is, its version still to be made.
-        ranked_by: What else decides the ranking, e.g. the search library's version.
+        folder: The folder that holds the other files.
+        about: The metadata. Its `version` is overwritten.
+        ranked_by: Anything else that affects the ranking, e.g. the search library's version.
+
+    Returns:
+        `about` with its version.
     """
-    encoder = Path(about.encoder).name if about.encoder else None  # wherever it is
+    # The version must not depend on the model's location.
+    encoder = Path(about.encoder).name if about.encoder else None
     digest = hashlib.sha256(f"{FORMAT} {about.retriever} {encoder} {ranked_by}".encode())
     for name in (PASSAGES, QUESTIONS, LISTS):
         with (folder / name).open("rb") as file:

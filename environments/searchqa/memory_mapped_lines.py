@@ -1,4 +1,4 @@
-"""Numbered lines of a text file, read through a memory map: any number of processes share one copy in memory."""
+"""Numbered lines of a text file, memory-mapped so that processes share one copy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 
 
 class MappedLines:
-    """Line `number` of a file, without its line end, as bytes; numbers without a line are empty.
+    """Random access to the lines of a file, as bytes without the line end.
 
-    The file's companion `<file>.offsets.npy` holds, for each number and one past the last, where its line begins.
+    The companion file `<file>.offsets.npy` holds the byte offset at which each line begins, and the
+    file size as its last entry. A skipped number reads as an empty line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +23,7 @@ class MappedLines:
         with path.open("rb") as file:
             if path.stat().st_size != int(self._offsets[-1]):
                 raise ValueError(f"{path.name} has {path.stat().st_size} bytes, its offsets end at {int(self._offsets[-1])}")
-            # A map of nothing is not allowed.
+            # An empty file cannot be memory-mapped.
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
 
     def __len__(self) -> int:
@@ -36,7 +37,7 @@ class MappedLines:
 
 
 class LineWriter:
-    """Writes a file of lines and, when closed without a fault, its offsets."""
+    """Writes a file of lines. Its offsets are saved when the block ends without an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,21 +53,21 @@ class LineWriter:
             save_offsets(self._path, self._offsets)
 
     def write(self, line: bytes) -> int:
-        """Appends a line, which must not hold a line end, and returns its number."""
+        """Append a line, which must not contain a line end, and return its number."""
         self._file.write(line + b"\n")
         self._offsets.append(self._offsets[-1] + len(line) + 1)
         return len(self._offsets) - 2
 
     def skip_to(self, number: int) -> None:
-        """Makes `number` the next line's number; the numbers between have no line."""
+        """Make `number` the number of the next line. The numbers in between have no line."""
         self._offsets.extend([self._offsets[-1]] * (number + 1 - len(self._offsets)))
 
 
 def offsets_path(path: Path) -> Path:
-    """Where the offsets of a file of lines are."""
+    """Return the path of the offsets of a file of lines."""
     return path.with_name(path.name + ".offsets.npy")
 
 
 def save_offsets(path: Path, offsets: array[int]) -> None:
-    """Writes the offsets of a file of lines."""
+    """Write the offsets of a file of lines."""
     np.save(offsets_path(path), np.frombuffer(offsets, dtype=np.uint64))

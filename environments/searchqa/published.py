@@ -1,4 +1,4 @@
-"""Building a corpus from a Wikipedia dump and published question sets."""
+"""Build a corpus from a Wikipedia dump and published question sets."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from environments.searchqa.sampling import EVALUATION, EVALUATION_SIZE, hashed_f
 from environments.searchqa.scoring import normalise
 
 VALIDATION_SHARE = 0.01
-"""Share of the training questions that become the validation split, which the sets lack."""
+"""Fraction of training questions held out for validation. The published sets have no such split."""
 
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Where the passages' vectors come from.
+    """Source of the passage embeddings.
 
     Attributes:
-        model: Name or folder of the E5 model, which also encodes the queries later.
-        batch: Passages encoded at once.
-        index: A FAISS index of vectors that the model made before; then nothing is encoded.
-        encoder: What encodes; default: the model.
+        model: Name or folder of the E5 model, which also encodes the queries at search time.
+        batch: Passages encoded per batch.
+        index: A FAISS index of vectors that this model already produced. If set, nothing is
+            encoded.
+        encoder: Encoder to use instead of loading `model`.
     """
 
     model: str
@@ -46,10 +47,10 @@ class VectorSource:
 
 
 def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
-    """Files by set from arguments such as "nq-test=nq/test.jsonl".
+    """Parse arguments such as "nq-test=nq/test.jsonl" into files by set.
 
     Raises:
-        SearchDataError: An argument has another form or names no set, or its file is missing.
+        SearchDataError: An argument is malformed, names an unknown set, or its file is missing.
     """
     files: dict[str, Path] = {}
     for argument in arguments:
@@ -63,19 +64,20 @@ def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
 
 
 def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vectors: VectorSource | None = None) -> About:
-    """Builds the corpus in the folder `output`, which appears only when it is complete.
+    """Build the corpus in the folder `output`, which appears only once it is complete.
 
     Args:
         output: A folder that does not exist yet.
-        corpus: .jsonl or .jsonl.gz, one passage a line: {"id", "contents": "title\\ntext"} or {"id", "title", "text"}. It is linked
-            where the file system allows it, not copied.
+        corpus: .jsonl or .jsonl.gz, one passage a line: {"id", "contents": "title\\ntext"} or
+            {"id", "title", "text"}. It is hard-linked where the file system allows it, else copied.
         files: Question sets, see `read_sets`.
-        vectors: For dense retrieval, where the passages' vectors come from; None for BM25.
+        vectors: Source of the embeddings for dense retrieval. None builds a BM25 index.
 
     Raises:
-        SearchDataError: A file is missing or not what it should be.
+        SearchDataError: A file is missing or invalid.
     """
-    sets = tqdm(read_sets(files), "questions", disable=None)  # first, because vectors may take hours
+    # Validated first, because encoding may take hours.
+    sets = tqdm(read_sets(files), "questions", disable=None)
     questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
     with atomic_folder(output) as folder:
         _bring(corpus, folder / PASSAGES)
@@ -101,12 +103,12 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
 
 
 def _found_anywhere(model: str) -> str:
-    """A model's folder as it is found from any folder that a server is started in; the name of one on the hub as it is."""
+    """Return a local model folder as an absolute path, or a hub name unchanged."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _bring(source: Path, target: Path) -> None:
-    """Links a file, or copies it where it cannot be linked; one that is compressed is unpacked."""
+    """Hard-link a file, or copy it where that fails. Unpack it if it is compressed by gzip."""
     try:
         if source.suffix == ".gz":
             with (
@@ -126,7 +128,7 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _find_lines(path: Path, corpus: Path) -> int:
-    """Checks every passage, saves where each begins and returns how many there are."""
+    """Check every passage, save the line offsets and return the number of passages."""
     offsets = array("Q", [0])
     with path.open("rb") as file, tqdm(total=path.stat().st_size, desc="passages", unit="B", unit_scale=True, disable=None) as bar:
         for number, line in enumerate(file, 1):
@@ -151,12 +153,13 @@ def _texts(folder: Path) -> Iterator[str]:
 
 
 def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
-    """The task lists.
+    """Return the task lists.
 
-    - "test": the test sets; "nq-test", ...: each;
-    - "train", "validation": the training sets without questions that a test set has too; 1 % of them is for validation;
-      "nq-train", "hotpotqa-train": the part of each that is in "train";
-    - "searchqa-ours-400": 400 test questions, the sets in turn.
+    - "test": all test sets. "nq-test", ...: one test set each.
+    - "train", "validation": the training sets, without questions that also occur in a test set.
+      1 % of them form the validation split.
+    - "nq-train", "hotpotqa-train": the part of "train" from one set.
+    - "searchqa-ours-400": 400 test questions, taken from the sets in turn.
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test")}
     said = {index: normalise(question.question) for index, question in questions.items()}

@@ -1,4 +1,4 @@
-"""The seven question sets in the formats in which they are published, and the task indices that AgentGym gave them."""
+"""Readers for the seven published question sets, with the task indices that AgentGym assigns."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ TEST_SETS = {
 }
 TRAIN_SETS = {"nq": range(51713, 130881), "hotpotqa": range(130881, 221328)}
 RANGES = {f"{name}-test": some for name, some in TEST_SETS.items()} | {f"{name}-train": some for name, some in TRAIN_SETS.items()}
-"""Task indices by set: the question at place i of a set's file has the i-th index of its range."""
+"""Task indices by set. The i-th question of a set's file has the i-th index of its range."""
 MERGED = ("test", "train")
-"""Files that hold several sets, told apart by each row's `data_source`."""
+"""Files that merge several sets. Each row names its set in `data_source`."""
 
 
 def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[str, ...]]]:
-    """Task index, set, question and answers of every question of the files.
+    """Yield task index, set, question and answers of every question in the files.
 
     Args:
-        files: By the name of a set in `RANGES`, or "test" or "train" for a merged file.
+        files: Paths by the name of a set in `RANGES`, or by "test" or "train" for a merged file.
 
     Raises:
-        SearchDataError: A file is missing, has another format, or holds more questions than its set has.
+        SearchDataError: A file is missing, has another format, or has more questions than its set.
     """
     for name, path in files.items():
         counts: dict[str, int] = {}
         for place, record in enumerate(_records(path), 1):
-            if record.get("answerable") is False:  # MuSiQue's full version; AgentGym counts the answerable ones
+            # Skip them: MuSiQue's full version has unanswerable questions, which AgentGym does not count.
+            if record.get("answerable") is False:
                 continue
             group = f"{record.get('data_source')}-{name}" if name in MERGED else name
             if group not in RANGES:
@@ -61,7 +62,7 @@ def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[
 
 
 def _question_of(record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Question and answers, whichever set's fields the record has."""
+    """Return question and answers from a record in any of the published formats."""
     question = record["question"] if "question" in record else record["Question"]
     answer = record.get("answer", record.get("Answer"))
     answers: Sequence[str]
@@ -90,7 +91,10 @@ def _text(value: Any) -> str:
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a .jsonl, .json, .tsv, .csv or .parquet file; all but the last may be compressed by gzip."""
+    """Yield the records of a .jsonl, .json, .tsv, .csv or .parquet file.
+
+    All but .parquet may be gzipped.
+    """
     kind = Path(path.name.removesuffix(".gz")).suffix
     try:
         if kind == ".parquet":

@@ -1,4 +1,4 @@
-"""Exact match between an answer and the gold answers, as SQuAD published it."""
+"""Exact match between an answer and the gold answers, as defined by SQuAD."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces (Rajpurkar et al. 2016, arXiv 1606.05250).
+    """Lower-case, remove ASCII punctuation and articles, and collapse spaces.
 
-    A text of which nothing is left, such as "The The" or "!!!", keeps its lower-case form: otherwise the empty answer would match it.
+    Source: Rajpurkar et al. 2016, arXiv 1606.05250.
+
+    If nothing is left, as for "The The" or "!!!", return the lower-case text. Otherwise an empty
+    answer would match it.
     """
     lowered = text.lower()
     kept = " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split())
@@ -21,6 +24,9 @@ def normalise(text: str) -> str:
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> bool:
-    """Whether the answer equals any gold answer after both are normalised. An answer of white space alone never does."""
+    """Whether the normalised answer equals any normalised gold answer.
+
+    A blank answer never matches.
+    """
     given = normalise(answer)
     return bool(given) and any(given == normalise(gold) for gold in golds)

@@ -1,4 +1,4 @@
-"""What a server of SearchQA may be told through environment variables."""
+"""Settings of a SearchQA server, read from environment variables."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from environments.searchqa.corpus import BUILD_HELP
 
 
 class SettingsError(WorldError):
-    """An environment variable has a value that is not understood."""
+    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How questions are asked and judged.
+    """Source of the questions, and rules for judging answers.
 
     Attributes:
-        data: SEARCHQA_DATA: a folder that `python -m environments.searchqa.build published` made; None means the embedded questions.
-        cache: SEARCHQA_CACHE: where the embedded questions are kept once they are built.
-        wrong_ends: SEARCHQA_WRONG_ANSWER, "end" or "continue": whether a wrong answer ends the episode. AgentGym's servers let
-            an agent guess again and again; "continue" does as they do.
-        format_reward: SEARCHQA_FORMAT_REWARD, 0 to 1: the share of the reward that is given for form: a wrong answer earns it if
-            every message of the episode ended with its one action, a right answer loses it if one did not.
-        last_answer: Whether of several answers in a message the last one counts, as under AgentGym's rules.
+        data: SEARCHQA_DATA, a folder that `python -m environments.searchqa.build published`
+            created. None means the embedded questions.
+        cache: SEARCHQA_CACHE, the folder where the embedded corpus is stored once it is built.
+        wrong_ends: SEARCHQA_WRONG_ANSWER, "end" or "continue": whether a wrong answer ends the
+            episode. "continue" lets an agent guess repeatedly, as AgentGym's servers do.
+        format_reward: SEARCHQA_FORMAT_REWARD, 0 to 1: the share of the reward given for well-formed
+            messages. A wrong answer earns it if every message ended with its one action. A right
+            answer loses it if any message did not.
+        last_answer: Whether the last of several answers in a message counts, as in AgentGym's
+            rules.
     """
 
     data: Path | None = None
@@ -37,10 +40,11 @@ class Settings:
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:
-        """The settings that the variables hold.
+        """Read the settings from environment variables.
 
         Raises:
-            SettingsError: A value is not understood; the message names the variable and what it may be.
+            SettingsError: A value is invalid. The message names the variable and its allowed
+                values.
         """
         data = variables.get("SEARCHQA_DATA")
         cache = variables.get("SEARCHQA_CACHE")
@@ -62,5 +66,5 @@ class Settings:
 
 
 def _path(text: str | Path) -> Path:
-    """With the home folder in place of "~"; that of somebody unknown is left as it is."""
+    """Expand "~". A path with an unknown user's home folder stays unchanged."""
     return Path(os.path.expanduser(text))

@@ -1,4 +1,4 @@
-"""SearchQA: an agent searches passages and answers a question; the answer counts if it matches a gold answer exactly."""
+"""SearchQA: an agent searches passages and answers a question, scored by exact match."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from environments.searchqa.settings import Settings
 from environments.task_lists import named
 
 NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
-"""Words that begin with a capital, or a number: what an answer may look like."""
+"""Capitalised words or a number: the form of a typical answer."""
 SHOWN = 3
-"""Passages that a search shows."""
+"""Number of passages that a search returns."""
 INSTRUCTION = (
     "You answer a question with the help of a search engine. Every message of yours holds one action:\n"
     "<search>query</search>: look something up; the three passages that fit the query best come back between <information> and "
@@ -36,15 +36,18 @@ ONE_ATTEMPT = (
 MORE_ATTEMPTS = "After a wrong answer you may go on."
 STAND_IN = "stand-ins made of facts from installed packages; docs/searchqa-wikipedia.md sets up the published questions over Wikipedia"
 MANY_PASSAGES = 1_000_000
-"""From so many on a search takes long enough to keep other requests waiting."""
+"""Above this number of passages a search is slow enough to block other requests."""
 
 
 class SearchQAEnvironment:
-    """One session. A right answer ends the episode with reward 1, a wrong one ends it with 0.
+    """One session. A right answer ends the episode with reward 1, a wrong one with reward 0.
+
+    `Settings` can change both: `format_reward` gives part of the reward for the form of the
+    messages, and without `wrong_ends` the episode continues after a wrong answer.
 
     Attributes:
-        task: The question; None when no episode is in progress.
-        found: Numbers of the passages that the episode's searches have shown.
+        task: The question. None if no episode is in progress.
+        found: Numbers of the passages that the episode's searches have returned.
     """
 
     __slots__ = ("_corpus", "_retrievers", "_searched", "_settings", "_well_formed", "found", "task")
@@ -59,7 +62,7 @@ class SearchQAEnvironment:
         self._well_formed = True
 
     def reset(self, index: int) -> str:
-        """Begins task `index`; see `Environment.reset`."""
+        """Start task `index`, see `Environment.reset`."""
         self.task = self._corpus.question(index)
         self.found = set()
         self._searched = False
@@ -67,10 +70,10 @@ class SearchQAEnvironment:
         return f"Question: {self.task.question}"
 
     def step(self, action: str) -> Step:
-        """Search or answer; see `Environment.step`.
+        """Search or answer, see `Environment.step`.
 
-        An answer in a wrong form is a wrong answer: where a wrong answer ends the episode, it does too. A search in a wrong form is
-        refused. Under AgentGym's rules both are refused, as there.
+        A malformed answer counts as a wrong answer if wrong answers end the episode. A malformed
+        search is refused. Under AgentGym's rules both are refused, as in AgentGym's servers.
         """
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
@@ -96,11 +99,14 @@ class SearchQAEnvironment:
 
     @property
     def objective(self) -> str:
-        """The question; empty when no episode is in progress."""
+        """The question. Empty if no episode is in progress."""
         return self.task.question if self.task else ""
 
     def valid_actions(self) -> list[str]:
-        """Searching for the question or a name that was read, or answering with such a name; see `EnumerableEnvironment`."""
+        """List searches for the question and for names read so far, and answers with those names.
+
+        See `EnumerableEnvironment`.
+        """
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         read = [self._corpus.passage(number) for number in sorted(self.found)]
@@ -109,14 +115,17 @@ class SearchQAEnvironment:
         return [*searches, *(f"<answer>{name}</answer>" for name in names)]
 
     def oracle_action(self) -> str:
-        """Searches for what is still to be found, hop by hop, then the answer; see `Environment.oracle_action`."""
+        """Return the search of the next missing hop, or the answer once all hops are found.
+
+        See `Environment.oracle_action`.
+        """
         if self.task is None:
             raise OracleError("no SearchQA episode is in progress")
         hop = self._next_hop(self.task)
         return f"<search>{hop}</search>" if hop else f"<answer>{self.task.answers[0]}</answer>"
 
     def close(self) -> None:
-        """Ends the episode."""
+        """End the episode."""
         self.task = None
         self.found = set()
 
@@ -137,29 +146,31 @@ class SearchQAEnvironment:
 
 
 class SearchQA:
-    """The world; see `World`. Which task lists `tasks` knows depends on the source of the questions.
+    """The world, see `World`. The available task lists depend on the source of the questions.
 
-    Without settings the questions and passages are stand-ins, made of facts that installed packages hold. A score on them cannot be
-    compared with one on the published questions over Wikipedia, which docs/searchqa-wikipedia.md sets up.
+    Without settings the questions and passages are stand-ins generated from installed packages.
+    Their scores are not comparable with scores on the published questions over Wikipedia, which
+    docs/searchqa-wikipedia.md sets up.
 
     Attributes:
-        stand_in: What stands in for the published questions, "" where they are asked themselves.
-        blocking: Whether a search takes long enough that the server should run it in a thread.
+        stand_in: Description of the stand-in data. Empty if the published questions are used.
+        blocking: Whether a search is slow enough that the server should run it in a thread.
     """
 
     name = "searchqa"
 
     def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None, rules: Rules = "ours") -> None:
-        """Opens the questions and passages that the settings name; the embedded ones are built first where they are missing.
+        """Open the questions and passages. The embedded corpus is built first if it is missing.
 
         Args:
-            settings: Default: what the environment variables say.
-            encoder: What turns queries into vectors, for a corpus of vectors; default: the model that the corpus names.
-            rules: Under "agentgym" a wrong answer never ends the episode, and of several answers in a message the last one counts.
+            settings: Source of the questions and judging rules. Default: the environment variables.
+            encoder: Query encoder for a dense corpus. Default: the model named in the corpus.
+            rules: Under "agentgym" a wrong answer never ends the episode, and the last of several
+                answers in a message counts.
 
         Raises:
-            SettingsError: An environment variable is not understood.
-            SearchDataError: There are no such questions and passages, or they cannot be built.
+            SettingsError: An environment variable has an invalid value.
+            SearchDataError: The corpus is missing or cannot be built.
         """
         settings = settings or Settings.read()
         self.rules = rules
@@ -179,23 +190,26 @@ class SearchQA:
         self.version = version_under(rules, about.version + "".join(said for changed, said in changes if changed))
 
     def create(self) -> SearchQAEnvironment:
-        """A new session, before its first reset."""
+        """Create a session, which must be reset before its first step."""
         return SearchQAEnvironment(self._corpus, self._retrievers, self._settings)
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a split or of another named list, ascending.
+        """Return the task indices of a split or another named list, in ascending order.
 
         Raises:
-            KeyError: No list has this name; the message names those that exist.
+            KeyError: No list has this name. The message names the existing lists.
         """
         return named(self._corpus.lists, name, self.name, RENAMED_TASK_LISTS)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
-        """Every task list; of published questions their own."""
+        """All task lists of the opened corpus."""
         return self._corpus.lists
 
     def tag(self, index: int) -> str:
-        """Of a published question its set, e.g. "nq-test"; of an embedded one how many searches lead to the answer, e.g. "hops 2"."""
+        """Return a published question's set or an embedded question's hop count.
+
+        Examples: "nq-test", "hops 2".
+        """
         question = self._corpus.question(index)
         return f"hops {len(question.hops)}" if question.hops else question.group

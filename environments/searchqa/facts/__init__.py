@@ -1,1 +1,1 @@
-"""The embedded source: passages and multi-hop questions made from the facts of installed packages, or about made-up islands."""
+"""The embedded questions and passages, from installed packages or about made-up islands."""

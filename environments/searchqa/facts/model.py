@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What facts are about: a country, an airport, an element, ... or a plain value such as a code or a year.
+    """An entity such as a country, an airport or an element, or a plain value such as a year.
 
     Attributes:
-        kind: "country", "city", ...; "value" for a plain value.
-        key: Tells things of one kind apart.
-        name: What it is called in questions, passages and answers.
-        aliases: Other names that are right as an answer.
-        hint: What a search adds to the name to tell namesakes apart, e.g. a city's country.
+        kind: "country", "city", ..., or "value" for a plain value.
+        key: Identifier within its kind.
+        name: Name used in questions, passages and answers.
+        aliases: Other names that are correct as an answer.
+        hint: Text that a search adds to the name to separate namesakes, e.g. a city's country.
     """
 
     kind: str
@@ -26,7 +26,7 @@ class Thing:
 
 
 def value(text: str, *aliases: str) -> Thing:
-    """A plain value."""
+    """Make a plain value."""
     return Thing("value", text, text, aliases)
 
 
@@ -38,9 +38,10 @@ class Facts:
     """Passages with the facts that each states.
 
     Attributes:
-        passages: Title, line end, text.
-        objects: For each relation and subject, its objects, each with the number of the passage that says so.
-        subjects: The same the other way round.
+        passages: Texts, each a title, a newline and the body.
+        objects: Objects by relation and subject, each with the number of the passage that states
+            it.
+        subjects: The inverse: subjects by relation and object.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Facts:
         self.subjects: dict[str, dict[Thing, list[tuple[Thing, int]]]] = {}
 
     def add(self, title: str, text: str, statements: Iterable[Statement] = ()) -> None:
-        """Adds a passage that states the statements."""
+        """Add a passage and the facts that it states."""
         number = len(self.passages)
         self.passages.append(f"{title}\n{text}")
         for subject, relation, object_ in statements:
@@ -58,11 +59,11 @@ class Facts:
 
 
 def listed(names: Iterable[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Join names: "a", "a and b", "a, b and c"."""
     *some, last = names
     return f"{', '.join(some)} and {last}" if some else last
 
 
 def counted(number: float) -> str:
-    """A number as text, thousands apart, e.g. "8,516,543"."""
+    """Format a number with thousands separators, e.g. "8,516,543"."""
     return f"{number:,.0f}"

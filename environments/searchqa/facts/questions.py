@@ -1,7 +1,8 @@
-"""Multi-hop questions: a thing, named or described, and relations followed from it, each step stated by a passage.
+"""Multi-hop questions: an entity, named or described, and a chain of relations followed from it.
 
-Every step leads to exactly one thing, so a question has one answer (under all the names that it goes by), and whether an answer
-is right can be checked by machine. A question's hops are the passages that it takes; no two of them are the same.
+A passage states each step, and each step leads to exactly one entity. A question therefore has one
+answer, under all its aliases, and an answer can be checked automatically. A question's hops are
+the passages that it takes, all of them different.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from environments.searchqa.scoring import normalise
 QUESTIONS_BY_HOPS = {1: 3000, 2: 5000, 3: 4000}
 TEST_SHARE, VALIDATION_SHARE = 0.15, 0.05
 HELD_OUT_SHARE = 0.1
-"""Share of the templates that only the test split has."""
+"""Fraction of the multi-step templates that only the test split uses."""
 MAX_STEPS = 3
 _ROUNDABOUT = ("airport city", "city country")
-"""Not followed: the airport's own passage names the country."""
+"""Never followed, because the airport's own passage already names the country."""
 
 Hop = tuple[str, int]
-"""What to search for, and the number of the passage to find."""
+"""A search query and the number of the passage to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Draft:
     """A question.
 
     Attributes:
-        template: What is followed, e.g. "IATA > airport country > capital".
-        start: What it starts from. Questions that start from the same thing are of the same split.
-        split: Which.
+        template: The chain of relations, e.g. "IATA > airport country > capital".
+        start: The entity that it starts from. Questions with the same start are in the same split.
+        split: "train", "validation" or "test".
         question: The text.
-        answers: All that is right.
+        answers: All correct answers.
         hops: The searches that it takes.
     """
 
@@ -52,7 +53,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """A thing as a question introduces it, with the searches that tell which thing is meant."""
+    """An entity as a question introduces it, with the searches that identify it."""
 
     start: str
     thing: Thing
@@ -61,11 +62,12 @@ class _Beginning:
 
 
 def questions(facts: Facts, is_found: Callable[[Hop], bool]) -> Iterator[Draft]:
-    """As many questions as `QUESTIONS_BY_HOPS` asks for, spread evenly over the templates.
+    """Yield up to `QUESTIONS_BY_HOPS` questions per hop count, spread evenly over the templates.
 
     Args:
-        facts: What is known.
-        is_found: Whether a hop's search finds its passage. Questions of which it does not are left out.
+        facts: All facts.
+        is_found: Whether a hop's search finds its passage. Questions with a failing hop are
+            dropped.
     """
     streams = {
         template: _drafts(facts, template, some, steps)
@@ -87,7 +89,10 @@ def questions(facts: Facts, is_found: Callable[[Hop], bool]) -> Iterator[Draft]:
 
 
 def _chains(kind: str, passed: frozenset[str] = frozenset()) -> Iterator[tuple[str, ...]]:
-    """Relations that can be followed one after another from a thing of that kind, never back to a kind; the empty chain too."""
+    """Yield every chain of relations from an entity of that kind, including the empty one.
+
+    A chain never returns to a kind and has at most `MAX_STEPS` relations.
+    """
     yield ()
     if len(passed) == MAX_STEPS:
         return
@@ -99,7 +104,7 @@ def _chains(kind: str, passed: frozenset[str] = frozenset()) -> Iterator[tuple[s
 
 
 def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
-    """Things to start from, by how the question introduces them, in a shuffled order."""
+    """Return shuffled start entities, by the way in which the question introduces them."""
     titles = Counter(normalise(contents.partition("\n")[0]) for contents in facts.passages)
     subjects: dict[str, set[Thing]] = defaultdict(set)
     for name, relation in RELATIONS.items():
@@ -107,7 +112,7 @@ def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
     found: dict[str, list[_Beginning]] = {}
     for kind, things in subjects.items():
         names = Counter(normalise(thing.name) for thing in things)
-        # Where a name is that of several things, or of a passage about something else, nobody could tell which is meant.
+        # A name shared by several entities, or by an unrelated passage, would be ambiguous.
         clear = [thing for thing in things if names[normalise(thing.name)] == 1 and titles[normalise(thing.name)] <= 1]
         found[kind] = [_Beginning(f"{kind} {thing.key}", thing, _label(thing)) for thing in clear]
     for name, relation in RELATIONS.items():
@@ -129,7 +134,7 @@ def _label(thing: Thing) -> str:
 
 
 def _shared_neighbours(facts: Facts) -> Iterator[_Beginning]:
-    """Countries told by two others of which they are the only common neighbour."""
+    """Yield countries that are the only common neighbour of two other countries."""
     neighbours = facts.objects["neighbour"]
     for one, other in combinations(sorted(neighbours, key=lambda country: country.key), 2):
         common = {country for country, _ in neighbours[one]} & {country for country, _ in neighbours[other]}
@@ -151,7 +156,11 @@ def _drafts(facts: Facts, template: str, beginnings: Sequence[_Beginning], steps
 
 
 def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, steps: Sequence[str]) -> Draft | None:
-    """The question that the steps lead to; None where they lead nowhere, to several things, or to what the question gives away."""
+    """Return the question of a chain of relations.
+
+    None if a step has no target or several, if the question contains the answer or a step's result,
+    or if two hops share a passage.
+    """
     thing, phrase, hops, passed = beginning.thing, beginning.phrase, list(beginning.hops), []
     asks: Sequence[str] = (f"What is {phrase}?", f"Name {phrase}.")
     if hops:

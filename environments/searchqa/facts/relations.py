@@ -1,4 +1,4 @@
-"""The relations that questions follow, and how they are spoken of."""
+"""The relations that questions follow, and their wordings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """How a relation is spoken of; {} is the thing that it starts from.
+    """The wordings of a relation, where {} stands for the entity that it starts from.
 
     Attributes:
-        subject, object: The kinds of thing that it relates.
-        phrase: The object, e.g. "the capital of {}".
+        subject, object: The kinds of entity that it connects.
+        phrase: Describes the object, e.g. "the capital of {}".
         ask: Questions for the object.
-        search: What to search for to find the object.
-        described: The subject, told by its object, e.g. "the country whose capital is {}"; "" where it is never told so.
+        search: The query that finds the object.
+        described: Describes the subject by its object, e.g. "the country whose capital is {}".
+            Empty if no question does so.
     """
 
     subject: str
@@ -136,4 +137,4 @@ LABELS = {
     "element": "the element {}",
     "isotope": "the isotope {}",
 }
-"""How a question names a thing; else by its name alone."""
+"""How a question names an entity of each kind. Other kinds appear by name alone."""

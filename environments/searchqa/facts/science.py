@@ -1,4 +1,7 @@
-"""Elements, isotopes (mendeleev, MIT), and the languages, scripts and currencies of ISO's lists (pycountry, LGPL)."""
+"""Facts on elements and isotopes (mendeleev, MIT) and on ISO code lists (pycountry, LGPL).
+
+The code lists cover languages, scripts and currencies.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _LANGUAGE_TYPES = {"A": "an ancient", "C": "a constructed", "E": "an extinct", "
 
 
 def add_elements(facts: Facts) -> None:
-    """Adds two passages for each element and one for each isotope."""
+    """Add up to two passages for each element and one for each isotope."""
     countries = {country.name: country for country in facts.objects["capital"]}
     names: dict[int, str] = {}
     for record in fetch_table("elements").sort_values("atomic_number").to_dict("records"):
@@ -56,7 +59,7 @@ def _add_element(facts: Facts, record: Mapping[Hashable, Any], countries: dict[s
 
 
 def add_code_lists(facts: Facts) -> None:
-    """Adds a passage for each language, script and currency."""
+    """Add a passage for each language, script and currency."""
     for record in sorted(pycountry.languages, key=lambda record: record.alpha_3):
         language = language_thing(record)
         code = value(record.alpha_3)

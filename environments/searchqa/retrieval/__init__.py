@@ -1,1 +1,1 @@
-"""Finding passages: by their words (BM25) or by their meaning (dense vectors)."""
+"""Passage retrieval: lexical (BM25) or semantic (dense vectors)."""

@@ -1,4 +1,4 @@
-"""BM25 by tantivy: an index on disk that any number of processes share through memory maps."""
+"""BM25 by tantivy: an index on disk that processes share through memory maps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import tantivy
 
 HEAP_BYTES = 1_000_000_000
-"""What the writer may hold before it writes a segment: 150,000 short passages fit into one."""
+"""Writer memory before a segment is flushed. 150,000 short passages fit into one segment."""
 _ANALYZER = "english"
 
 
 def ranked_by() -> str:
-    """What decides the order of what is found, besides the passages."""
+    """Identify what affects the ranking besides the passages: the version of tantivy."""
     return f"tantivy {version('tantivy')}"
 
 
 def _analyzer() -> tantivy.TextAnalyzer:
-    """Words and numbers in lower case without accents, English stop words left out, the rest stemmed."""
+    """Lower-case words and numbers without accents, drop English stop words and stem the rest."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     for step in (
         tantivy.Filter.remove_long(60),
@@ -40,9 +40,10 @@ def _schema() -> tantivy.Schema:
 
 
 def build_bm25(folder: Path, passages: Iterable[str], first: int = 0) -> None:
-    """Indexes the passages, numbered from `first` in their order, into a new folder.
+    """Index the passages in order into a new folder, numbered from `first`.
 
-    One thread writes, so that the same passages give the same segments and with them the same order among equal scores.
+    A single thread writes. The same passages then give the same segments, and therefore the same
+    order among equal scores.
     """
     folder.mkdir(parents=True)
     index = tantivy.Index(_schema(), str(folder), reuse=False)
@@ -58,7 +59,7 @@ def build_bm25(folder: Path, passages: Iterable[str], first: int = 0) -> None:
 
 
 class Bm25:
-    """Searches an index that `build_bm25` made. Safe to use from several threads."""
+    """Searches an index that `build_bm25` wrote. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         index = tantivy.Index.open(str(folder))
@@ -68,7 +69,10 @@ class Bm25:
         self._analyzer = _analyzer()
 
     def search(self, query: str, count: int) -> list[int]:
-        """The numbers of the `count` best passages, the best first; fewer where fewer share a word with the query."""
+        """Return the numbers of the `count` best passages, best first.
+
+        There are fewer if fewer passages share a word with the query.
+        """
         words = dict.fromkeys(self._analyzer.analyze(query))
         if not words:
             return []

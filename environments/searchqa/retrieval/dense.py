@@ -1,4 +1,4 @@
-"""Exact search by inner product: over float16 vectors in a memory map, or by FAISS where the corpus has a FAISS index."""
+"""Exact inner-product search over memory-mapped float16 vectors or a FAISS index."""
 
 from __future__ import annotations
 
@@ -21,28 +21,39 @@ from environments.searchqa.retrieval.encoder import Encoder
 
 VECTORS, FAISS = "vectors.npy", "vectors.faiss"
 QUERY, PASSAGE = "query: ", "passage: "
-"""What E5 models expect before a text."""
+"""Prefixes that E5 models expect before a text."""
 ROWS_AT_ONCE = 65_536
 SPARE = 16
-"""Candidates beyond those asked for. The final order is made of exact scores, so that it does not depend on what was searched together."""
+"""Extra candidates per scan.
+
+They are re-ranked by exact scores, so the result does not depend on the other queries in the batch.
+"""
 
 
 class Vectors(Protocol):
-    """The passages' vectors."""
+    """The passage embeddings."""
 
     def __len__(self) -> int: ...
 
     def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """For q queries of shape (q, d) the rows with the largest inner products, shape (q, count), in any order."""
+        """Return the rows with the largest inner products.
+
+        Args:
+            queries: Shape (q, d).
+            count: Rows per query.
+
+        Returns:
+            Row numbers of shape (q, count), in any order.
+        """
         ...
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Rows by number, shape (n, d)."""
+        """Return n rows by number, shape (n, d)."""
         ...
 
 
 class MappedVectors:
-    """Vectors in a float16 array on disk."""
+    """Vectors in a memory-mapped float16 array on disk."""
 
     def __init__(self, path: Path) -> None:
         self._array: NDArray[np.float16] = np.load(path, mmap_mode="r")
@@ -51,7 +62,7 @@ class MappedVectors:
         return len(self._array)
 
     def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """See `Vectors.best`."""
+        """Implements `Vectors.best` block by block."""
         scores = np.empty((len(queries), 0), np.float32)
         numbers = np.empty((len(queries), 0), np.int64)
         for start in range(0, len(self), ROWS_AT_ONCE):
@@ -64,12 +75,12 @@ class MappedVectors:
         return numbers
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """See `Vectors.rows`."""
+        """Implements `Vectors.rows`."""
         return self._array[numbers].astype(np.float32)
 
 
 class FaissVectors:
-    """Vectors in a FAISS index on disk, mapped into memory where FAISS can."""
+    """Vectors in a FAISS index on disk, memory-mapped where FAISS supports it."""
 
     def __init__(self, path: Path) -> None:
         faiss = import_faiss()
@@ -84,20 +95,20 @@ class FaissVectors:
         return int(self._index.ntotal)
 
     def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """See `Vectors.best`."""
+        """Implements `Vectors.best`."""
         numbers: NDArray[np.int64] = self._index.search(queries, count)[1]
         return numbers
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """See `Vectors.rows`."""
+        """Implements `Vectors.rows`."""
         return np.stack([self._index.reconstruct(int(number)) for number in numbers])
 
 
 def import_faiss() -> Any:
-    """FAISS.
+    """Import FAISS.
 
     Raises:
-        SearchDataError: It is not installed.
+        SearchDataError: FAISS is not installed.
     """
     try:
         return import_module("faiss")
@@ -106,14 +117,16 @@ def import_faiss() -> Any:
 
 
 def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int) -> None:
-    """Writes the passages' vectors: a float16 array, or a FAISS index of float16 numbers where FAISS is installed.
+    """Write the passage embeddings as a FAISS index if FAISS is installed, else as an array.
+
+    Both store float16.
 
     Args:
-        folder: The corpus.
-        passages: Title, line end, text.
-        count: How many there are.
-        encoder: Turns texts into vectors.
-        batch: Passages given to it at once.
+        folder: The corpus folder.
+        passages: Texts, each a title, a newline and the body.
+        count: Number of passages.
+        encoder: Maps texts to vectors.
+        batch: Passages encoded per batch.
     """
     array: np.memmap[Any, np.dtype[np.float16]] | None = None
     done = 0
@@ -140,7 +153,7 @@ def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: En
 
 
 class Dense:
-    """Searches by meaning. Queries that come while a scan is under way are served together by the next one."""
+    """Embedding search. Queries that arrive during a scan are batched into the next one."""
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -152,8 +165,8 @@ class Dense:
         return len(self._vectors)
 
     def search(self, query: str, count: int) -> list[int]:
-        """The numbers of the `count` passages whose vectors are nearest to the query's, the nearest first."""
-        with self._encoding:  # one by one: in a batch, the same text gets slightly other vectors
+        """Return the numbers of the `count` passages nearest to the query, nearest first."""
+        with self._encoding:  # one at a time: batching changes a text's vector slightly
             vector = self._encoder([QUERY + query])[0]
         found = self._scan(vector, min(count + SPARE, len(self)))
         scores = (self._vectors.rows(found).astype(np.float64) * vector).sum(axis=1)
@@ -170,7 +183,7 @@ class Dense:
                 try:
                     vectors, counts, _ = zip(*served, strict=True)
                     best = self._vectors.best(np.stack(vectors), max(counts))
-                except Exception as fault:  # noqa: BLE001  every caller that waits for this scan gets it
+                except Exception as fault:  # noqa: BLE001  passed to every caller that waits for this scan
                     for *_, waiting in served:
                         waiting.set_exception(fault)
                 else:

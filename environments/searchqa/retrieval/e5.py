@@ -1,4 +1,7 @@
-"""E5 sentence vectors (Wang et al. 2022, arXiv 2212.03533) by transformers. A server that searches by words alone never imports it."""
+"""E5 sentence embeddings (Wang et al. 2022, arXiv 2212.03533) by transformers.
+
+A BM25 server never imports this module.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,19 @@ MAX_TOKENS = 256
 
 
 class E5:
-    """An encoder: the mean of the last layer over a text's tokens, scaled to length 1. Runs on the GPU where there is one."""
+    """Encoder that averages the last layer over a text's tokens and scales the result to length 1.
+
+    Runs on the GPU if there is one. Texts are truncated to `MAX_TOKENS` tokens.
+    """
 
     def __init__(self, model: str) -> None:
-        """Loads the model.
+        """Load the model.
 
         Args:
             model: Name or folder, e.g. "intfloat/e5-base-v2".
 
         Raises:
-            SearchDataError: It cannot be loaded.
+            SearchDataError: The model cannot be loaded.
         """
         try:
             torch, transformers = import_module("torch"), import_module("transformers")
@@ -39,7 +45,7 @@ class E5:
             raise SearchDataError(f"the encoder {model!r} cannot be loaded: {said}") from fault
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of n texts, shape (n, d)."""
+        """Encode n texts into vectors of shape (n, d)."""
         torch = self._torch
         tokens = self._tokenizer(list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt").to(self._device)
         with torch.inference_mode():

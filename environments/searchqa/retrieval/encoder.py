@@ -1,4 +1,4 @@
-"""What turns texts into vectors, whatever the model."""
+"""The interface of text encoders, independent of the model."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ import numpy as np
 from numpy.typing import NDArray
 
 Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Turns n texts into n vectors of length 1, shape (n, d)."""
+"""Maps n texts to n vectors of length 1, shape (n, d)."""

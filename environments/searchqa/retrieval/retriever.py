@@ -1,4 +1,4 @@
-"""What finds passages, whatever the method."""
+"""The interface of retrievers, and the function that opens one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from environments.searchqa.retrieval.encoder import Encoder
 
 
 class Retriever(Protocol):
-    """Finds passages."""
+    """Finds passages for a query."""
 
     def search(self, query: str, count: int) -> list[int]:
-        """The numbers of up to `count` passages, the best first. May be called from several threads at once."""
+        """Return the numbers of up to `count` passages, best first. Must be thread-safe."""
         ...
 
 
 def open_retriever(folder: Path, encoder: Encoder | str | None) -> Retriever:
-    """The retriever of a corpus's folder: BM25 without an encoder, else dense.
+    """Open a corpus folder's index: BM25 without an encoder, dense otherwise.
 
     Args:
-        folder: The corpus.
-        encoder: None, a function, or the name or folder of an E5 model, which is loaded at once.
+        folder: The corpus folder.
+        encoder: None, an encoder function, or an E5 model's name or folder, which is loaded
+            immediately.
 
     Raises:
-        SearchDataError: The index or the model is missing or broken, or a package that it needs.
+        SearchDataError: The index, the model or a required package is missing or broken.
     """
     try:
         return _open(folder, encoder)
-    except (OSError, ValueError, EOFError, RuntimeError) as fault:  # numpy's, tantivy's and FAISS's
+    except (OSError, ValueError, EOFError, RuntimeError) as fault:  # raised by numpy, tantivy and FAISS
         said = " ".join(str(fault).split())
         raise SearchDataError(f"the index in {folder} cannot be opened ({said}); build it anew: {BUILD_HELP}") from fault
 
 
 def _open(folder: Path, encoder: Encoder | str | None) -> Retriever:
-    # Imported here, so that BM25 needs nothing of what vectors need, and the other way round.
+    # Lazy imports: neither retriever needs the other's packages.
     if encoder is None:
         from environments.searchqa.retrieval.bm25 import Bm25
 
