@@ -19,7 +19,7 @@ from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
-from tasks.inference.token_guard import authorization, share_token
+from tasks.inference.token_guard import VARIABLE, authorization, share_token
 from tasks.inference.weight_transfer import WeightTransfer
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
@@ -94,6 +94,24 @@ def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> lis
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/weight_info", "/openapi.json", "/collective_rpc", "/pause", "/nowhere"])
+def test_every_path_wants_the_token_and_none_serves_a_page(path: str, servers: list[LocalServer]) -> None:
+    url, page = f"{servers[0].url}{path}", {"Origin": "http://page.example"}
+    preflight = {**page, "Access-Control-Request-Method": "POST"}
+    wrong = {"authorization": f"{authorization()['authorization']}x"}
+    for method in ("GET", "POST", "PUT", "OPTIONS"):
+        for headers, status in (({}, 401), (wrong, 401), (page, 403), (preflight, 403), ({**page, **authorization()}, 403)):
+            answer = requests.request(method, url, headers=headers, json={}, timeout=60)
+            assert (answer.status_code, answer.content) == (status, b"")
+            assert "access-control-allow-origin" not in answer.headers
+
+
+def test_an_engine_with_a_wrong_token_names_the_setting(servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "wrong")
+    with pytest.raises(EngineError, match=VARIABLE):
+        VllmPoolEngine([servers[0].url])
+
+
 def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: VllmPoolEngine, policy: str) -> None:
     model = model_of(policy)
     for temperature in (1.0, 0.7):
