@@ -165,8 +165,12 @@ class Dispatcher:
             by_session.setdefault(position if operation == "create" else call[0], []).append(position)
 
         async def perform(positions: list[int]) -> None:
+            began = time.perf_counter()
             for position in positions:
                 replies[position] = await self._perform_one(operation, calls[position], client)
+                if time.perf_counter() - began > SLICE_S:
+                    await asyncio.sleep(0)  # refused calls wait for nothing
+                    began = time.perf_counter()
 
         await asyncio.gather(*(perform(positions) for positions in by_session.values()))
         return [replies[position] for position in range(len(calls))]
