@@ -117,8 +117,9 @@ ON_DEMAND = {"torch", "transformers", "faiss", "pyarrow"}
 
 
 def test_the_images_of_the_environment_servers_have_what_their_worlds_import() -> None:
-    stages = (ROOT / "Dockerfile").read_text().partition("AS env-packages")[2].partition("AS services")[0].replace("\\\n", " ")
-    installed = {name.lower() for line in re.findall(r"pip install -c \S+ (.*)", stages) for name in line.split()}
+    stages = (ROOT / "Dockerfile").read_text().partition("AS env-packages")[2].partition("AS services")[0]
+    lists = [(ROOT / "locks" / "images" / name).read_text() for name in re.findall(r"locks/image\.sh (\S+)", stages)]
+    installed = {name for text in lists for line in text.splitlines() if not line.startswith("#") for name in line.split()}
     imported = {
         name.split(".")[0]
         for path in (ROOT / "environments").rglob("*.py")
