@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from dashboards.by_turn import success_by_turn, under_horizons
 from dashboards.index import Index
 from dashboards.links import Links
-from dashboards.parting import left_success
+from dashboards.parting import attempts_at, left_success
 from dashboards.run_folders import RunFolder, run_folders
 from dashboards.step_lanes import covered, step_clock
 from dashboards.trajectory import Address, group_of, shown
@@ -21,7 +21,7 @@ from tasks.provision.services import Addresses
 from tasks.rollout.trajectory import Outcome
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
-from tests.support.recorded_runs import played, recorded_run
+from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import basic
 
 SERVICES = Addresses("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "http://127.0.0.1:5000", "http://127.0.0.1:5050")
@@ -196,3 +196,14 @@ def test_a_study_is_one_file_that_asks_nobody(pages: TestClient) -> None:
     assert 'src="' not in answer.text.split("<script>")[0]
     assert "Content-Security-Policy".lower() in answer.text
     assert '"error_y"' in answer.text or '"fillcolor"' in answer.text or '"lines+markers"' in answer.text
+
+
+def test_a_task_over_training_shows_a_success_of_each_evaluation_but_the_sample_asked_for(index: Index, first: RunFolder) -> None:
+    task = numbers_of(1)[0]
+    asked, *others = sorted(attempts_at(index, "textcraft", task, [first.name], "start/1"), key=lambda each: not each.asked)
+    assert asked.asked
+    assert (asked.trajectory.address.name, asked.trajectory.address.member) == ("start", 1)
+    assert others
+    for each in others:
+        assert not each.asked
+        assert (each.trajectory.row["outcome"] == "success") == (each.succeeded > 0)
