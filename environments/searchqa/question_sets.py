@@ -41,7 +41,7 @@ def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[
     for name, path in files.items():
         counts: dict[str, int] = {}
         for place, record in enumerate(_records(path), 1):
-            # Skip them: MuSiQue's full version has unanswerable questions, which AgentGym does not count.
+            # Skip unanswerable questions of MuSiQue's full version: AgentGym does not count them.
             if record.get("answerable") is False:
                 continue
             group = f"{record.get('data_source')}-{name}" if name in MERGED else name

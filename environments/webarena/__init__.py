@@ -1,6 +1,7 @@
-"""WebArena: an agent uses web sites in a real browser, seen through their accessibility tree.
+"""WebArena: an agent uses web sites in a real browser and observes their accessibility tree.
 
-By default both sites and tasks are stand-ins of this package's own; WebArena's are used where WEBARENA_TASKS names them.
+By default sites and tasks are stand-ins that this package provides. Set WEBARENA_TASKS to use
+WebArena's own.
 """
 
 TASK_LISTS = {
@@ -20,15 +21,15 @@ TASK_LISTS = {
     "drawn-shops-validation": "64 in other shops",
     "drawn-shops-test": "120 in others again, held out",
 }
-"""The task lists of the embedded tasks, which are stand-ins for WebArena's, and what each holds."""
+"""Task lists of the embedded stand-in tasks, each with a description."""
 
 TASK_LISTS_REPLACED_BY = "WEBARENA_TASKS"
-"""With this variable set the tasks, and with them the lists, are others."""
+"""Environment variable that replaces the tasks, and therefore the task lists."""
 
 RENAMED_TASK_LISTS = {
     "webarena-50": "webarena-ours-50",
 }
-"""Names that lists once had, and those that they have now."""
+"""Former list names, mapped to the current ones."""
 
 IMAGE = "browser"
-"""Which container image serves the world, by its target in the Dockerfile: Chromium opens the sites."""
+"""Dockerfile target of the container image that serves this world. It includes Chromium."""

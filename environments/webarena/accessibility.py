@@ -1,8 +1,9 @@
-"""From what DevTools says of a page to the text that an agent reads: a pure function.
+"""Convert a page's DevTools data into the observation text: a pure function.
 
-Two calls describe a page: the accessibility tree (`Accessibility.getFullAXTree`) and the layout (`DOMSnapshot.captureSnapshot`). Every
-node worth naming gets a number in the order of the document, whether it is in view or not: the same page in the same state has the
-same numbers in every run, and scrolling does not change them. Shown is what is in the window, as in WebArena's observations.
+Two calls describe a page: the accessibility tree (`Accessibility.getFullAXTree`) and the layout
+(`DOMSnapshot.captureSnapshot`). Every node with content gets a number in document order, whether or
+not it is in view. The numbers are therefore the same in every run for the same page state, and
+scrolling does not change them. The text shows what is in the window, as in WebArena's observations.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 Node = dict[str, Any]
 Box = tuple[float, float, float, float]
-"""Left, top, width and height in CSS pixels, from the window's upper left corner."""
+"""Left, top, width and height in CSS pixels, relative to the window's upper left corner."""
 
 VIEWPORT = (1280, 720)
 SHOWN_SHARE = 0.6
-"""An element is in view when this share of its height is, as in WebArena."""
+"""Minimum visible fraction of an element's height for it to be in view, as in WebArena."""
 MAX_NAME = 1000
 
 _PLAIN = frozenset((
@@ -26,26 +27,29 @@ _PLAIN = frozenset((
     "rowgroup", "rowheader", "search", "Section", "section", "sectionfooter", "sectionheader", "strong", "subscript", "superscript",
     "table", "time",
 ))  # fmt: skip
-"""Roles that say nothing by themselves: such a node is shown only if it has a name of its own."""
+"""Roles without meaning of their own.
+
+Such a node gets a number only if it has a name or a state.
+"""
 _IN_ROW = frozenset(("cell", "columnheader", "gridcell", "rowheader", "LayoutTableCell"))
 FIELDS = frozenset(("textbox", "searchbox", "combobox", "spinbutton"))
-"""Text can be typed into these. What they hold is shown below them."""
+"""Roles that accept typed text. Their content is shown on the lines below them."""
 _NEVER = frozenset(("InlineTextBox", "LineBreak", "ListMarker"))
 _LABELS = frozenset(("LabelText", "Legend", "caption", "Caption"))
-"""Their text is the name of what they label."""
+"""Roles whose text is the name of the element that they label."""
 _STATES = ("focused", "checked", "pressed", "selected", "expanded", "disabled", "required", "hasPopup")
 _ONLY_IF_SET = frozenset(("focused", "disabled", "required"))
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A numbered node of a page that is in view.
+    """A numbered node that is in view.
 
     Attributes:
         role, name: As in the observation.
-        node: Chromium's own id of the DOM node (valid until the page changes).
-        centre: The middle of its part that is in view, in CSS pixels from the window's upper left corner; None where nothing was
-            laid out, as for the options of a closed menu.
+        node: Chromium's backend id of the DOM node, valid until the page changes.
+        centre: The centre of the visible part, in CSS pixels from the window's upper left corner.
+            None if the node has no layout, e.g. an option of a closed menu.
     """
 
     role: str
@@ -56,11 +60,11 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is seen of one page.
+    """The visible part of one page.
 
     Attributes:
         text: One line per element, indented by depth.
-        elements: What the numbers in `text` mean.
+        elements: Elements by their number in `text`.
         title: The page's title.
         url: The page's address.
     """
@@ -72,12 +76,12 @@ class View:
 
 
 def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT) -> View:
-    """The view of a page.
+    """Build the view of a page.
 
     Args:
         tree: `nodes` of Accessibility.getFullAXTree.
-        snapshot: The answer of DOMSnapshot.captureSnapshot for the same moment.
-        viewport: Width and height of the window.
+        snapshot: The result of DOMSnapshot.captureSnapshot for the same moment.
+        viewport: Width and height of the window in CSS pixels.
     """
     nodes = {node["nodeId"]: node for node in tree}
     boxes = _boxes(snapshot)
@@ -85,7 +89,8 @@ def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT)
     elements: dict[int, Element] = {}
     number = 0
     root = next(node for node in tree if "parentId" not in node)
-    # Node, depth of its line, name of the nearest numbered node above, role and box of its parent. A stack, since pages nest deeply.
+    # Node, depth of its line, name of the nearest numbered ancestor, role and box of its parent.
+    # An explicit stack, because pages nest deeply.
     stack: list[tuple[Node, int, str, str, Box | None]] = [(root, 0, "", "", None)]
     while stack:
         node, depth, above, parent_role, around = stack.pop()
@@ -93,7 +98,7 @@ def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT)
         name = _name(node, role, nodes)
         states = _states(node)
         laid_out = boxes.get(node.get("backendDOMNodeId", -1))
-        # The snapshot knows nothing of what is inside fields and closed menus: it is where they are.
+        # The snapshot omits nodes inside fields and closed menus. They inherit their parent's box.
         box = laid_out or around
         if _is_worth_a_number(role, name, states, above, parent_role):
             number += 1
@@ -149,7 +154,7 @@ def _states(node: Node) -> str:
 
 
 def _boxes(snapshot: Node) -> dict[int, Box]:
-    """Where the nodes of the main document are in the window."""
+    """Return the window positions of the main document's nodes by backend node id."""
     document = snapshot["documents"][0]
     backend, layout = document["nodes"]["backendNodeId"], document["layout"]
     left, top = document.get("scrollOffsetX", 0), document.get("scrollOffsetY", 0)

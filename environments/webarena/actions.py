@@ -1,8 +1,9 @@
-"""From the text of an action to what it means: a pure function of the text, whatever page is open.
+"""Parse the text of an action, independently of the open page.
 
-The forms are WebArena's. The action may stand in triple backticks with any text around them, as AgentGym's prompts ask for. What counts is
-the bracket after the verb; text behind it is left alone, as WebArena does, since agents repeat the words of an observation
-("click [2] where [2] is link 'Cart'") or end with a full stop.
+The syntax is WebArena's. The action may stand in triple backticks with any text around them, as
+AgentGym's prompts request. Only the bracket after the verb counts. Text behind it is ignored, as in
+WebArena, because agents repeat an observation's words ("click [2] where [2] is link 'Cart'") or end
+with a full stop.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from environments.environment import InvalidActionError
 MAX_CHARACTERS = 20_000
 MAX_TYPED = 5_000
 MAX_NUMBER = 6
-"""Digits of an element's number."""
+"""Maximum digits of an element's number."""
 FORMS = (
     "The actions are: click [id], type [id] [text] [press_enter_after=0|1], hover [id], press [key_comb], scroll [down|up], new_tab, "
     "tab_focus [n], close_tab, goto [url], go_back, go_forward, stop [answer]."
@@ -44,7 +45,7 @@ class Click:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Replace a field's text, then perhaps press Enter."""
+    """Replace a field's text, and press Enter afterwards if `enter` is set."""
 
     element: int
     text: str
@@ -68,7 +69,7 @@ class Press:
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """Move the page by one window's height."""
+    """Scroll the page by one window height."""
 
     direction: Literal["down", "up"]
 
@@ -80,14 +81,14 @@ class NewTab:
 
 @dataclass(frozen=True, slots=True)
 class TabFocus:
-    """Go to the tab of that number."""
+    """Bring the tab of that number to the front."""
 
     tab: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseTab:
-    """Close the tab that is in front."""
+    """Close the current tab."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,12 @@ class Goto:
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """Go to the page before."""
+    """Go to the previous page of the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoForward:
-    """Undo a going back."""
+    """Go to the next page of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,16 @@ _BARE: dict[str, Action] = {"new_tab": NewTab(), "close_tab": CloseTab(), "go_ba
 
 
 def parse_action(reply: str) -> Action:
-    """What `reply` asks for.
+    """Parse an agent's reply into an action.
 
     Raises:
-        InvalidActionError: It is not an action of this world; the message is for the agent.
+        InvalidActionError: The reply is not an action of this world. The message addresses the
+            agent.
     """
     if len(reply) > MAX_CHARACTERS:
         raise InvalidActionError(f"The reply has {len(reply)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
-    reply = reply.encode("utf-8", "replace").decode()  # a lone surrogate can neither be typed nor be sent back
+    # A lone surrogate can neither be typed nor encoded as UTF-8.
+    reply = reply.encode("utf-8", "replace").decode()
     fenced = re.search(r"```(.*?)```", reply, re.DOTALL)
     text = (fenced.group(1) if fenced else reply).strip()
     if not text:
@@ -147,7 +150,7 @@ def parse_action(reply: str) -> Action:
             raise InvalidActionError("Scroll which way? 'scroll [down]' or 'scroll [up]'.")
         return Scroll("down" if direction[1].lower() == "down" else "up")
     if verb == "press":
-        # The last key may itself be a bracket.
+        # The last key may be a bracket.
         keys = re.match(r"\[(.+?)\](?!\])", rest, re.DOTALL)
         return _parse_press(keys[1].strip() if keys else rest.strip("[]"))
     if verb == "tab_focus":
@@ -164,9 +167,10 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _bracketed(rest: str) -> tuple[str, str]:
-    """What stands in the bracket that `rest` begins with, and what follows the bracket.
+    """Return the content of the bracket that `rest` begins with, and the text after the bracket.
 
-    The bracket ends at its counterpart. Where brackets inside it have none, it ends at the last one of all.
+    The bracket ends at its matching bracket. If inner brackets are unbalanced, it ends at the last
+    closing bracket.
     """
     depth, end, last = 0, -1, rest.rfind("]")
     for place, letter in enumerate(rest):
@@ -182,7 +186,7 @@ def _bracketed(rest: str) -> tuple[str, str]:
 
 
 def _number(rest: str, verb: str) -> tuple[int, str]:
-    """The number that `rest` begins with, its brackets perhaps left out, and what follows it."""
+    """Return the number that `rest` begins with and the text after it. Brackets are optional."""
     found = re.match(rf"\[\s*([0-9]{{1,{MAX_NUMBER}}})\s*\]|([0-9]{{1,{MAX_NUMBER}}})(?![\w.\]])", rest)
     if found is None:
         raise InvalidActionError(f"'{verb}' needs a number in brackets, such as '{verb} [12]'.")

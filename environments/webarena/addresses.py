@@ -1,4 +1,4 @@
-"""Where the sites of the tasks are: the embedded ones, or the real WebArena sites by URLs from the environment."""
+"""Addresses of the tasks' sites: embedded sites, or real ones named by environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from urllib.parse import urlsplit
 from environments.environment import WorldError
 
 NAMES = ("shopping_admin", "shopping", "reddit", "gitlab", "map", "wikipedia", "homepage")
-"""WebArena's sites. Their placeholders in task files are these in capitals, e.g. __SHOPPING__; so are the environment's variables."""
+"""WebArena's sites. In capitals they name environment variables and placeholders in task files.
+
+Example of a placeholder: __SHOPPING__.
+"""
 
 EMBEDDED = {
     "shopping_admin": "http://content.test/admin",
@@ -35,20 +38,21 @@ CONNECT_S = 10.0
 
 
 class SiteMissingError(WorldError):
-    """A site's URL is not configured, is no URL or does not answer."""
+    """A site's URL is missing, invalid or unreachable."""
 
 
 class OutsideSitesError(Exception):
-    """An address that is not part of the task's sites; the text is for the agent."""
+    """An address that is not part of the task's sites. The message addresses the agent."""
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """The sites' URLs, without a slash at the end.
+    """The sites' URLs without a trailing slash.
 
     Attributes:
-        urls: By site name; a site that is left out cannot be visited.
-        shown: What the agent sees and writes in their place. WebArena shows the addresses of the sites that its own are copies of.
+        urls: URLs by site name. A site without an entry cannot be visited.
+        shown: Addresses that the agent sees and writes instead. WebArena shows the addresses of
+            the sites that it copied.
     """
 
     urls: Mapping[str, str]
@@ -56,14 +60,14 @@ class Addresses:
 
     @property
     def embedded(self) -> bool:
-        """Whether these are the sites of this package."""
+        """Whether these are the embedded sites of this package."""
         return self.urls is EMBEDDED
 
     def fill(self, text: str) -> str:
-        """`text` with URLs for placeholders such as __SHOPPING__.
+        """Replace placeholders such as __SHOPPING__ in `text` by URLs.
 
         Raises:
-            SiteMissingError: A site that is named has no URL.
+            SiteMissingError: A site of a placeholder has no URL.
         """
         for name in NAMES:
             placeholder = f"__{name.upper()}__"
@@ -74,7 +78,7 @@ class Addresses:
         return text
 
     def hosts(self, sites: tuple[str, ...]) -> tuple[str, ...]:
-        """Host, with the port if it is not the usual one, of each site and of the homepage.
+        """Return the host of each site and of the homepage, with the port if it is not the default.
 
         Raises:
             SiteMissingError: One of the sites has no URL.
@@ -86,23 +90,23 @@ class Addresses:
         return tuple(dict.fromkeys(host_of(self.urls[name]) for name in wanted))
 
     def to_shown(self, url: str) -> str:
-        """A real URL as the agent sees it."""
+        """Convert a real URL to the one that the agent sees."""
         return _exchange(url, [(self.urls[name], address) for name, address in self.shown.items() if name in self.urls])
 
     def to_real(self, url: str) -> str:
-        """What the agent wrote as a real URL."""
+        """Convert a URL that the agent wrote to a real URL."""
         pairs = [(address, self.urls[name]) for name, address in self.shown.items() if name in self.urls]
         return _exchange(url, pairs + [(address.replace("http:", "https:"), real) for address, real in pairs])
 
     def resolve(self, written: str, hosts: Collection[str]) -> str:
-        """The real URL of an address that an agent wrote.
+        """Return the real URL of an address that an agent wrote.
 
         Args:
-            written: With or without its scheme, under the shown or the real name.
-            hosts: Where the task may go, see `hosts`.
+            written: The address with or without a scheme, under the shown or the real name.
+            hosts: The hosts that the task may visit, see `hosts`.
 
         Raises:
-            OutsideSitesError: It is no address, or on another host.
+            OutsideSitesError: The text is not an address, or its host is not allowed.
         """
         url = self.to_real(written if "://" in written or written.startswith("about:") else f"http://{written}")
         try:
@@ -127,7 +131,7 @@ def _exchange(url: str, pairs: list[tuple[str, str]]) -> str:
 
 
 def host_of(url: str) -> str:
-    """Host and port as a browser writes them: the usual port is left out."""
+    """Return host and port as browsers write them, without the scheme's default port."""
     parts = urlsplit(url)
     usual = {"http": 80, "https": 443}.get(parts.scheme)
     host = (parts.hostname or "").lower()
@@ -135,10 +139,12 @@ def host_of(url: str) -> str:
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Addresses:
-    """The real sites that the variables SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE name.
+    """Read the real sites' URLs from environment variables.
+
+    The variables are SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE.
 
     Raises:
-        SiteMissingError: None is set, or a value is not an http or https URL.
+        SiteMissingError: None of them is set, or a value is not an http or https URL.
     """
     environment = os.environ if environment is None else environment
     urls = {name: environment[name.upper()].strip().rstrip("/") for name in NAMES if environment.get(name.upper())}
@@ -150,7 +156,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Addresses:
 
 
 def check_url(variable: str, url: str) -> None:
-    """Raises SiteMissingError if what the variable holds is not an http or https URL."""
+    """Check that an environment variable's value is an http or https URL.
+
+    Raises:
+        SiteMissingError: It is not.
+    """
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -161,7 +171,11 @@ def check_url(variable: str, url: str) -> None:
 
 
 def check_answers(variable: str, url: str) -> None:
-    """Raises SiteMissingError if nothing listens at the URL that the variable holds."""
+    """Check that a server listens at the URL of an environment variable.
+
+    Raises:
+        SiteMissingError: The connection fails within `CONNECT_S` seconds.
+    """
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), CONNECT_S).close()

@@ -1,8 +1,9 @@
-"""The browsers: Chromium processes driven by Playwright from one thread of their own, shared by all sessions of a process.
+"""Chromium processes driven by Playwright from one thread and shared by a process's sessions.
 
-Every episode gets a browser context of its own. A browser is given up after a number of contexts and replaced by a fresh one, so that
-nothing which Chromium or Playwright's driver keep can add up; it ends when its last context is closed. Should this process be killed,
-the driver's pipe breaks and with it Chromium's: both end by themselves.
+Every episode gets its own browser context. A browser is replaced after `CONTEXTS_PER_BROWSER`
+contexts, which bounds memory leaks in Chromium and Playwright's driver. It ends when its last
+context closes. If this process is killed, the driver's pipe breaks and then Chromium's, so both
+exit.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser")
-"""Debian's names, the lighter first; both show the same pages in the same way."""
+"""Debian's names, the lightest first. All render pages alike."""
 INSTALL = "sudo apt-get install --no-install-recommends chromium-headless-shell libatomic1"
-"""The second is what Playwright's driver links to; on a machine with a compiler it is there."""
+"""Command that installs Chromium and libatomic1, to which Playwright's driver links.
+
+Machines with a compiler have libatomic1 already.
+"""
 FEATURES_OFF = (
-    # Of the full browser: each window would have pages of its own for what drops down from the address bar, which cost a process
-    # and half of the time of a step.
+    # Full browser only: the address bar's dropdown would give each window extra pages, which cost
+    # a process and half of a step's time.
     "WebUIOmniboxPopup", "WebUIOmniboxAimPopup",
-    # Chromium heeds only the last list that it is given, so what Playwright turns off is turned off here again.
+    # Chromium honours only the last --disable-features flag. The features that Playwright
+    # disables are therefore repeated here.
     "AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose",
     "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay", "MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints",
     "PaintHolding", "PreconnectToSearch", "TcpPortRandomizationWin", "ThirdPartyStoragePartitioning", "msForceBrowserSignIn",
@@ -58,11 +63,14 @@ END_S = 2.0
 
 
 class BrowserError(WorldError):
-    """The browser failed, which says nothing about the agent. The session is lost; a new one gets a browser that works."""
+    """The browser failed for reasons unrelated to the agent.
+
+    The session is lost. A new session gets a working browser.
+    """
 
 
 class ChromiumMissingError(BrowserError):
-    """There is no Chromium on this machine."""
+    """Chromium is not installed."""
 
 
 class BrowserLostError(BrowserError):
@@ -70,7 +78,7 @@ class BrowserLostError(BrowserError):
 
 
 class PageHungError(BrowserError):
-    """A page did not come to rest before the deadline, and was cut off."""
+    """A page did not become idle before the deadline and was stopped."""
 
 
 class SiteUnreachableError(BrowserError):
@@ -78,7 +86,10 @@ class SiteUnreachableError(BrowserError):
 
 
 def find_chromium() -> str | None:
-    """The path of Chromium: what the variable WEBARENA_CHROMIUM names, else the first of EXECUTABLES that is installed."""
+    """Return the path of Chromium, or None if it is not installed.
+
+    The variable WEBARENA_CHROMIUM takes precedence over the first of EXECUTABLES that is installed.
+    """
     named = os.environ.get("WEBARENA_CHROMIUM")
     if named:
         return shutil.which(named)
@@ -87,22 +98,24 @@ def find_chromium() -> str | None:
 
 @functools.cache
 def _say_if_slow(executable: str) -> None:
-    """Warns of the full browser, once in a process."""
+    """Log once per process that the full browser is in use."""
     if "headless" not in Path(executable).name:
         log.warning("%s needs twice the processor time of chromium-headless-shell; to install that: %s", executable, INSTALL)
 
 
 def settle(gone: asyncio.Future[None]) -> None:
-    """Says that it is gone. A second call does nothing."""
+    """Mark the browser as gone. Idempotent."""
     if not gone.done():
         gone.set_result(None)
 
 
 async def unless(gone: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, unless `gone` is done before: Playwright does not always answer what it asked of a browser that has died.
+    """Return the result of `work`, or raise as soon as `gone` is done.
+
+    Playwright does not always finish calls to a browser that has died.
 
     Raises:
-        BrowserLostError: The browser is gone.
+        BrowserLostError: The browser ended first.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -119,10 +132,10 @@ class _Running:
     """A browser with its driver.
 
     Attributes:
-        opened: Contexts that it ever had.
-        contexts: Contexts that it has.
-        retired: Whether it gets no more.
         gone: Done when the browser has ended.
+        opened: Number of contexts opened so far.
+        contexts: Number of open contexts.
+        retired: Whether it gets no new contexts.
     """
 
     driver: Playwright
@@ -134,7 +147,7 @@ class _Running:
 
 
 class Browsers:
-    """The browsers of this process and the thread in which they are driven. It starts when it is first needed."""
+    """The browsers of this process and the thread that drives them, which starts on first use."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -145,11 +158,15 @@ class Browsers:
         self._running: set[_Running] = set()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], deadline_s: float) -> T:
-        """Performs `work` in the browsers' thread and waits for it.
+        """Run `work` in the browsers' thread and wait for the result.
+
+        Args:
+            work: Returns the coroutine to run.
+            deadline_s: Deadline in seconds.
 
         Raises:
-            PageHungError: It was not done before the deadline.
-            BrowserLostError: Playwright says that the browser or the page is gone.
+            PageHungError: The deadline passed.
+            BrowserLostError: Playwright reports that the browser or the page is gone.
         """
 
         async def bounded() -> T:
@@ -165,12 +182,15 @@ class Browsers:
             raise BrowserLostError(f"the browser failed: {fault.message.splitlines()[0][:300]}") from fault
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Performs `work` in the browsers' thread without waiting for it."""
+        """Schedule `work` in the browsers' thread without waiting for it."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def stop(self) -> None:
-        """Ends all browsers and the thread, within about two seconds. Nothing can be called afterwards. A second call does nothing."""
+        """Stop all browsers and the thread within about two seconds.
+
+        No calls are possible afterwards. Idempotent.
+        """
         atexit.unregister(self.stop)
         loop, self._loop = self._loop, None
         if loop is None:
@@ -185,13 +205,16 @@ class Browsers:
         loop.call_soon_threadsafe(loop.stop)
 
     async def open_context(self, **options: Any) -> tuple[BrowserContext, Callable[[], Awaitable[None]]]:
-        """A new context, and what closes it.
+        """Open a context.
 
         Args:
-            options: As for Playwright's `new_context`; the proxy is added unless given.
+            options: Options of Playwright's `new_context`. The proxy is added unless given.
+
+        Returns:
+            The context, and a function that closes it.
 
         Raises:
-            ChromiumMissingError: There is no Chromium.
+            ChromiumMissingError: Chromium is not installed.
             BrowserLostError: Chromium did not start.
         """
         assert self._launching is not None
@@ -213,7 +236,7 @@ class Browsers:
             try:
                 await asyncio.wait_for(context.close(), CLOSE_S)
             except (TimeoutError, Error) as stuck:
-                # A context that does not close would stay for ever: give up its whole browser instead.
+                # A context that fails to close would stay open for ever, so retire its browser.
                 if running.browser.is_connected():
                     log.warning("a browser context did not close", extra={"fault": str(stuck)[:200]})
                 running.retired = True
@@ -241,7 +264,7 @@ class Browsers:
     async def _launch(self) -> _Running:
         try:
             driver = await async_playwright().start()
-        except Exception as fault:  # Playwright raises no type of its own
+        except Exception as fault:  # Playwright has no dedicated exception for this
             raise BrowserLostError(f"Playwright's driver did not start ({str(fault)[:200]}); what it needs: {INSTALL}") from fault
         executable = find_chromium() or shutil.which(driver.chromium.executable_path)
         if executable is None:

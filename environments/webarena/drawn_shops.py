@@ -1,7 +1,7 @@
-"""Tasks in shops drawn anew: each is one errand in a small shop of its own, so that nothing in it can be known beforehand.
+"""Tasks in randomly generated shops. Each is one short task in its own small shop.
 
-The errands are the same eight everywhere and the shops' words are too; what products there are, what they cost, who reviewed them, differs
-from shop to shop. So what the lists do not share is the shops.
+Nothing in a shop can be known beforehand. All shops share the same eight intents and the same
+vocabulary. Products, prices and reviewers differ. The lists therefore share no shops.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ LISTS: Mapping[str, range] = {
     "drawn-shops-validation": range(20_000, 20_064),
     "drawn-shops-test": range(30_000, 30_120),
 }
-"""The indices of each list: every errand is in it as often as the others."""
+"""Task indices of each list, in which all intents are equally frequent."""
 ERRAND_LISTS: Mapping[str, tuple[int, ...]] = {
     "drawn-shops-errands-train": tuple(index for index in LISTS["drawn-shops-train"] if index % len(products.intents) >= 6),
 }
-"""A quarter of them, without questions: a product's page, and the wish list. A policy that has seen little does each now and then, and what
-it never does, as reading an answer off a page, reinforcement does not teach it."""
+"""The quarter of the tasks without a question: opening a product's page and using the wish list.
+
+A barely trained policy sometimes completes these. RL cannot teach what it never completes, such as
+reading an answer off a page.
+"""
 
 
 def shop_of(index: int) -> int | None:
-    """The number of the drawn shop that a task is done in; None if it is not in one."""
+    """Return the number of the generated shop that a task uses, or None if it uses none."""
     return index if any(index in some for some in LISTS.values()) else None
 
 
 def drawn_task(index: int) -> TaskFile:
-    """The task of that index, one of `LISTS`."""
+    """Return the task of an index in `LISTS`."""
     return parse_task(_made(index)[0], EMBEDDED_ADDRESSES, "the tasks in drawn shops")
 
 
 def drawn_plan(index: int) -> tuple[Move, ...]:
-    """How it is done from its start page."""
+    """Return the task's solution from its start page."""
     return _made(index)[1]
 
 

@@ -1,4 +1,7 @@
-"""How an episode is judged: WebArena's three evaluators (arXiv 2307.13854, section 3.2), each 0 or 1; their product is the score."""
+"""WebArena's three evaluators (arXiv 2307.13854, section 3.2). Each gives 0 or 1.
+
+An episode's score is the product of the evaluators that its task names.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,17 @@ QUIET_S = 3.0
 
 
 async def evaluate(task: TaskFile, answer: str, window: Window, addresses: Addresses, judge: Judge | None) -> float:
-    """The score, 0 or 1, of an episode that has come to its end. May leave the page that the agent was on.
+    """Score a finished episode as 0 or 1. This may leave the agent's last page.
+
+    Args:
+        task: The task with its evaluators.
+        answer: The agent's final answer, possibly empty.
+        window: The episode's window.
+        addresses: The sites' URLs.
+        judge: Language model for fuzzy matches. None disables it.
 
     Raises:
-        WorldError: It could not be judged: a site or the judge did not answer.
+        WorldError: The episode could not be judged, because a site or the judge did not respond.
     """
     last_url = window.page.url
     if "string_match" in task.evaluators and not await string_match(task, answer, judge):
@@ -41,7 +51,7 @@ async def evaluate(task: TaskFile, answer: str, window: Window, addresses: Addre
 
 
 async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool:
-    """Whether the answer is what the task's references ask for."""
+    """Whether the answer matches the task's reference answers."""
     given = clean(answer)
     for kind, reference in task.answers:
         if kind == "exact_match":
@@ -51,7 +61,7 @@ async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool
             if not all(includes(phrase, given, alone=len(reference) == 1) for phrase in reference):
                 return False
         elif reference == "N/A":
-            # The task cannot be done. Saying just that is right; so is giving the true reason.
+            # The task is impossible. Both "N/A" and the true reason are correct.
             if given != "n/a" and not (given and judge and await judge.gives_reason(task.intent, task.reason, answer)):
                 return False
         else:
@@ -62,7 +72,11 @@ async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool
 
 
 def url_match(reference: str, url: str) -> bool:
-    """Whether `url` is the reference page: its address holds the reference's, and it has one of the values of each of its fields."""
+    """Whether `url` is the reference page.
+
+    Its address must contain a reference's address. For each query field of the references it must
+    have one of their values.
+    """
     references = [_parts(one) for one in reference.split(OR)]
     address, fields = _parts(url)
     wanted: dict[str, set[str]] = {}
@@ -80,7 +94,7 @@ def _parts(url: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def clean(text: str) -> str:
-    """`text` without space and one pair of quotes around it, in lower case."""
+    """Strip white space and one pair of quotes, and lower-case the text."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
@@ -88,7 +102,13 @@ def clean(text: str) -> str:
 
 
 def includes(phrase: str, text: str, *, alone: bool = False) -> bool:
-    """Whether `text` holds `phrase`. A phrase of one letter or digit that is `alone` must stand as a word of its own: 0 is not in 10."""
+    """Whether `text` contains `phrase`.
+
+    Args:
+        phrase: The text to find.
+        text: The text to search.
+        alone: Whether a phrase of one character must be a separate token, e.g. 0 is not in 10.
+    """
     wanted, given = clean(phrase), clean(text)
     return wanted in _TOKEN.findall(given) if alone and len(wanted) == 1 else wanted in given
 
@@ -109,13 +129,13 @@ async def _program_html(check: Check, last_url: str, window: Window, addresses: 
 async def _open(url: str, window: Window, addresses: Addresses) -> None:
     await window.show(url)
     if not addresses.embedded:
-        # Pages of other people's sites go on building themselves after they have loaded.
+        # Real sites keep building a page after it has loaded.
         with contextlib.suppress(Error):
             await window.page.wait_for_load_state("networkidle", timeout=QUIET_S * 1000)
 
 
 async def _locate(check: Check, window: Window, queries: Queries) -> str:
-    """The text that a check is about; "" where the page lacks the place."""
+    """Return the text that a check refers to. Empty if the page lacks the element."""
     locator = check.locator.strip()
     if not locator:
         return await window.page.content()

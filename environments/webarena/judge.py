@@ -1,4 +1,4 @@
-"""The language model that compares answers where words alone cannot: any endpoint that speaks OpenAI's chat completions."""
+"""Language model that compares answers by meaning, behind any OpenAI chat completions endpoint."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Reply with one word: SAME if the report gives that reason, even if only in a rou
 
 
 class JudgeError(WorldError):
-    """The judge could not be asked or gave no verdict. What it should have judged is not scored."""
+    """The judge was unreachable or gave no verdict. The episode is not scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Where the judge is.
+    """The endpoint of the judge.
 
     Attributes:
-        url: The base URL of the endpoint, e.g. "http://127.0.0.1:8000/v1".
-        model: The model's name there.
-        key: What authorises the requests; "" for nothing.
+        url: Base URL of the endpoint, e.g. "http://127.0.0.1:8000/v1".
+        model: The model's name at the endpoint.
+        key: Bearer token of the requests. Empty sends none.
     """
 
     url: str
@@ -46,25 +46,28 @@ class Judge:
     key: str = ""
 
     async def says_the_same(self, question: str, reference: str, answer: str) -> bool:
-        """Whether `answer` means what `reference` means.
+        """Whether `answer` has the same meaning as `reference`.
 
         Raises:
-            JudgeError: There was no verdict.
+            JudgeError: The judge gave no verdict.
         """
         text = _EQUIVALENT.format(question=question, reference=reference, answer=answer)
         return await self._ask(text, {"INCORRECT": False, "PARTIAL": False, "CORRECT": True})
 
     async def gives_reason(self, task: str, reason: str, report: str) -> bool:
-        """Whether `report` says that `task` cannot be done because of `reason`.
+        """Whether `report` states that `task` is impossible because of `reason`.
 
         Raises:
-            JudgeError: There was no verdict.
+            JudgeError: The judge gave no verdict.
         """
         text = _SAME_REASON.format(question=task, reference=reason, answer=report)
         return await self._ask(text, {"DIFFERENT": False, "SAME": True})
 
     async def _ask(self, text: str, verdicts: Mapping[str, bool]) -> bool:
-        """Asks until the reply holds one of the verdicts; the first that it holds counts, in their order."""
+        """Ask until a reply contains a verdict, at most `ATTEMPTS` times.
+
+        If a reply contains several verdicts, the first key of `verdicts` decides.
+        """
         body = {"model": self.model, "temperature": 0, "max_tokens": 512, "messages": [{"role": "user", "content": text}]}
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         trouble = ""

@@ -1,4 +1,4 @@
-"""Keys, pressed by one agent among many in a browser."""
+"""Key presses of one agent in a browser that many agents share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from environments.webarena.actions import Press
 
 
 class Keyboard:
-    """Presses keys, with a clipboard of its own: Chromium has one for all its windows."""
+    """Presses keys and keeps a private clipboard.
+
+    Chromium shares one clipboard among its windows.
+    """
 
     def __init__(self) -> None:
         self._clipboard = ""
 
     async def press(self, page: Page, action: Press) -> None:
-        """Presses the keys of an action on a page; what is cut, copied and pasted goes through the agent's own clipboard."""
+        """Press an action's keys on a page. Cut, copy and paste use the agent's own clipboard."""
         letter = action.key.lower()
         if action.modifiers not in (("Control",), ("Meta",)) or letter not in ("c", "x", "v"):
             await page.keyboard.press("+".join((*action.modifiers, action.key)))

@@ -1,4 +1,4 @@
-"""The text of an observation, in the layout of WebArena's prompts."""
+"""The observation text, in the layout of WebArena's prompts."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ MAX_TITLE, MAX_URL = 200, 1_000
 
 
 def observation(page: str, titles: Sequence[str], front: int, url: str, objective: str, previous: str) -> str:
-    """What the agent reads.
+    """Format the observation.
 
     Args:
-        page: What is in view of the page, or the part of it that is read.
-        titles: The titles of the tabs; long ones are cut.
-        front: The number of the tab that is in front.
-        url: The page's address as it is shown; one that is very long is cut.
-        objective: What the agent is asked to do.
-        previous: The action before, in words; "None" at the start.
+        page: The visible part of the page, or the current part of it.
+        titles: The titles of the tabs. They are cut to `MAX_TITLE` characters.
+        front: The number of the current tab.
+        url: The page's address as the agent sees it. It is cut to `MAX_URL` characters.
+        objective: The task's intent.
+        previous: A description of the previous action. "None" at the start.
     """
     tabs = " | ".join(
         f"Tab {number}{' (current)' if number == front else ''}: {_short(title, MAX_TITLE)}" for number, title in enumerate(titles)
     )
     text = f"OBSERVATION:\n{tabs}\n\n{page}\nURL: {_short(url, MAX_URL)}\nOBJECTIVE: {objective}\nPREVIOUS ACTION: {previous}"
-    # Pages may hold halves of characters, which cannot travel as UTF-8.
+    # Pages may contain lone surrogates, which UTF-8 cannot encode.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def describe(action: Action, view: View, addresses: Addresses) -> str:
-    """An action in words, with what its number meant on the page where it was done."""
+    """Describe an action in words, including the element that its number referred to."""
     match action:
         case Click(element) | Hover(element):
             verb = "click" if isinstance(action, Click) else "hover"

@@ -1,6 +1,6 @@
-"""The oracle: the next action of a task's plan, with the numbers that its elements have on the page as it is.
+"""The oracle: returns the next action of a task's plan, with the current page's element numbers.
 
-It needs nothing but the observation that the agent sees.
+It uses only the agent's observation.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SCROLL_DOWN = "scroll [down]"
 
 
 class Oracle:
-    """Carries out a plan, one episode long.
+    """Executes a plan over one episode.
 
-    After an action that is not the plan's it begins again from the start page; a plan that has already changed something may then change
-    it twice.
+    After an action that deviates from the plan, it restarts from the start page. A plan that has
+    already changed the site may then change it twice.
     """
 
     def __init__(self, plan: Sequence[Move], start_url: str) -> None:
@@ -31,10 +31,10 @@ class Oracle:
         self._scrolled_from: str | None = None
 
     def action(self, observation: str) -> str:
-        """The next action.
+        """Return the next action.
 
         Raises:
-            OracleError: What the plan needs is not on the page.
+            OracleError: The element that the plan needs is not on the page.
         """
         if self._strayed:
             return self._start
@@ -51,7 +51,7 @@ class Oracle:
         return f"type [{number}] [{move.text}] [{int(move.enter)}]"
 
     def performed(self, action: str, observation: str) -> None:
-        """Takes note of an action and of the observation before it."""
+        """Record an action and the observation before it."""
         try:
             meant = parse_action(action)
         except InvalidActionError:

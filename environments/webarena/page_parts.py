@@ -1,36 +1,41 @@
-"""A page that is longer than an observation may be is read in parts, which scrolling turns."""
+"""Split pages that exceed the observation limit into parts. Scrolling moves between the parts."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 PAGE_CHARACTERS = 8_000
-"""About 2,500 tokens. The prompts of WebArena's own agents hold at most 1,920 of a page; its embedded sites' pages need less than half."""
+"""Default limit of a page's characters, about 2,500 tokens.
+
+WebArena's own agents see at most 1,920 tokens of a page. The embedded sites need less than half.
+"""
 
 
 class PageParts:
-    """Where in the text of a page an agent reads.
+    """The part of the page text that the agent currently reads.
 
-    A page in a window may have any number of elements, and one that is cut at the end of an observation could not be reached by
-    scrolling the window past it. So scrolling goes through the parts of what is in view first.
+    The window may contain any number of elements. Scrolling the window would skip those that a
+    plain cut removes. Scrolling therefore moves through the parts of the current view first.
     """
 
     def __init__(self, characters: int) -> None:
-        """
+        """Start at the first part.
+
         Args:
-            characters: The most of a page that an observation shows, besides the words that say what is left out.
+            characters: Maximum characters of a page in an observation, without the notes about
+                omitted lines.
         """
         self._characters = characters
         self._starts = [0]
         self._next: int | None = None
 
     def restart(self) -> None:
-        """Begins with the first line again, as after an action that changed what is in view."""
+        """Return to the first line, e.g. after an action that changed the view."""
         self._starts = [0]
         self._next = None
 
     def turn(self, direction: Literal["down", "up"]) -> bool:
-        """Goes to the next part or the one before; False where there is none."""
+        """Move to the next or previous part. Return False if there is none."""
         if direction == "down" and self._next is not None:
             self._starts.append(self._next)
             return True
@@ -40,7 +45,7 @@ class PageParts:
         return False
 
     def shown(self, page: str) -> str:
-        """The lines of `page` that this part holds, at least one, with a word on those that it leaves out."""
+        """Return this part's lines of `page`, at least one, with notes about omitted lines."""
         lines = page.split("\n")
         start = self._starts[-1]
         if start >= len(lines):

@@ -1,4 +1,4 @@
-"""The JavaScript that is run in pages."""
+"""JavaScript that runs in the pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ SCROLL = """direction => {
     window.scrollBy({top: direction * window.innerHeight, behavior: 'instant'});
     return scrollY !== before;
 }"""
-"""Scrolls by one window's height; false where the page has no more in that direction."""
+"""Scrolls by one window height. Returns false if the page cannot scroll further."""
 
 SELECTION = """() => {
     const field = document.activeElement;
@@ -23,7 +23,10 @@ CHOOSE = """function () {
     for (const kind of ['input', 'change']) select.dispatchEvent(new Event(kind, {bubbles: true}));
     return true;
 }"""
-"""Chooses an option of a menu, or goes to a menu without opening it: the list that would open belongs to no page. Else false."""
+"""Selects an option of a menu, or focuses a menu without opening it.
+
+The list that would open belongs to no page. Returns false for other elements.
+"""
 
 CHOOSE_BY_TEXT = """function (text) {
     if (!(this instanceof HTMLSelectElement)) return null;
@@ -34,10 +37,13 @@ CHOOSE_BY_TEXT = """function (text) {
     for (const kind of ['input', 'change']) this.dispatchEvent(new Event(kind, {bubbles: true}));
     return true;
 }"""
-"""Chooses the option with that text: true, false if there is none, null if this is no menu."""
+"""Selects the option with that text.
+
+Returns true, false if there is no such option, or null if the element is not a menu.
+"""
 
 AFTER_TASKS = "new Promise(done => setTimeout(() => done(document.readyState), 0))"
-"""The document's state when what an event began in the page has begun."""
+"""Resolves to the document's readyState once the tasks that an event queued have started."""
 
 STILL = """addEventListener('DOMContentLoaded', () => {
     const style = document.createElement('style');
@@ -45,4 +51,4 @@ STILL = """addEventListener('DOMContentLoaded', () => {
     style.textContent = `*, *::before, *::after { ${still} }`;
     document.head.append(style);
 })"""
-"""Ends animations on sites that are not ours."""
+"""Disables animations on sites that are not embedded."""

@@ -1,4 +1,7 @@
-"""What could be done on a page, without knowing what is wanted: the baseline "random" draws from that."""
+"""Candidate actions on a page, independent of the objective's meaning.
+
+The "random" baseline samples them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ _QUOTED = re.compile(r"[\"'“]([^\"'”]+)[\"'”]|([A-Z][\w-]*(?: [A-Z][\w-]*)
 
 
 def possible_actions(seen: View, objective: str) -> list[str]:
-    """Clicks on what can be clicked, texts of the objective into what takes text, a stop with each line's name, and scrolling.
+    """List clicks, typed texts, scrolling, going back and stopping with an answer.
+
+    Fields get the quoted and capitalised phrases of the objective. Answers are names on the page.
 
     Args:
         seen: The page in view.
-        objective: What the agent is asked to do.
+        objective: The task's intent.
     """
     texts = list(dict.fromkeys((quoted or capital)[:MAX_TYPED] for quoted, capital in _QUOTED.findall(objective)))
     actions = ["scroll [down]", "go_back", "stop []"]

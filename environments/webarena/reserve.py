@@ -1,6 +1,7 @@
-"""A window in reserve: opened while the agents think, so that an episode need not wait for it.
+"""A spare window that opens while the agents generate, so that a reset need not wait for it.
 
-Opening a context and its first tab, a process of Chromium, takes longer than the rest of a reset. All of it runs in the browsers' thread.
+Opening a context and its first tab, a Chromium process, takes longer than the rest of a reset. All
+of this runs in the browsers' thread.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A context that nobody has used, and its one tab.
+    """An unused context and its only tab.
 
     Attributes:
-        close: What closes the context.
+        context: The browser context.
+        close: Closes the context.
+        tab: Its tab.
     """
 
     context: BrowserContext
@@ -33,14 +36,17 @@ class Opened:
 
 
 class Reserve:
-    """Keeps one window ready, of the kind that the embedded sites are seen in. Used from the browsers' thread."""
+    """Keeps one window ready with the options of the embedded sites.
+
+    Use it from the browsers' thread.
+    """
 
     def __init__(self, browsers: Browsers) -> None:
         self._browsers = browsers
         self._ready: asyncio.Task[Opened] | None = None
 
     async def take(self) -> Opened:
-        """The window that is ready, or a new one.
+        """Return the spare window, or open a new one.
 
         Raises:
             BrowserError, Error: The browser failed.
@@ -59,7 +65,7 @@ class Reserve:
         return await self._open()
 
     def refill(self) -> None:
-        """Begins to open the next window, if none is ready."""
+        """Start opening the next spare window, unless there is one already."""
         if self._ready is None:
             self._ready = asyncio.create_task(self._open())
             self._ready.add_done_callback(_look_at_fault)
@@ -76,7 +82,7 @@ class Reserve:
 
 
 def _look_at_fault(done: asyncio.Task[Opened]) -> None:
-    """Whoever takes the window is told what went wrong; if nobody does, it does not matter."""
+    """Retrieve the exception, so that asyncio does not log it if the window is never taken."""
     if not done.cancelled():
         done.exception()
 

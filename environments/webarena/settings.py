@@ -1,4 +1,4 @@
-"""What a server of WebArena may be told through environment variables."""
+"""Settings of a WebArena server, read from environment variables."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ MIN_PAGE_CHARACTERS = 500
 
 
 class SettingsError(WorldError):
-    """An environment variable has a value that is not understood."""
+    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Which tasks are played, where, and how.
+    """Tasks, sites and limits of a server.
 
     Attributes:
-        tasks: WEBARENA_TASKS: a folder or file of WebArena's task files; None means the stand-in tasks on the embedded sites.
-        logins: WEBARENA_LOGINS: the folder that holds the .auth folder which the tasks name; by default the one that holds the tasks.
-        addresses: SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE: where the real sites are. Only for `tasks`.
-        judge: WEBARENA_JUDGE_URL, WEBARENA_JUDGE_MODEL and WEBARENA_JUDGE_KEY: the language model that compares answers.
-        page_characters: WEBARENA_PAGE_CHARACTERS: the most of a page that one observation shows, see `PageParts`.
+        tasks: WEBARENA_TASKS, a folder or file of WebArena's task files. None means the stand-in
+            tasks on the embedded sites.
+        logins: WEBARENA_LOGINS, the parent of the .auth folder that the tasks refer to. Default:
+            the parent of `tasks`.
+        addresses: SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE: URLs of
+            the real sites. They are only read if `tasks` is set.
+        judge: WEBARENA_JUDGE_URL, WEBARENA_JUDGE_MODEL and WEBARENA_JUDGE_KEY: the language model
+            that compares answers. None disables it.
+        page_characters: WEBARENA_PAGE_CHARACTERS, the maximum characters of a page in one
+            observation, at least `MIN_PAGE_CHARACTERS`, see `PageParts`.
     """
 
     tasks: Path | None
@@ -40,10 +45,11 @@ class Settings:
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:
-        """The settings that the variables hold, each looked at as far as that can be done before a task is played.
+        """Read the settings from environment variables, and check them as far as possible.
 
         Raises:
-            SettingsError, SiteMissingError: A value is not understood, or nothing answers at an address; the message names the variable.
+            SettingsError, SiteMissingError: A value is invalid, or an address does not respond. The
+                message names the variable.
         """
         named = variables.get("WEBARENA_CHROMIUM")
         if named and shutil.which(named) is None:
@@ -74,7 +80,7 @@ def _page_characters(value: str | None) -> int:
 
 
 def _judge(variables: Mapping[str, str]) -> Judge | None:
-    """The judge that the variables name; None if none does."""
+    """Return the judge that the variables configure, or None."""
     url, model, key = (variables.get(f"WEBARENA_JUDGE_{part}") or "" for part in ("URL", "MODEL", "KEY"))
     if not url and (model or key):
         raise SettingsError("WEBARENA_JUDGE_MODEL or WEBARENA_JUDGE_KEY is set; set WEBARENA_JUDGE_URL to the endpoint too")

@@ -1,4 +1,4 @@
-"""Who is signed in when an episode begins."""
+"""Accounts that are signed in at the start of an episode."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ACCOUNTS = {
 
 
 class LoginMissingError(WorldError):
-    """The file with the cookies of a signed-in account is missing or unreadable."""
+    """The file with an account's cookies is missing or unreadable."""
 
 
 class Logins:
-    """The cookies of the accounts of real sites, by the files that tasks name: Playwright's storage states."""
+    """Cookies of accounts on real sites, as Playwright storage states, by the file that tasks name."""
 
     def __init__(self, folder: Path, tasks: Iterable[TaskFile]) -> None:
-        """Reads the files that the tasks name.
+        """Read the files that the tasks name.
 
         Raises:
-            LoginMissingError: One is missing or is no storage state.
+            LoginMissingError: A file is missing or is not a storage state.
         """
         self._states: dict[str, dict[str, Any]] = {}
         for task in tasks:
@@ -40,7 +40,7 @@ class Logins:
                 self._states[task.storage_state] = _read(folder / task.storage_state, task)
 
     def of(self, task: TaskFile) -> dict[str, Any] | None:
-        """The storage state that the task begins with, None if nobody is signed in."""
+        """Return the task's initial storage state, or None if no account is signed in."""
         return None if task.storage_state is None else self._states[task.storage_state]
 
 
@@ -56,7 +56,11 @@ def _read(path: Path, task: TaskFile) -> dict[str, Any]:
 
 
 def embedded_cookies(episode: gate.Episode, task: TaskFile) -> list[dict[str, str]]:
-    """What marks the episode on all its hosts, and the sign-in of the sites that the name of the login file lists."""
+    """Return the cookies of an episode on the embedded sites.
+
+    One identifies the episode on each of its hosts. The others sign in on the sites that the login
+    file's name lists.
+    """
     cookies = [{"name": gate.EPISODE_COOKIE, "value": episode.token, "url": f"http://{host}/"} for host in sorted(episode.hosts)]
     if task.storage_state is not None:
         names: Collection[str] = Path(task.storage_state).stem.removesuffix("_state").split(".")

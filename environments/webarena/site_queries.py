@@ -1,6 +1,7 @@
-"""The queries that task files call by name, such as func:shopping_get_latest_order_url(): WebArena's helper functions.
+"""WebArena's helper functions, which task files call by name.
 
-A call is read as a Python expression of constants; nothing is evaluated.
+Example: func:shopping_get_latest_order_url(). A call is parsed as a Python expression with constant
+arguments. No code is evaluated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from environments.webarena.task_files import TaskFileError
 from environments.webarena.window import Window
 
 _ADMIN = {"username": "admin", "password": "admin1234"}
-"""The published account of WebArena's shop, which every copy of it has."""
+"""The published account of WebArena's shop, identical in every copy."""
 _ASK = """async ([account, path]) => {
     const login = {method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(account)};
     const token = await (await fetch('/rest/default/V1/integration/admin/token', login)).json();
@@ -36,7 +37,7 @@ _MEMBER_ROLE = """name => {
 
 
 class Queries:
-    """Queries on the sites of one episode at its end."""
+    """Queries on the sites of one finished episode."""
 
     def __init__(self, window: Window, addresses: Addresses) -> None:
         self._window = window
@@ -51,14 +52,15 @@ class Queries:
         }
 
     async def run(self, call: str) -> str:
-        """What the call yields.
+        """Run a query and return its result.
 
         Args:
-            call: E.g. "reddit_get_post_url('http://forum.test/f/baking/3/x')"; an argument __page__ stands for the page in front.
+            call: E.g. "reddit_get_post_url('http://forum.test/f/baking/3/x')". An argument __page__
+                stands for the current page.
 
         Raises:
-            TaskFileError: It is not a call of a known query with constants.
-            SiteUnreachableError: The site did not answer.
+            TaskFileError: The text is not a call of a known query with constants.
+            SiteUnreachableError: The site did not respond.
         """
         try:
             expression = ast.parse(call.strip(), mode="eval").body
@@ -99,8 +101,8 @@ class Queries:
         return str(await self._window.page.evaluate("selector => document.querySelector(selector)?.outerText ?? ''", selector))
 
     async def _ask(self, path: str) -> Any:
-        """What the shop's REST interface answers to its administrator."""
-        # A page of the shop asks: that goes the same way as all that the agent's pages ask for.
+        """Request a path of the shop's REST interface as its administrator."""
+        # Fetch from a page of the shop, so the request takes the same route as the agent's.
         page = await self._window.context.new_page()
         try:
             await page.goto(f"{self._shop}/rest/V1/")

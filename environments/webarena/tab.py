@@ -1,4 +1,4 @@
-"""One tab: its page, its DevTools session, and when it has come to rest."""
+"""One tab: its page, its DevTools session, and detection of when it becomes idle."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from environments.webarena import page_scripts
 from environments.webarena.browser import BrowserLostError
 
 DOUBT_S = 2.0
-"""After so long without a sign the page is asked again."""
+"""Seconds without an event after which the page is polled."""
 
 
 class Tab:
-    """A tab. Make it by `of`.
+    """A tab. Create it with `of`.
 
     Attributes:
-        page, devtools: Playwright's page and a DevTools session with it.
-        windows_opened: How many windows its page has opened since this was last set to 0.
-        failure: Address and reason of the last page that could not be loaded, None if there was none.
+        page, devtools: Playwright's page and a DevTools session for it.
+        windows_opened: Number of windows that the page has opened since the last reset to 0.
+        failure: Address and reason of the last page that failed to load. None if none failed.
     """
 
     def __init__(self, page: Page, devtools: CDPSession) -> None:
@@ -29,14 +29,15 @@ class Tab:
         self.windows_opened = 0
         self.failure: tuple[str, str] | None = None
         self._crashed = False
-        # (frame, what it is at): "navigation" from the wish until it begins or is given up, "loading" from there on.
+        # (frame, activity). A "navigation" lasts from its request until it begins or is cancelled,
+        # and "loading" follows.
         self._busy: set[tuple[str, str]] = set()
         self._requests: set[Request] = set()
         self._changed = asyncio.Event()
 
     @classmethod
     async def of(cls, page: Page) -> Self:
-        """The tab of a page that has been opened."""
+        """Create the tab of an open page."""
         devtools = await page.context.new_cdp_session(page)
         tab = cls(page, devtools)
         devtools.on("Page.frameScheduledNavigation", lambda event: tab._busy.add((event["frameId"], "navigation")))
@@ -54,10 +55,11 @@ class Tab:
         return tab
 
     async def rest(self) -> None:
-        """Waits until what the last action began is done: no navigation is under way and nothing is being loaded.
+        """Wait until the last action has completed: no navigation is pending, nothing is loading.
 
-        A click or a key is answered when the page has handled it, and by then DevTools has said that a navigation begins, except for
-        forms, which are sent in a task of their own. Hence one more round through the page's tasks before looking.
+        A click or a key press returns once the page has handled it. By then DevTools has announced
+        any navigation, except for forms, which submit in a separate task. The page's task queue
+        therefore runs once more before the check.
 
         Raises:
             BrowserLostError: The page crashed.
@@ -74,12 +76,15 @@ class Tab:
             try:
                 await asyncio.wait_for(self._changed.wait(), DOUBT_S)
             except TimeoutError:
-                # Nothing has happened for a while. An event that was lost must not hold up the agent for ever.
+                # Recover from a lost event, which would otherwise block the agent for ever.
                 if state == "complete" and not self._requests:
                     self._busy.clear()
 
     async def _ask_state(self) -> str | None:
-        """The document's readyState once the page has gone through its tasks; "" if it went away meanwhile, None if it did not answer."""
+        """Return the document's readyState once its queued tasks have run.
+
+        Empty if the page closed meanwhile, None if it did not respond.
+        """
         ask = {"expression": page_scripts.AFTER_TASKS, "awaitPromise": True}
         try:
             answer = await asyncio.wait_for(self.devtools.send("Runtime.evaluate", ask), DOUBT_S)

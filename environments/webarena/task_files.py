@@ -1,4 +1,4 @@
-"""Tasks in WebArena's format: one JSON object each, in a file or in a folder of files `<idx>.json`."""
+"""Tasks in WebArena's format: JSON objects in one file, or in a folder of files `<idx>.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSWERS = ("exact_match", "must_include", "fuzzy_match")
 
 
 class TaskFileError(WorldError):
-    """A task file is not in WebArena's format; the message names file, field and what would be right."""
+    """A task file violates WebArena's format. The message names file, field and fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ class Check:
     """One entry of `program_html`.
 
     Attributes:
-        url: The page to look at: a URL, "last" for where the agent ended, or "func:..." for a query that yields it.
-        locator: "" for the whole page, JavaScript that finds a text, or "func:..." for a query.
-        exact: What the text must be; None if `included` counts.
-        included: Phrases that the text must hold, each perhaps with alternatives.
+        url: The page to inspect: a URL, "last" for the agent's last page, or "func:..." for a query
+            that returns the URL.
+        locator: JavaScript that finds a text, or "func:..." for a query. Empty for the whole page.
+        exact: The expected text. None if `included` is used.
+        included: Phrases that the text must contain. Each may list alternatives.
         prepare: JavaScript to run first.
     """
 
@@ -45,17 +46,17 @@ class TaskFile:
 
     Attributes:
         index: WebArena's task_id.
-        intent: What the agent is asked to do.
-        template: The number of the intent's template: tasks of one template differ only in their values.
-        sites: The sites that it is about.
-        start_urls: The pages that are open at the start, one tab each.
-        storage_state: The file with the cookies of who is signed in, None for nobody.
-        geolocation: Latitude and longitude, if the task has one.
-        evaluators: Which of the three judge the end; all must agree.
-        answers: string_match: the kind of comparison and its references.
-        reason: string_match: why the task cannot be done, for those that cannot.
-        reference_url: url_match: the page to end on, perhaps with alternatives.
-        checks: program_html: what pages must hold.
+        intent: The instruction to the agent.
+        template: The number of the intent's template. Tasks of one template differ only in values.
+        sites: Names of the sites that the task concerns.
+        start_urls: The pages open at the start, one tab each.
+        storage_state: The file with the cookies of the signed-in account. None for no account.
+        geolocation: Latitude and longitude in degrees. None if the task has none.
+        evaluators: The evaluators that judge the final state. All must succeed.
+        answers: string_match: the kinds of comparison and their references.
+        reason: string_match: why an impossible task cannot be done.
+        reference_url: url_match: the expected final page, possibly with alternatives.
+        checks: program_html: the expected content of pages.
     """
 
     index: int
@@ -73,7 +74,7 @@ class TaskFile:
 
     @property
     def kind(self) -> Literal["information", "navigation", "change"]:
-        """What is asked for, as far as the evaluators tell: an answer, a page, or a change of what a site holds."""
+        """The kind of goal, derived from the evaluators: an answer, a page, or a changed site."""
         if "program_html" in self.evaluators:
             return "change"
         return "information" if "string_match" in self.evaluators else "navigation"
@@ -85,12 +86,15 @@ class TaskFile:
 
 
 def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
-    """The tasks of a file with a list (such as test.raw.json) or of a folder of files `<idx>.json`, by ascending index.
+    """Read tasks from a file with a list, e.g. test.raw.json, or a folder of files `<idx>.json`.
 
-    Tasks on sites without a URL are left out.
+    Tasks on sites without a URL are skipped.
+
+    Returns:
+        The tasks in ascending order of their index.
 
     Raises:
-        TaskFileError: A file is missing, is no JSON or not in the format.
+        TaskFileError: A file is missing, is not JSON or violates the format.
     """
     if not path.is_dir() and not path.is_file():
         raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist: name a folder of WebArena's task files or a file with a list of them")
@@ -123,15 +127,15 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
 
 
 def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
-    """One task from its JSON object, with URLs in place of placeholders.
+    """Parse one task from its JSON object and replace placeholders by URLs.
 
     Args:
-        entry: The object.
+        entry: The JSON object.
         addresses: The sites' URLs.
-        source: Where it was read, for messages.
+        source: Where the object was read, for error messages.
 
     Raises:
-        TaskFileError: It is not in the format.
+        TaskFileError: The object violates the format.
     """
     read = _Reader(entry, source)
     where = f"{source}, task {read.optional('task_id', object)}"
@@ -191,7 +195,7 @@ def _check(read: _Reader, addresses: Addresses) -> Check:
 
 
 class _Reader:
-    """Reads the fields of an object."""
+    """Reads and type-checks the fields of a JSON object."""
 
     def __init__(self, entry: Any, source: str) -> None:
         if not isinstance(entry, dict):

@@ -1,7 +1,7 @@
-"""The tasks of the world: those of the embedded sites, or WebArena's own; their splits and named lists.
+"""Tasks of the world, embedded or from WebArena's files, with their splits and named lists.
 
-Splits are disjoint by intent template: no template of the test split has been trained on, whatever values it took. The tasks in drawn shops
-(`environments.webarena.drawn_shops`) are apart.
+Splits are disjoint by intent template: no template of the test split is trained on, whatever
+its values. Tasks in generated shops (`environments.webarena.drawn_shops`) are separate.
 """
 
 from __future__ import annotations
@@ -27,11 +27,18 @@ _TEST_SHARE, _VALIDATION_SHARE = 0.25, 0.12
 EMBEDDED_ADDRESSES = Addresses(EMBEDDED)
 
 Made = tuple[dict[str, Any], tuple[Move, ...]]
-"""A task as a JSON object of WebArena's task files, and its plan."""
+"""A task as a JSON object of WebArena's format, and its plan."""
 
 
 def make(intent: Intent, template: int, index: int, instance: Instance) -> Made:
-    """The task of that index, of that number of a template, with the template's values of `instance`."""
+    """Build one task of a template.
+
+    Args:
+        intent: The template.
+        template: The template's number.
+        index: The task's index.
+        instance: The template's values, evaluation and plan.
+    """
     values, evaluation, plan = instance
     text = intent.wording
     for name, value in values.items():
@@ -63,29 +70,30 @@ def _embedded() -> dict[int, Made]:
 
 
 def embedded_entries() -> list[dict[str, Any]]:
-    """The embedded tasks as the JSON objects of WebArena's task files."""
+    """Return the embedded tasks as JSON objects of WebArena's format."""
     return [entry for entry, _ in _embedded().values()]
 
 
 @cache
 def embedded_tasks() -> Mapping[int, TaskFile]:
-    """The embedded tasks by index, without those in drawn shops."""
+    """Return the embedded tasks by index, without those in generated shops."""
     return {index: parse_task(entry, EMBEDDED_ADDRESSES, "the embedded tasks") for index, (entry, _) in _embedded().items()}
 
 
 def plan(index: int) -> tuple[Move, ...]:
-    """How an embedded task is done from its start page."""
+    """Return the solution of an embedded task from its start page."""
     return _embedded()[index][1]
 
 
 def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
-    """Every named list of task indices, each ascending.
+    """Return every named list of task indices, in ascending order.
 
-    - "train", "validation", "test": for each site and kind of task, about 63, 12 and 25 % of the intent templates;
-    - "webarena-ours-50": 50 tasks of the test split, its templates in turn (all of them if there are fewer): as many as the paper's, but
-      not the paper's;
-    - "information", "navigation", "change": all tasks of that kind;
-    - "shopping", "reddit", ...: all tasks of one site only.
+    - "train", "validation", "test": about 63, 12 and 25 % of the intent templates of each site and
+      kind of task.
+    - "webarena-ours-50": 50 tasks of the test split, taken from its templates in turn, or all tasks
+      if there are fewer. The paper also uses 50 tasks, but different ones.
+    - "information", "navigation", "change": all tasks of that kind.
+    - "shopping", "reddit", ...: all tasks that use only that site.
     """
     tasks = list(tasks)
     strata: dict[tuple[str, str], dict[int, list[int]]] = {}
@@ -103,7 +111,7 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
         n_validation = max(round(len(templates) * _VALIDATION_SHARE), len(templates) >= 4)
         for place, template in enumerate(templates):
             split = "test" if place < n_test else "validation" if place < n_test + n_validation else "train"
-            # A template may have tasks on several sites or of several kinds; all of them follow the first.
+            # A template may span several sites or kinds. All its tasks join the split of the first.
             split = taken.setdefault(template, split)
             lists[split] += stratum[template]
             if split == "test":
@@ -113,11 +121,11 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
 
 
 def _in_turn(groups: Sequence[Sequence[int]]) -> list[int]:
-    """The first of each group, then the second of each, and so on."""
+    """Return the first of each group, then the second of each, and so on."""
     longest = max((len(group) for group in groups), default=0)
     return [group[place] for place in range(longest) for group in groups if place < len(group)]
 
 
 def _order(purpose: str, what: int | str) -> bytes:
-    """A sorting key that shuffles: the same on every machine and in every version of Python."""
+    """Return a sort key for a deterministic shuffle, stable across machines and Python versions."""
     return sha256(f"{purpose}: {what}".encode()).digest()

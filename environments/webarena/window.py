@@ -1,4 +1,4 @@
-"""A browser window as one agent uses it: a context with its tabs, what an action does in it, and what is seen.
+"""The browser window of one agent: a context with tabs, the actions in it, and its view.
 
 All of it runs in the browsers' thread.
 """
@@ -45,20 +45,20 @@ CONTEXT = {
     "accept_downloads": False,
     "service_workers": "block",
 }
-"""What every context has alike, so that pages look the same on every machine."""
+"""Options shared by all contexts, so that pages look the same on every machine."""
 
 
 class ImpossibleError(Exception):
-    """An action that cannot be done on the page as it is; the text is for the agent."""
+    """An action that the current page does not allow. The message addresses the agent."""
 
 
 class Window:
     """One episode's window.
 
     Attributes:
-        tabs: In the order in which they were opened.
-        seen: The last view of the tab in front.
-        parts: Which part of it the agent reads.
+        tabs: Tabs in the order in which they were opened.
+        seen: The last view of the current tab. None before the first `look`.
+        parts: The part of the view that the agent reads.
     """
 
     def __init__(
@@ -82,16 +82,21 @@ class Window:
 
     @property
     def tab(self) -> Tab:
-        """The tab in front."""
+        """The current tab."""
         return self.tabs[self._front]
 
     @property
     def page(self) -> Page:
-        """The page of the tab in front."""
+        """The page of the current tab."""
         return self.tab.page
 
     async def open(self, urls: Collection[str], first: Tab | None = None) -> None:
-        """Opens the first pages, one tab each; the first tab is in front. `first` is a tab of the context that is open already."""
+        """Open the start pages, one tab each. The first tab becomes the current one.
+
+        Args:
+            urls: The start pages.
+            first: An open tab of the context to use for the first page.
+        """
         for url in urls:
             self.tabs.append(first or await Tab.of(await self.context.new_page()))
             first = None
@@ -101,15 +106,15 @@ class Window:
             await self.page.bring_to_front()
 
     async def close(self) -> None:
-        """Closes the window. A second call does nothing."""
+        """Close the window. Idempotent."""
         closing, self._close = self._close, _nothing
         await closing()
 
     async def look(self) -> View:
-        """What is seen now.
+        """Return the current view.
 
         Raises:
-            SiteUnreachableError: One of the task's sites did not answer.
+            SiteUnreachableError: One of the task's sites did not respond.
         """
         failure = self.tab.failure
         if failure is not None:
@@ -124,10 +129,10 @@ class Window:
         return self.seen
 
     async def show(self, url: str) -> None:
-        """Opens a page in the tab in front, whatever host it is on.
+        """Open a page in the current tab, on any host.
 
         Raises:
-            SiteUnreachableError: It cannot be shown.
+            SiteUnreachableError: The page cannot be opened.
         """
         try:
             await self._visit(self.tab, url)
@@ -135,19 +140,19 @@ class Window:
             raise SiteUnreachableError(str(impossible)) from impossible
 
     async def titles(self) -> list[str]:
-        """The titles of all tabs."""
+        """Return the titles of all tabs."""
         return [self.seen.title if tab is self.tab and self.seen else await tab.page.title() for tab in self.tabs]
 
     @property
     def front(self) -> int:
-        """The number of the tab in front."""
+        """The number of the current tab."""
         return self._front
 
     async def perform(self, action: Action) -> None:
-        """Does what an action says and waits until the page has come to rest.
+        """Perform an action and wait until the page is idle.
 
         Raises:
-            ImpossibleError: It cannot be done here; nothing has changed.
+            ImpossibleError: The action is not possible here. Nothing has changed.
         """
         if isinstance(action, Click | Type | Hover):
             await self._use(action)
@@ -255,7 +260,7 @@ class Window:
         self._front = len(self.tabs) - 1
 
     async def _adopt(self, page: Page) -> None:
-        """A page that the agent or a page opened becomes a tab."""
+        """Add a page that the agent or another page opened as a tab."""
         if len(self.tabs) >= MAX_TABS:
             with contextlib.suppress(Error):
                 await page.close()
@@ -282,7 +287,7 @@ class Window:
             self._front = min(self._front, len(self.tabs) - 1)
 
     async def _call(self, element: Element, function: str, *arguments: Any) -> Any:
-        """Calls a JavaScript function with the element as `this`."""
+        """Call a JavaScript function with the element as `this`."""
         devtools = self.tab.devtools
         found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
         call = {"objectId": found["object"]["objectId"], "functionDeclaration": function, "returnByValue": True}

@@ -1,4 +1,4 @@
-"""WebArena: tasks on web sites, done in a real browser and judged by what was answered, reached or changed."""
+"""WebArena: tasks on web sites in a real browser, judged by answers, final pages or changes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_list
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
-"""Deadlines for the embedded sites and for real ones; a page that needs longer is cut off and its session ends with a fault."""
+"""Deadlines in seconds for embedded and real sites.
+
+A slower page is stopped and its session fails.
+"""
 STAND_IN = "stand-ins on small sites of this package; docs/webarena-sites.md sets up WebArena's own sites and tasks"
 
 
 class WebArenaEnvironment:
-    """One session. An episode ends when the agent stops; then it earns 1 if the task is done, else 0. Nothing else earns anything.
+    """One session. An episode ends when the agent stops.
+
+    The reward is 1 if the task is then complete, else 0. Earlier steps have reward 0.
 
     Attributes:
-        task: The task in progress, None when there is none.
+        task: The current task. None if no episode is in progress.
     """
 
     def __init__(self, world: WebArena) -> None:
@@ -48,19 +53,21 @@ class WebArenaEnvironment:
 
     @property
     def objective(self) -> str:
-        """What the agent is asked to do."""
+        """The task's intent. Empty if no episode is in progress."""
         return self.task.intent if self.task else ""
 
     @property
     def sites(self) -> str:
-        """WebArena's names of the task's sites, with spaces between them."""
+        """WebArena's names of the task's sites, separated by spaces."""
         return " ".join(self.task.sites) if self.task else ""
 
     def reset(self, index: int) -> str:
-        """Begins task `index` in a fresh window, on sites in their known state; see `Environment.reset`.
+        """Start task `index` in a fresh window on sites in their initial state.
+
+        See `Environment.reset`.
 
         Raises:
-            TaskIndexError: There is no such task, or it needs a judge and none is configured.
+            TaskIndexError: The task does not exist, or it needs a judge and none is configured.
             BrowserError: The browser failed.
         """
         task = self._world.task(index)
@@ -75,10 +82,13 @@ class WebArenaEnvironment:
         return self._last
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`. An action that cannot be done changes nothing but is answered with why.
+        """Perform one action, see `Environment.step`.
+
+        An impossible action changes nothing. Its observation states the reason.
 
         Raises:
-            BrowserError: The browser or the page failed, or did not come to rest in time. The episode is lost.
+            BrowserError: The browser or the page failed or exceeded the deadline. The episode is
+                lost.
         """
         if self.task is None or self._window is None:
             raise EpisodeOverError("no WebArena episode is in progress; reset first")
@@ -109,25 +119,29 @@ class WebArenaEnvironment:
         return Step(self._last, 0.0, False)
 
     def valid_actions(self) -> list[str]:
-        """Every link, button and field in view, and stopping with what a line of the page says; see `EnumerableEnvironment`.
+        """List actions on the links, buttons and fields in view, and stops with a name on the page.
 
-        A field gets one of the words that the objective quotes or writes with a capital.
+        Fields are paired with every quoted or capitalised phrase of the objective.
+        See `EnumerableEnvironment`.
         """
         if self.task is None or self._window is None or self._window.seen is None:
             raise EpisodeOverError("no WebArena episode is in progress; reset first")
         return possible_actions(self._window.seen, self.task.intent)
 
     def oracle_action(self) -> str:
-        """The next action of the task's plan; see `Environment.oracle_action`. Only the embedded tasks have plans."""
+        """Return the next action of the task's plan. Only embedded tasks have plans.
+
+        See `Environment.oracle_action`.
+        """
         if self._oracle is None or self._window is None:
             raise OracleError("no episode of an embedded task is in progress")
         return self._oracle.action(self._last)
 
     def picture(self) -> bytes:
-        """What the window shows now, as a PNG.
+        """Return a PNG screenshot of the window.
 
         Raises:
-            EpisodeOverError: There is no window to draw.
+            EpisodeOverError: No window is open.
             BrowserError: The browser or the page failed.
         """
         window = self._window
@@ -136,7 +150,7 @@ class WebArenaEnvironment:
         return self._world.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._world.step_s)
 
     def close(self) -> None:
-        """Ends the episode and gives back its window and its part of the sites."""
+        """End the episode, and release its window and its copy of the sites."""
         window, self._window = self._window, None
         episode, self._episode = self._episode, None
         self.task = None
@@ -192,20 +206,22 @@ class WebArenaEnvironment:
 
 
 class WebArena:
-    """The world; see `World` and `Settings`. `tasks` also knows the lists of `environments.webarena.tasks.task_lists`.
+    """The world, see `World` and `Settings`.
 
-    Without settings it plays stand-ins: small sites that it hosts itself, with tasks of its own in WebArena's format. A score there
-    cannot be compared with a score on WebArena's sites. With WEBARENA_TASKS it plays WebArena's task files on the real sites; see
-    docs/webarena-sites.md.
+    For its lists see `environments.webarena.tasks.task_lists`.
+
+    Without settings it uses stand-ins: small embedded sites with tasks in WebArena's format. Their
+    scores are not comparable with scores on WebArena's sites. With WEBARENA_TASKS it uses
+    WebArena's task files on the real sites, see docs/webarena-sites.md.
 
     Attributes:
-        stand_in: What stands in for WebArena's sites, "" where those are used themselves.
+        stand_in: Description of the stand-in data. Empty if WebArena's own sites are used.
     """
 
     name = "webarena"
     blocking = True
     max_sessions = 64
-    """Windows of one process: some 30 MB each."""
+    """Maximum windows per process. Each takes about 30 MB."""
     instruction = (
         "You use web sites to do what the objective asks for. Every message shows the part of the page that is in view as a list of "
         "elements, each with its number in brackets, then the address, the objective and your last action. "
@@ -222,13 +238,14 @@ class WebArena:
     )
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, step_s: float = STEP_S) -> None:
-        """
+        """Read the settings and the tasks. Browsers start on first use.
+
         Args:
-            environment: The variables that configure it; those of the process unless given.
-            step_s: Deadline of a step.
+            environment: Variables that configure the world. Default: the process's variables.
+            step_s: Deadline of a step in seconds.
 
         Raises:
-            WorldError: The configuration is wrong; the message says where.
+            WorldError: The configuration is invalid. The message names the variable or file.
         """
         settings = Settings.read(os.environ if environment is None else environment)
         self.browsers = Browsers()
@@ -253,36 +270,41 @@ class WebArena:
             self.version += f"-page{self.page_characters}"
 
     def create(self) -> WebArenaEnvironment:
-        """A new session, before its first reset."""
+        """Create a session, which must be reset before its first step."""
         return WebArenaEnvironment(self)
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a split or of another named list, ascending. Tasks that need a judge are left out without one.
+        """Return the task indices of a split or another named list, in ascending order.
+
+        Without a judge, tasks that need one are left out.
 
         Raises:
-            KeyError: No list has this name; the message names those that exist.
+            KeyError: No list has this name. The message names the existing lists.
         """
         return named(self._lists, name, self.name, RENAMED_TASK_LISTS)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
-        """Every task list; of WebArena's own task files theirs."""
+        """All task lists of the configured tasks."""
         return self._lists
 
     def tag(self, index: int) -> str:
-        """The sites that task `index` begins on, e.g. "gitlab reddit"; in a drawn shop what is asked for, e.g. "information"."""
+        """Return a task's sites, e.g. "gitlab reddit".
+
+        For a task in a generated shop, return its kind, e.g. "information".
+        """
         task = self.task(index)
         return " ".join(task.sites) if self.shop(index) is None else task.kind
 
     def shop(self, index: int) -> int | None:
-        """The number of the drawn shop that the task is done in; None if it is not in one."""
+        """Return the number of the generated shop that the task uses, or None if it uses none."""
         return shop_of(index) if self.addresses.embedded else None
 
     def task(self, index: int) -> TaskFile:
-        """The task of that index.
+        """Return the task of that index.
 
         Raises:
-            TaskIndexError: There is none, or it needs a judge and none is configured.
+            TaskIndexError: The task does not exist, or it needs a judge and none is configured.
         """
         task = self._all.get(index) if self.shop(index) is None else drawn_task(index)
         if task is None:
@@ -295,6 +317,6 @@ class WebArena:
         return task
 
     def oracle(self, task: TaskFile) -> Oracle | None:
-        """What solves the task; None for tasks on sites that are not ours."""
+        """Return the task's oracle. None for tasks on sites that are not embedded."""
         moves = plan if self.shop(task.index) is None else drawn_plan
         return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None

@@ -1,1 +1,1 @@
-"""The tasks of the embedded sites: intent templates, each with the plan that carries out its instances."""
+"""Tasks of the embedded sites: intent templates, each with the plans that solve its instances."""

@@ -1,4 +1,4 @@
-"""What is asked for on the content manager."""
+"""Intent templates of the content manager."""
 
 from __future__ import annotations
 

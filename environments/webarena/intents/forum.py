@@ -1,4 +1,4 @@
-"""What is asked for on the forum."""
+"""Intent templates of the forum."""
 
 from __future__ import annotations
 

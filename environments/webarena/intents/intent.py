@@ -1,4 +1,4 @@
-"""What an intent template is, and the words in which the sites' templates are written."""
+"""Intent templates, and the helpers that the sites' templates are written with."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from random import Random
 from typing import Any, Literal
 
 INSTANCES = 8
-"""Most tasks that are made of one template."""
+"""Maximum number of tasks per template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of a plan: what to do to the element of that role and name."""
+    """One step of a plan: an action on the element with that role and name."""
 
     verb: Literal["click", "type", "stop"]
     role: str = ""
@@ -26,35 +26,35 @@ class Move:
 Evaluation = dict[str, Any]
 """The `eval` part of a WebArena task file."""
 Instance = tuple[dict[str, Any], Evaluation, list[Move]]
-"""The values that the wording takes, how the end is judged, and a plan from the start page."""
+"""The values of the wording, the evaluation, and a plan from the start page."""
 
 
 class Facts:
-    """What a template draws its instances from: the sites' known state and a random generator of its own."""
+    """Data from which a template draws its instances: the initial site state and a generator."""
 
     def __init__(self, db: sqlite3.Connection, seed: str) -> None:
         self.db = db
         self.random = Random(seed)
 
     def some(self, statement: str, *values: object) -> list[sqlite3.Row]:
-        """Up to INSTANCES rows of a query, in a random order."""
+        """Return up to `INSTANCES` rows of a query in random order."""
         rows = self.db.execute(statement, values).fetchall()
         return self.random.sample(rows, min(INSTANCES, len(rows)))
 
     def one(self, statement: str, *values: object) -> Any:
-        """The first value of the first row of a query."""
+        """Return the first value of a query's first row."""
         return self.db.execute(statement, values).fetchone()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A template.
+    """An intent template.
 
     Attributes:
         site: WebArena's name of the site, e.g. "reddit".
-        wording: What is asked for, with {{name}} for each value.
+        wording: The intent, with {{name}} for each value.
         instances: Draws the tasks.
-        login: Whether the agent is signed in at the start.
+        login: Whether an account is signed in at the start.
     """
 
     site: str
@@ -64,14 +64,14 @@ class Intent:
 
 
 class Catalogue:
-    """Collects the templates of one site; `@catalogue("wording")` adds one."""
+    """Collects the templates of one site. `@catalogue("wording")` adds one."""
 
     def __init__(self, site: str) -> None:
         self.site = site
         self.intents: list[Intent] = []
 
     def __call__(self, wording: str, *, login: bool = True) -> Callable[[Callable[[Facts], Iterable[Instance]]], None]:
-        """Adds the decorated function as the template of that wording."""
+        """Add the decorated function as the template with that wording."""
 
         def add(instances: Callable[[Facts], Iterable[Instance]]) -> None:
             self.intents.append(Intent(self.site, wording, instances, login))
@@ -80,7 +80,7 @@ class Catalogue:
 
 
 def click(role: str, name: str) -> Move:
-    """Click on it."""
+    """Click on an element."""
     return Move("click", role, name)
 
 
@@ -105,27 +105,32 @@ def stop(answer: str = "") -> Move:
 
 
 def told(*phrases: str) -> Evaluation:
-    """The answer must contain every phrase."""
+    """Require every phrase in the answer."""
     return {"eval_types": ["string_match"], "reference_answers": {"must_include": list(phrases)}}
 
 
 def told_exactly(text: str) -> Evaluation:
-    """The answer must be the text, whatever the case."""
+    """Require the answer to equal the text, ignoring case."""
     return {"eval_types": ["string_match"], "reference_answers": {"exact_match": text}}
 
 
 def arrived(url: str) -> Evaluation:
-    """The agent must end on that page."""
+    """Require the episode to end on that page."""
     return {"eval_types": ["url_match"], "reference_url": url, "url_note": "GOLD in PRED"}
 
 
 def shown(*checks: tuple[str, str, list[str] | str]) -> Evaluation:
-    """Pages must hold texts: address, JavaScript that finds the place, and phrases to include (or one exact text)."""
+    """Require texts on pages.
+
+    Args:
+        checks: For each text the page's address, JavaScript that finds the element, and a list of
+            phrases to include or one exact text.
+    """
     kinds = {str: "exact_match", list: "must_include"}
     programs = [{"url": url, "locator": locator, "required_contents": {kinds[type(text)]: text}} for url, locator, text in checks]
     return {"eval_types": ["program_html"], "program_html": programs}
 
 
 def text_of(selector: str) -> str:
-    """The locator of an element's text."""
+    """Return the locator of an element's text."""
     return f"document.querySelector('{selector}').outerText"

@@ -1,7 +1,8 @@
-"""What is asked about a product of the shop: eight errands that fit any product, and any shop that is drawn.
+"""Eight intents about a product, which fit any product of any generated shop.
 
-The product is quoted, so that in text its name looks as in the list of elements: a small policy's tokens tell the two apart otherwise.
-What is asked for are words: numbers, which it reads digit by digit, it does not learn to copy among a page's many numbers.
+The product's name is quoted, so that it has the same form in the text as in the element list.
+Otherwise a small policy's tokeniser encodes the two differently. The answers are words, because
+a small policy reads numbers digit by digit and does not learn to copy one of a page's many numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _find(row: sqlite3.Row) -> list[Move]:
 
 
 def _question(wording: str, answer: Callable[[Facts, sqlite3.Row], str]) -> None:
-    """Adds a question that has one answer for each product."""
+    """Add a question with one answer for each product."""
 
     @products(wording, login=False)
     def _(facts: Facts) -> Iterable[Instance]:
@@ -53,7 +54,12 @@ def _maker(_: Facts, row: sqlite3.Row) -> str:
 
 
 def _review(place: int, column: str) -> Callable[[Facts, sqlite3.Row], str]:
-    """A column of one of the product's reviews; place 0 is the newest, which its page shows first, and -1 the oldest."""
+    """Return a function that reads a column of one of the product's reviews.
+
+    Args:
+        place: 0 for the newest review, which the product page shows first. -1 for the oldest.
+        column: The column's name.
+    """
 
     def told(facts: Facts, row: sqlite3.Row) -> str:
         reviews = facts.db.execute("SELECT * FROM reviews WHERE product = ? ORDER BY id DESC", (row["id"],)).fetchall()

@@ -1,4 +1,4 @@
-"""What is asked for on the repository host."""
+"""Intent templates of the repository host."""
 
 from __future__ import annotations
 

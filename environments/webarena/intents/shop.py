@@ -1,4 +1,4 @@
-"""What is asked for on the shop."""
+"""Intent templates of the shop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content manager of a newspaper: /admin for its staff, the published articles for everybody."""
+"""The content manager of a newspaper: /admin for its staff, and public pages with its articles."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _hire(visit: Visit) -> Response:
 
 
 def routes() -> list[Route]:
-    """The content manager's routes."""
+    """Return the content manager's routes."""
     return [
         *login_routes(SITE, "staff", "/admin"),
         page(SITE, "/", _paper),

@@ -1,4 +1,4 @@
-"""What the content manager begins with: a local newspaper's staff, articles, readers' comments and settings."""
+"""Initial data of the content manager: a newspaper's staff, articles, comments and settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from environments.webarena.sites.pages import slug
 from environments.webarena.sites.people import days_ago, people
 
 EDITOR, PASSWORD = "admin", "harbour-05"
-"""The account that the tasks' agent owns."""
+"""The account of the tasks' agent."""
 
 SCHEMA = """
 CREATE TABLE staff (username TEXT PRIMARY KEY, password TEXT, name TEXT, role TEXT);
@@ -51,7 +51,7 @@ _COMMENTS = (
 
 
 def fill(db: sqlite3.Connection) -> None:
-    """Writes the content manager's rows into empty tables."""
+    """Insert the content manager's rows into empty tables."""
     random = Random("content")
     writers = people()[10:17]
     db.execute("INSERT INTO staff VALUES (?, ?, 'Agnes Moor', 'Administrator')", (EDITOR, PASSWORD))

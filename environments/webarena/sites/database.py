@@ -1,4 +1,4 @@
-"""The state of the embedded sites: one small database, built once in a process and copied for every episode."""
+"""State of the embedded sites: a small database, built once per process and copied per episode."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from environments.webarena.sites import content_data, forum_data, repositories_d
 
 _SHARED = "CREATE TABLE notices (site TEXT, text TEXT);"
 _DRAWN_CATEGORIES, _DRAWN_REVIEWS = 3, 3
-"""A drawn shop is a small one: its pages are short enough for a small policy to read."""
+"""Size of a generated shop. Its pages are short enough for a small policy to read."""
 
 
 @cache
 def known_state() -> sqlite3.Connection:
-    """What every episode begins with, but for those in a drawn shop. Never changed: episodes work on copies."""
+    """Return the initial state of every episode without a generated shop.
+
+    The database is read-only. Episodes use copies.
+    """
     db = _copy_of(_without_shop())
     shop_data.fill(db)
     return _read_only(db)
@@ -22,20 +25,23 @@ def known_state() -> sqlite3.Connection:
 
 @lru_cache(maxsize=64)
 def drawn_state(number: int) -> sqlite3.Connection:
-    """The known state with another shop: each number has its own products, prices, reviews and customers. Never changed."""
+    """Return the initial state with another shop.
+
+    Each number has its own products, prices, reviews and customers. The database is read-only.
+    """
     db = _copy_of(_without_shop())
     shop_data.fill(db, f"shop {number}", _DRAWN_CATEGORIES, _DRAWN_REVIEWS)
     return _read_only(db)
 
 
 def copy(shop: int | None = None) -> sqlite3.Connection:
-    """A fresh episode's own database; with a number, that of the drawn shop."""
+    """Return a new episode's database. With a number, it contains that generated shop."""
     return _copy_of(known_state() if shop is None else drawn_state(shop))
 
 
 @cache
 def _without_shop() -> sqlite3.Connection:
-    """The other sites, and the shop's tables without rows."""
+    """Return the other sites with data, and the shop's tables without rows."""
     db = _open()
     for data in (forum_data, repositories_data, content_data):
         db.executescript(data.SCHEMA)

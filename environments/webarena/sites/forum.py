@@ -1,4 +1,4 @@
-"""The forum: submissions in forums, comments, votes, subscriptions, members' pages."""
+"""The forum: submissions, comments, votes, subscriptions and member pages."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _change_bio(visit: Visit) -> Response:
 
 
 def routes() -> list[Route]:
-    """The forum's routes."""
+    """Return the forum's routes."""
     return [
         page(SITE, "/", _home),
         page(SITE, "/search", _search),

@@ -1,4 +1,4 @@
-"""What the forum begins with: members, forums, submissions and comments."""
+"""Initial data of the forum: members, forums, submissions and comments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from environments.webarena.sites.pages import slug
 from environments.webarena.sites.people import days_ago, people
 
 MEMBER, PASSWORD = "fernweh", "meadow-17"
-"""The account that the tasks' agent owns."""
+"""The account of the tasks' agent."""
 
 SCHEMA = """
 CREATE TABLE members (username TEXT PRIMARY KEY, password TEXT, bio TEXT);
@@ -80,7 +80,7 @@ _BIOS = (
 
 
 def fill(db: sqlite3.Connection) -> None:
-    """Writes the forum's rows into empty tables."""
+    """Insert the forum's rows into empty tables."""
     random = Random("forum")
     names = [person.username.replace(".", "_") for person in people()[6:22]]
     db.executemany(

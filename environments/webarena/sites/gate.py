@@ -1,7 +1,8 @@
-"""The one server behind all browser contexts. It is their HTTP proxy, so nothing that a page asks for can pass it by.
+"""The server behind all browser contexts. It is their HTTP proxy, so no request bypasses it.
 
-A request's host names the site and its cookie the episode, with which goes the episode's own database. Whatever is asked of another
-host, or without an episode, is refused. Chromium opens no connection except to this server and to the real sites that a task may use.
+A request's host selects the site, and its cookie selects the episode with its own database.
+Requests to other hosts or without an episode are refused. Chromium connects only to this server and
+to the real sites that a task may use.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ def _is_no_tunnel(record: logging.LogRecord) -> bool:
 
 @dataclass(slots=True)
 class Episode:
-    """One episode's part of the sites.
+    """One episode's access to the sites.
 
     Attributes:
         hosts: The hosts that it may visit.
         db: Its database.
-        token: What its cookie holds.
-        fault: What went wrong in a site, None while nothing has. The page that says so is no observation.
+        token: The value of its cookie.
+        fault: The exception that a site raised. None if there was none. Its error page must not
+            become an observation.
     """
 
     hosts: frozenset[str]
@@ -50,7 +52,7 @@ class Episode:
 
 
 class Gate:
-    """Serves the sites of every episode that is open. Used from one event loop."""
+    """Serves the sites to all open episodes. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._apps: dict[str, ASGIApp] = {host: Starlette(routes=site.routes()) for host, site in HOSTS.items()}
@@ -60,32 +62,33 @@ class Gate:
         self.address = ""
 
     async def start(self) -> None:
-        """Listens on a free port of the loopback interface; `address` is then the proxy's URL."""
+        """Listen on a free port of the loopback interface and set `address` to the proxy's URL."""
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(512)
         listener.setblocking(False)
         config = uvicorn.Config(self, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False, ws="none")
-        # Chromium's full build tries to reach its maker through tunnels, which uvicorn refuses with a warning for each.
+        # Chromium's full build tries to reach its vendor through tunnels. uvicorn refuses each with
+        # a warning.
         logging.getLogger("uvicorn.error").addFilter(_is_no_tunnel)
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve([listener]))
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = self._server.force_exit = True
             await self._serving
 
     def open(self, hosts: Iterable[str], shop: int | None = None) -> Episode:
-        """A new episode in the known state; with a number, in that drawn shop."""
+        """Start an episode in the initial state. With a number, it uses that generated shop."""
         episode = Episode(frozenset(hosts), db=database.copy(shop))
         self._episodes[episode.token] = episode
         return episode
 
     def close(self, episode: Episode) -> None:
-        """Forgets the episode. A second call does nothing."""
+        """Close the episode and its database. Idempotent."""
         if self._episodes.pop(episode.token, None) is not None:
             episode.db.close()
 

@@ -1,4 +1,4 @@
-"""The page that lists the sites, and the page with the accounts for them."""
+"""The page that lists the sites, and the page with their accounts."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def _passwords(visit: Visit) -> Response:
 
 
 def routes() -> list[Route]:
-    """The homepage's routes."""
+    """Return the homepage's routes."""
     return [page(SITE, "/", _sites), page(SITE, "/password.html", _passwords)]

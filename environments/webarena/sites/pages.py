@@ -1,4 +1,4 @@
-"""What the pages of all sites share: the visit that a request is, templates, notices, signing in."""
+"""Code shared by the pages of all sites: requests, templates, notices and sign-in."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class Visit:
     """One request to a site within an episode.
 
     Attributes:
+        request: Starlette's request.
         site: The site's name.
         db: The episode's own database.
-        user: Who is signed in on this site, None for nobody.
-        form: The fields that were posted, stripped.
-        query: The fields of the address.
+        user: The account signed in on this site. None if there is none.
+        form: The posted fields, stripped.
+        query: The fields of the URL's query.
         part: The variable parts of the path.
     """
 
@@ -43,35 +44,35 @@ class Visit:
     part: dict[str, Any]
 
     def rows(self, statement: str, *values: object) -> list[sqlite3.Row]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         return self.db.execute(statement, values).fetchall()
 
     def row(self, statement: str, *values: object) -> sqlite3.Row | None:
-        """The first row of a query."""
+        """Return the first row of a query, or None."""
         first: sqlite3.Row | None = self.db.execute(statement, values).fetchone()
         return first
 
     def run(self, statement: str, *values: object) -> int:
-        """Performs a change and returns the id of the row that it inserted, if it did."""
+        """Execute a change. Return the id of the inserted row, or 0."""
         return self.db.execute(statement, values).lastrowid or 0
 
     def notice(self, text: str) -> None:
-        """Says `text` on the next page of this site."""
+        """Show `text` on the next page of this site."""
         self.run("INSERT INTO notices (site, text) VALUES (?, ?)", self.site, text)
 
     def render(self, template: str, http_status: int = 200, **content: object) -> Response:
-        """The page that a template makes of `content`."""
+        """Render a template with `content`."""
         notices = [row["text"] for row in self.rows("DELETE FROM notices WHERE site = ? RETURNING text", self.site)]
         shared = {"site": self.site, "user": self.user, "notices": notices, "path": self.request.url.path}
         text = _templates().get_template(template).render(shared | content)
         return HTMLResponse(text, http_status, {"cache-control": "no-store"})
 
     def go(self, path: str) -> Response:
-        """Sends the browser to another page of this site after a change."""
+        """Redirect the browser to another page of this site after a change."""
         return RedirectResponse(quote(path, safe="/?&=%-"), 303, {"cache-control": "no-store"})
 
     def missing(self) -> Response:
-        """The page for what does not exist."""
+        """Return the "not found" page."""
         return self.render("missing.html", 404)
 
 
@@ -79,14 +80,14 @@ Handler = Callable[[Visit], Response]
 
 
 def page(site: str, path: str, handler: Handler, *, post: bool = False, private: bool = False) -> Route:
-    """A route of a site.
+    """Create a route of a site.
 
     Args:
         site: The site's name.
-        path: The path with its variable parts in Starlette's form.
-        handler: Answers the visit.
-        post: Whether it takes a form; else it is a page to read.
-        private: Whether one must be signed in; others are sent to /login.
+        path: The path with variable parts in Starlette's syntax.
+        handler: Handles the request.
+        post: Whether the route accepts a form by POST. Otherwise it is read by GET.
+        private: Whether it requires a sign-in. Other visitors are redirected to /login.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -105,7 +106,13 @@ def page(site: str, path: str, handler: Handler, *, post: bool = False, private:
 
 
 def login_routes(site: str, accounts: str, home: str = "/") -> list[Route]:
-    """Signing in and out. `accounts` is the table with the columns username and password."""
+    """Create the routes for signing in and out.
+
+    Args:
+        site: The site's name.
+        accounts: The table with the columns username and password.
+        home: The page shown afterwards.
+    """
 
     def ask(visit: Visit) -> Response:
         return visit.render("login.html")
@@ -128,30 +135,30 @@ def login_routes(site: str, accounts: str, home: str = "/") -> list[Route]:
 
 
 def whole(text: str | None, low: int, high: int) -> int | None:
-    """The whole number that `text` writes, None unless it lies between `low` and `high`."""
+    """Parse a whole number. None if it is not one or lies outside `low` to `high`."""
     if text is None or not text.isascii() or not text.isdecimal() or len(text) > 9:
         return None
     return int(text) if low <= int(text) <= high else None
 
 
 def slug(text: str) -> str:
-    """`text` as a part of an address: "My First Post!" becomes "my-first-post"."""
+    """Convert `text` to a part of a URL: "My First Post!" becomes "my-first-post"."""
     words = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower()).split()
     return "-".join(words)[:60].strip("-") or "untitled"
 
 
 def contains(text: str) -> str:
-    """The LIKE pattern (with ESCAPE '!') for what contains `text`."""
+    """Return the LIKE pattern (with ESCAPE '!') that matches texts containing `text`."""
     return "%" + "".join("!" + letter if letter in "%_!" else letter for letter in text) + "%"
 
 
 def _lines(text: str) -> Sequence[str]:
-    """`text` cut into lines of a fixed length, so that no machine's fonts change the layout."""
+    """Wrap `text` into lines of fixed length, so that the layout does not depend on fonts."""
     return [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, LINE_CHARACTERS)]
 
 
 def money(cents: int) -> str:
-    """A price, e.g. $1,204.50."""
+    """Format a price in cents, e.g. $1,204.50."""
     return f"${cents // 100:,}.{cents % 100:02}"
 
 

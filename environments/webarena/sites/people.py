@@ -1,4 +1,4 @@
-"""The people and the calendar of the embedded sites."""
+"""People and calendar of the embedded sites."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from random import Random
 
 TODAY = date(2026, 3, 2)
-"""The day on which every episode takes place."""
+"""The date of every episode."""
 
 _FIRST = (
     "Ada", "Bruno", "Clara", "Dario", "Edith", "Felix", "Greta", "Hugo", "Ingrid", "Jonas", "Katya", "Leo", "Mira", "Nils",
@@ -21,7 +21,7 @@ _LAST = (
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Someone with an account."""
+    """A person with an account."""
 
     name: str
     username: str
@@ -29,7 +29,7 @@ class Person:
 
 
 def people() -> list[Person]:
-    """Everyone, in a fixed order; no two share a first or a last name."""
+    """Return all people in a fixed order. No two share a first or a last name."""
     last = list(_LAST)
     Random("people").shuffle(last)
     return [
@@ -39,5 +39,5 @@ def people() -> list[Person]:
 
 
 def days_ago(days: int) -> str:
-    """The date `days` before today, as 2026-03-02."""
+    """Return the date `days` before `TODAY` in ISO format, e.g. 2026-03-02."""
     return (TODAY - timedelta(days=days)).isoformat()

@@ -1,4 +1,4 @@
-"""The repository host: projects with files, commits, issues, merge requests and members; users who star and follow."""
+"""The repository host: projects, files, commits, issues, merge requests, members and stars."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _explore(visit: Visit) -> Response:
 
 
 def _in_project(path: str, show: _ShowProject, *, post: bool = False) -> Route:
-    """A route below /OWNER/NAME; `show` also gets the project."""
+    """Create a route below /OWNER/NAME. `show` also receives the project."""
 
     def handler(visit: Visit) -> Response:
         project = visit.row(f"{_PROJECTS} WHERE path = ?", f"{visit.part['owner']}/{visit.part['name']}")
@@ -206,7 +206,7 @@ def _people(visit: Visit) -> Response:
 
 
 def routes() -> list[Route]:
-    """The repository host's routes; what is fixed comes before what begins with an owner."""
+    """Return the repository host's routes. Fixed paths precede those that begin with an owner."""
     users: list[tuple[str, Handler, bool]] = [("", _user, False), ("/follow", _follow, True)]
     return [
         *login_routes(SITE, "users"),

@@ -1,4 +1,4 @@
-"""What the repository host begins with: users, projects, their files, commits, issues, merge requests and members."""
+"""Initial data of the repository host: users, and projects with their content and members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 from environments.webarena.sites.people import days_ago, people
 
 USER, PASSWORD = "rowan", "granite-88"
-"""The account that the tasks' agent owns."""
+"""The account of the tasks' agent."""
 USER_NAME = "Rowan Vale"
 
 SCHEMA = """
@@ -72,7 +72,7 @@ _MERGES = ("Read files lazily", "Faster start", "Better messages", "Support big 
 
 
 def fill(db: sqlite3.Connection) -> None:
-    """Writes the repository host's rows into empty tables."""
+    """Insert the repository host's rows into empty tables."""
     random = Random("repositories")
     everyone = [(person.username.partition(".")[2] + "dev", person.name) for person in people()[:16]]
     db.execute("INSERT INTO users VALUES (?, ?, ?, '')", (USER, PASSWORD, USER_NAME))

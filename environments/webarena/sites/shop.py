@@ -1,4 +1,7 @@
-"""The shop: a catalogue with search and reviews, a cart, wishes, orders, an account. `/rest` answers as Magento does."""
+"""The shop: catalogue, search, reviews, cart, wish list, orders and account.
+
+`/rest` mimics Magento.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +204,7 @@ def _rest_reviews(visit: Visit) -> Response:
 
 
 def routes() -> list[Route]:
-    """The shop's routes."""
+    """Return the shop's routes."""
     return [
         page(SITE, "/", _home),
         page(SITE, "/category/{slug}", _category),

@@ -1,4 +1,4 @@
-"""What the shop begins with: products, reviews, customers and their orders."""
+"""Initial data of the shop: products, reviews, customers and their orders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from environments.webarena.sites.people import days_ago, people
 
 CUSTOMER, PASSWORD = "greta", "lantern-42"
-"""The account that the tasks' agent owns."""
+"""The account of the tasks' agent."""
 CUSTOMER_NAME, CUSTOMER_EMAIL = "Greta Holm", "greta@holm.example"
 
 SCHEMA = """
@@ -53,13 +53,13 @@ _CITIES = (("Ashford", "TN23 1AB"), ("Kendal", "LA9 4QD"), ("Ludlow", "SY8 1AZ")
 
 
 def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATEGORIES), most_reviews: int = 6) -> None:
-    """Writes a shop's rows into empty tables.
+    """Insert a shop's rows into empty tables.
 
     Args:
-        db: Has the tables of SCHEMA.
-        seed: Another seed draws another shop, of the same words.
-        categories: How many kinds of products it sells, eight of each.
-        most_reviews: Of a product; at least two.
+        db: A database with the tables of `SCHEMA`.
+        seed: Random seed. Each seed generates another shop from the same vocabulary.
+        categories: Number of product categories, 1 to 8, with eight products each.
+        most_reviews: Maximum number of reviews per product, at least 2.
     """
     random = Random(seed)
     everyone = people()
