@@ -1,4 +1,4 @@
-"""The horizon over training, and the phases that it makes."""
+"""The horizon over training, and the phases derived from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from tasks.tracking.step_metrics_file import Steps
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A range of training steps that ends with a checkpoint: a stretch of one horizon, or what a schedule takes for one.
+    """A range of training steps that ends with a checkpoint.
+
+    By default one phase covers consecutive steps of one horizon. Schedules can define phases
+    differently. A periodic evaluation (`evaluation.every`) also ends a phase.
 
     Attributes:
-        number: Place among the phases, from 1.
-        horizon: Turns that an episode may take, at most.
+        number: Phase number, from 1.
+        horizon: Largest turn limit of an episode in this phase.
         first_step: First training step, from 0.
-        end_step: The step after the last; of the phase that is going on, the run's end, unless the schedule ends it before.
-        shortest: The smallest turn limit of its steps.
+        end_step: The step after the last one. For the current phase this is the end of the run,
+            unless the schedule ends the phase earlier.
+        shortest: Smallest turn limit of an episode in this phase.
     """
 
     number: int
@@ -34,15 +38,16 @@ class Phase:
 
 
 def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:
-    """The turn limit of training step `step` (from 0).
+    """Return the turn limit of a training step.
 
     Args:
         experiment: The recipe.
-        step: May be up to `rollout.max_off_policy_steps` after the last one that is done.
-        history: The metrics of all steps before it that are done; of those after it nothing is read.
+        step: Training step, from 0. It may be up to `rollout.max_off_policy_steps` after the last
+            completed step.
+        history: Metrics of all completed steps before `step`. Later entries are ignored.
 
     Raises:
-        ValueError: step is negative.
+        ValueError: `step` is negative.
     """
     if step < 0:
         raise ValueError(f"a training step is 0 or more, not {step}")
@@ -50,9 +55,10 @@ def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:
 
 
 def phases(experiment: Experiment, history: Steps) -> list[Phase]:
-    """The phases of a run in order; together they cover every step once.
+    """Return the phases of a run in order. Together they cover every step exactly once.
 
-    Where the schedule looks back, those that ended within `history` are final; of the others it is supposed that the present horizon stays.
+    Some schedules depend on past metrics. For these, phases that ended within `history` are final.
+    Later phases assume that the current horizon stays.
     """
     found: list[Phase] = []
     for step in range(experiment.algorithm.steps):
@@ -66,7 +72,7 @@ def phases(experiment: Experiment, history: Steps) -> list[Phase]:
 
 
 def starts_phase(experiment: Experiment, step: int, history: Steps) -> bool:
-    """Whether another phase ends where `step` (from 1) begins; the steps before it are done."""
+    """Return whether a phase ends just before `step` (from 1). Earlier steps must be complete."""
     every, curriculum = experiment.evaluation.every, experiment.curriculum
     if every is not None and step % every == 0:
         return True
@@ -75,7 +81,11 @@ def starts_phase(experiment: Experiment, step: int, history: Steps) -> bool:
 
 
 def _known(experiment: Experiment, step: int, history: Steps) -> Training:
-    """What the schedule may look at when it decides on `step`: where batches are played ahead, the same for a batch as for its step."""
+    """Return what the schedule may use to decide on `step`.
+
+    Metrics are cut off at `step - max_off_policy_steps`. A batch collected ahead of time therefore
+    gets the same horizon as its training step.
+    """
     until = step - experiment.rollout.max_off_policy_steps
     return Training(
         experiment.algorithm.steps, experiment.seeds.training, {done: metrics for done, metrics in history.items() if done <= until}

@@ -1,4 +1,7 @@
-"""How much a recipe plays: turns and tokens of each phase, between those of an expert and those of a policy that never comes to an end."""
+"""Estimates of the turns and tokens that a recipe generates per phase.
+
+The lower bound is an expert's episodes, the upper bound a policy that always reaches the horizon.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ MOST_TURNS = 200
 
 @dataclass(frozen=True, slots=True)
 class ExpertEpisode:
-    """An episode of the world's expert.
+    """Size of one episode of the environment's expert.
 
     Attributes:
-        turns: Its length.
-        characters: Of first observation, actions and observations.
+        turns: Number of turns.
+        characters: Characters of the first observation, all actions and all observations.
         actions: Characters of the actions alone.
     """
 
@@ -31,13 +34,15 @@ class ExpertEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a number of episodes come to under one horizon; each pair is (least, most).
+    """Estimated work for a number of episodes under one horizon. Each pair is (least, most).
 
     Attributes:
-        episodes: Their number.
-        turns: If all go as the expert's do (cut by the horizon); if all run into the horizon. Without an expert both are the latter.
-        policy_tokens: What the policy writes: as many tokens as the expert's bare actions; `rollout.turn_tokens` in each turn.
-        tokens: All tokens of the trajectories; at most `rollout.trajectory_tokens` each.
+        episodes: Number of episodes.
+        turns: Least: all episodes match the expert's, cut off at the horizon. Most: all episodes
+            reach the horizon. Without an expert both values are the latter.
+        policy_tokens: Tokens that the policy generates. Least: the length of the expert's bare
+            actions. Most: `rollout.turn_tokens` in each turn.
+        tokens: All tokens of the trajectories, at most `rollout.trajectory_tokens` each.
     """
 
     episodes: int
@@ -47,7 +52,7 @@ class Work:
 
 
 def play_expert(world: World, task: int) -> ExpertEpisode:
-    """Plays one task by the world's expert.
+    """Play one task with the environment's expert.
 
     Raises:
         OracleError: The expert has no solution.
@@ -67,13 +72,13 @@ def play_expert(world: World, task: int) -> ExpertEpisode:
 
 
 def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[ExpertEpisode]) -> Work:
-    """What so many episodes under a horizon come to.
+    """Estimate the turns and tokens of a number of episodes under a horizon.
 
     Args:
-        experiment: Its budgets.
-        episodes: Their number.
-        horizon: Turn limit.
-        expert: Episodes of the expert on such tasks; may be empty.
+        experiment: The recipe, read for its token budgets.
+        episodes: Number of episodes.
+        horizon: Turn limit of an episode.
+        expert: Expert episodes on tasks of the same kind. May be empty.
     """
     rollout = experiment.rollout
     most = horizon * episodes
@@ -81,7 +86,8 @@ def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[E
     if not expert:
         limits = (episodes * rollout.trajectory_tokens,) * 2
         return Work(episodes, (most, most), (most_written, most_written), limits)
-    shares = [min(1.0, horizon / max(1, each.turns)) for each in expert]  # of each episode, before the horizon cuts it
+    # fraction of each expert episode that fits within the horizon
+    shares = [min(1.0, horizon / max(1, each.turns)) for each in expert]
     turns, actions, characters = (
         episodes * fmean(share * getattr(each, name) for share, each in zip(shares, expert, strict=True))
         for name in ("turns", "actions", "characters")
@@ -95,6 +101,6 @@ def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[E
 
 
 def phase_work(experiment: Experiment, phase: Phase, expert: Sequence[ExpertEpisode]) -> Work:
-    """What the training episodes of a phase come to; what dynamic sampling plays anew is not counted."""
+    """Estimate the work of a phase's training episodes, without dynamic-sampling retries."""
     per_step = experiment.rollout.tasks_per_step * experiment.rollout.group_size
     return work(experiment, per_step * (phase.end_step - phase.first_step), phase.horizon, expert)

@@ -1,4 +1,4 @@
-"""Builds the starter policy from the command line: python -m tasks.starter --environment textcraft --folder runs/starter"""
+"""Builds the starter policy: python -m tasks.starter --folder runs/starter"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.starter.starter_policy import build_starter_policy
 
 
 def main() -> None:
-    """Builds a starter policy from the command line; prints its report as JSON."""
+    """Build a starter policy from the command line and print its report as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.starter",
         description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",

@@ -1,4 +1,4 @@
-"""Behaviour cloning of a small Qwen2 model: the examples token by token, and the training loop."""
+"""Behaviour cloning of a small Qwen2 model: tokenised examples and the training loop."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from tasks.starter.muon import Muon
 
 BATCH_TOKENS = 1536
 PARTS = 2
-"""A batch is computed in so many parts, which as many processes can share."""
+"""Number of micro-batches per batch. Up to this many processes can share a batch."""
 WARMUP = 0.05
 DECAY = 0.6
 RECENT_EXAMPLES = 100
 COOL_DOWN = 0.25
-"""Tokens that are seen after the share of examples is reached, in parts of those before: the rate falls to 0 over them."""
+"""Length of the learning-rate decay after early stopping, as a fraction of the tokens seen before
+it. The rate falls to 0 over this span.
+"""
 CONTEXT_WEIGHT = 0.2
-"""Weight in the loss of a token that the oracle did not write. Predicting the prompt, too, is how a small model learns to copy from it:
-with 600,000 tokens in the wood family, success on training goals is 67 % with this weight and 14 % without."""
+"""Loss weight of tokens that the oracle did not write.
+
+A small model learns to copy from the prompt by also predicting it. With 600,000 tokens in the wood
+family, success on training goals is 67 % with this weight and 14 % without.
+"""
 MATRIX_RATE = 2.0
-"""Muon's learning rate in parts of AdamW's."""
+"""Muon's learning rate as a multiple of AdamW's."""
 MOMENTUM = 0.85
 BETAS = (0.9, 0.95)
 MAX_GRADIENT_NORM = 1.0
@@ -37,11 +42,11 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A demonstration in tokens.
+    """A tokenised demonstration.
 
     Attributes:
         tokens: Prompt, actions and observations in order. Shape (T,).
-        learned: Whether the oracle wrote the token as the policy would. Shape (T,).
+        learned: True for tokens of the oracle's actions, which the policy imitates. Shape (T,).
     """
 
     tokens: list[int]
@@ -50,11 +55,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update saw.
+    """Metrics of one update.
 
     Attributes:
-        loss: Mean over the batch's weights, in nats.
-        foretold: In how many examples each token of the oracle was what the policy held to be the likeliest.
+        loss: Weighted mean negative log-likelihood of the batch, in nats.
+        foretold: Number of examples in which the policy's most likely token was correct for every
+            token of the oracle.
     """
 
     loss: float
@@ -63,13 +69,13 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Cloning:
-    """How a model was cloned.
+    """Metrics of one pass of behaviour cloning.
 
     Attributes:
-        losses: The mean loss of each update, in nats.
-        examples: How many it saw.
-        tokens: Theirs.
-        learned_tokens: Those of them that the oracle wrote.
+        losses: Mean loss of each update, in nats.
+        examples: Number of examples seen.
+        tokens: Number of tokens seen.
+        learned_tokens: Number of seen tokens that the oracle wrote.
     """
 
     losses: list[float]
@@ -79,7 +85,7 @@ class Cloning:
 
 
 def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example:
-    """The tokens of a demonstration, laid out as the collector would see them had the policy played it."""
+    """Tokenise a demonstration exactly as if the policy had generated it in a rollout."""
     tokens = chat_format.prompt(demonstration.first_observation)
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
@@ -91,9 +97,13 @@ def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example
 
 
 def batches(examples: Sequence[Example], seed: int) -> Iterator[list[Example]]:
-    """All examples once, in batches of similar lengths of at most `BATCH_TOKENS` tokens with padding, in random order."""
+    """Yield each example once, in random batches of similar length.
+
+    A batch holds at most `BATCH_TOKENS` tokens including padding. A longer example forms its own
+    batch.
+    """
     random = Random(f"batches {seed}")
-    # Sorting with noise on the length: neighbours differ little, and yet a batch is not always the same company.
+    # Noise on the length varies the batches, and still keeps examples of similar length together.
     order = sorted(examples, key=lambda example: len(example.tokens) * random.uniform(0.9, 1.1))
     found: list[list[Example]] = [[]]
     for example in order:
@@ -113,17 +123,23 @@ def clone(
     progress: Callable[[int, float], None],
     until_foretold: float | None = None,
 ) -> Cloning:
-    """Trains the model on one pass over the examples, or less; deterministic for a given number of torch threads.
+    """Train the model on at most one pass over the examples.
+
+    The result is deterministic for a given number of torch threads. Muon updates the layers'
+    matrices and AdamW the rest. AdamW alone needs twice the tokens to reach the same loss.
 
     Args:
-        model: Trained in place.
-        examples: Each is seen at most once.
-        learning_rate: Peak of the rate: it rises linearly over the first tokens (WARMUP), stays, and falls to 0 over the last
-            (DECAY). Muon updates the layers' matrices, AdamW the rest; with AdamW alone the same loss takes twice the tokens.
-        seed: Order of the batches.
-        progress: Called after each update with the number of tokens seen so far and the mean loss in nats.
-        until_foretold: If given, the rate begins to fall when of the last RECENT_EXAMPLES, none of them seen before, this share was
-            foretold to the oracle's last token; and it is at 0 after COOL_DOWN as many tokens again.
+        model: Model to train in place.
+        examples: Training examples. Each is seen at most once.
+        learning_rate: Peak learning rate. It rises linearly over the first fraction of tokens
+            (WARMUP), stays constant, and falls to 0 over the last (DECAY).
+        seed: Seed of the batch order.
+        progress: Callback after each update. It receives the tokens seen so far and the mean loss
+            in nats.
+        until_foretold: Exact-match rate at which to stop early, or None for a full pass. The rate
+            is measured on the last RECENT_EXAMPLES unseen examples. An example counts if every
+            oracle token is predicted. From then on the learning rate decays, and it reaches 0 after
+            COOL_DOWN times the tokens seen so far.
     """
     matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
     others = [p for name, p in model.named_parameters() if p.dim() < 2 or "embed" in name]
@@ -150,7 +166,8 @@ def clone(
         seen += sum(len(example.tokens) for example in batch)
         losses.append(update.loss)
         progress(seen, update.loss)
-        taught = sum(any(example.learned) for example in batch)  # an episode that a detour ended at once has nothing of the oracle
+        # An episode that a detour ended at once has no oracle tokens.
+        taught = sum(any(example.learned) for example in batch)
         recent.extend([True] * update.foretold + [False] * (taught - update.foretold))
         if until_foretold is not None and seen < falls_from and sum(recent) >= until_foretold * RECENT_EXAMPLES:
             falls_from, fall = seen, COOL_DOWN * seen
@@ -159,9 +176,10 @@ def clone(
 
 
 def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> Update:
-    """Sets the gradient of a batch's mean loss over its weights (see `weights_of`).
+    """Set the gradient of a batch's weighted mean loss (see `weights_of`).
 
-    The batch is computed in `PARTS`. If torch.distributed joins several processes, they share the parts; the sum is the same to the bit.
+    The batch is split into `PARTS` micro-batches. Processes joined by torch.distributed share them.
+    The sum is bit-identical for any number of processes.
     """
     rank, size = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     parameters = list(model.parameters())
@@ -182,11 +200,13 @@ def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> Update:
 
 
 def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[torch.Tensor, int]:
-    """What a batch's gradient and an account of it need.
+    """Compute the summed loss of a micro-batch and its number of exact matches.
 
     Returns:
-        The weighted sum of the negative log-likelihoods of all tokens but each example's first, in nats (see `weights_of`); and in how
-        many examples each token that the oracle wrote was held to be the likeliest.
+        - The weighted sum of negative log-likelihoods in nats (see `weights_of`), without each
+          example's first token.
+        - The number of examples in which every token of the oracle was the policy's most likely
+          token.
     """
     longest = max(len(example.tokens) for example in batch)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
@@ -196,7 +216,7 @@ def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[tor
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
         weights[row, : len(example.tokens)] = torch.tensor(weights_of(example))
         learned[row, : len(example.tokens)] = torch.tensor(example.learned)
-    # Padding is on the right, behind everything that is learned: causal attention alone keeps it out.
+    # Padding follows all trained tokens, so causal attention alone masks it.
     hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
     weights = weights[:, 1:]
     weighed = weights > 0
@@ -208,5 +228,8 @@ def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[tor
 
 
 def weights_of(example: Example) -> list[float]:
-    """The weight of each token in the loss: 1 on what the oracle wrote, `CONTEXT_WEIGHT` on the rest. Shape (T,)."""
+    """Return the loss weight of each token. Shape (T,).
+
+    The weight is 1 for the oracle's tokens and `CONTEXT_WEIGHT` for all others.
+    """
     return [1.0 if learned else CONTEXT_WEIGHT for learned in example.learned]

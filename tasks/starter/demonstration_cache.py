@@ -1,4 +1,4 @@
-"""Demonstrations played by several processes together, and kept on disk: what an expert has shown once it need not show again."""
+"""Demonstrations collected by several processes together and cached on disk."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from environments.environment import World
 from tasks.starter.demonstrations import Demonstration, Demonstrator, Exchange
 
 CHUNK = 32
-"""Demonstrations between two meetings of the processes."""
+"""Number of demonstrations between two synchronisations of the processes."""
 WRITE_SECONDS = 5.0
-"""Time between two writings of what was played; a build that is killed loses no more."""
+"""Seconds between two writes of the cache. A killed build loses at most this much work."""
 
 
 class DemonstrationCache:
-    """Demonstrations 0, 1, 2, ... of a world's oracle; the processes that torch.distributed joins, if any, play them in turn."""
+    """Demonstrations 0, 1, 2, ... of an environment's oracle, cached on disk.
+
+    Processes joined by torch.distributed share the work in turn.
+    """
 
     def __init__(self, world: World, tasks: Sequence[int], seed: int, detour_rate: float, folder: Path, version: int) -> None:
         """
         Args:
-            world: Whose oracle demonstrates.
-            tasks: What is demonstrated.
-            seed: Of the order and the detours.
-            detour_rate: Share of the actions that are detours.
-            folder: Where demonstrations are kept.
-            version: Changes whenever the same arguments would give other demonstrations.
+            world: The environment whose oracle demonstrates.
+            tasks: Task indices to demonstrate.
+            seed: Seed of the task order and the detours.
+            detour_rate: Fraction of actions that are detours, in [0, 1].
+            folder: Folder of the cache file.
+            version: Increases whenever the same arguments would produce other demonstrations.
         """
         facts = json.dumps([world.name, world.version, list(tasks), seed, detour_rate, version])
         self._file = folder / f"demonstrations-{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}.jsonl"
@@ -41,11 +44,11 @@ class DemonstrationCache:
         self._writes = False
 
     def first(self, count: int, report: Callable[[int, int], None] | None = None) -> list[Demonstration]:
-        """The first `count` demonstrations; every process must ask for the same.
+        """Return the first `count` demonstrations. All processes must pass the same `count`.
 
         Args:
-            count: How many.
-            report: Told how many of how many are there.
+            count: Number of demonstrations.
+            report: Progress callback. It receives the number available and the number requested.
         """
         from torch import distributed
 
@@ -73,13 +76,13 @@ class DemonstrationCache:
         return self._played[:count]
 
     def close(self) -> None:
-        """Frees the environment, and keeps what was played."""
+        """Release the environment and save the demonstrations collected so far."""
         self._demonstrator.close()
         if self._writes and self._played is not None and len(self._played) > self._on_disk:
             self._write(self._played)
 
     def _read(self) -> list[Demonstration]:
-        """What is on disk, up to the first line that cannot be read."""
+        """Read the cached demonstrations up to the first invalid line."""
         found: list[Demonstration] = []
         try:
             for line in self._file.read_text(encoding="utf-8").splitlines():
@@ -92,7 +95,10 @@ class DemonstrationCache:
         return found
 
     def _write(self, some: list[Demonstration]) -> None:
-        """Replaces the file: of several builds at once each writes the same beginning."""
+        """Replace the cache file atomically.
+
+        Concurrent builds are safe, because their files start with the same demonstrations.
+        """
         self._file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
         unfinished.write_text("".join(map(_line, some)), encoding="utf-8")

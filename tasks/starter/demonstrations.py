@@ -1,7 +1,8 @@
-"""Expert demonstrations with injected mistakes ("detours"; noise injection as in arXiv 1703.09327), to clone the starter policy from.
+"""Expert demonstrations with injected mistakes ("detours"), the data for the starter policy.
 
-An oracle's episode never shows how to go on after a mistake, and a small policy makes many. So now and then another action is
-taken than the oracle's; what follows shows the way back. Detours are context, never an example.
+An oracle's episodes never show how to recover from a mistake, and a small policy makes many. Some
+oracle actions are therefore replaced, and the following turns show the recovery. Detours are
+context only and are never imitated. The method is noise injection as in arXiv 1703.09327.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from environments.environment import Environment, OracleError, World
 
 MAX_TURNS = 40
 POOL = 50
-"""Solutions from which a detour's actions and words are taken; all of them would cost the more the more tasks there are."""
+"""Number of solutions that supply the actions and words of detours. Using all tasks would cost time
+in proportion to their number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,10 @@ class Exchange:
     """One turn of a demonstration.
 
     Attributes:
-        action: What was done.
-        observation: What came back.
-        by_oracle: Whether the oracle would have done it; otherwise it is a detour.
-        thought: What the oracle thought; empty where its world does not tell.
+        action: The action taken.
+        observation: The observation that followed.
+        by_oracle: Whether this is the oracle's action. False for a detour.
+        thought: The oracle's thought. Empty if the environment provides none.
     """
 
     action: str
@@ -37,7 +40,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One episode that ends in success, after `MAX_TURNS`, or where a detour has left the oracle without a solution."""
+    """One demonstrated episode.
+
+    It ends in success, after `MAX_TURNS`, or where a detour left the oracle without a solution.
+    """
 
     task: int
     first_observation: str
@@ -47,7 +53,14 @@ class Demonstration:
 def demonstrate(
     environment: Environment, task: int, random: Random, detour: Callable[[str], str] | None = None, detour_rate: float = 0.0
 ) -> Demonstration:
-    """Plays `task`; with the probability `detour_rate`, what `detour` makes of the oracle's action is done in its place.
+    """Play `task` with the oracle's actions, some of them replaced by detours.
+
+    Args:
+        environment: Environment to play in.
+        task: Task index.
+        random: Source of randomness for the choice of turns.
+        detour: Maps the oracle's action to a replacement. None disables detours.
+        detour_rate: Probability of a replacement per turn.
 
     Raises:
         OracleError: The oracle has no solution from the start.
@@ -71,29 +84,36 @@ def demonstrate(
 
 
 class Demonstrator:
-    """Plays numbered demonstrations, without end: each pass plays all tasks in an order and with detours of its own.
+    """Endless sequence of numbered demonstrations.
 
-    Number n is the same whoever plays it, so several processes can share the work. A detour is, with equal chances, the right action with
-    one word or number replaced, another action of the same task's solution, or an action of some other task's.
+    Each pass covers all tasks in its own order and with its own detours. Demonstration n does not
+    depend on the process that plays it, so several processes can share the work. There are three
+    equally likely kinds of detour:
+    - The oracle's action with one word or number replaced.
+    - Another action from the same task's solution.
+    - An action from the solutions of a pool of tasks.
     """
 
     def __init__(self, world: World, tasks: Sequence[int], seed: int, detour_rate: float) -> None:
         """
         Args:
-            world: Whose oracle demonstrates. One that cannot find back (`oracle_recovers = False`) makes no detours.
-            tasks: What is demonstrated.
-            seed: Of the order and the detours.
-            detour_rate: Share of the actions that are detours.
+            world: The environment whose oracle demonstrates. Detours are disabled if the oracle
+                cannot recover (`oracle_recovers = False`).
+            tasks: Task indices to demonstrate.
+            seed: Seed of the task order and the detours.
+            detour_rate: Fraction of actions that are detours, in [0, 1].
         """
         self._tasks, self._seed = list(tasks), seed
         self._detour_rate = detour_rate if getattr(world, "oracle_recovers", True) else 0.0
         self._world = world
         self._environment = world.create()
         self._aside: Environment | None = None
-        """Where a solution is played that an episode under way needs; few of them do."""
+        """Separate environment for playing solutions during an episode. Created on demand, as few
+        are needed.
+        """
 
     def play(self, number: int) -> Demonstration:
-        """The demonstration of that number, from 0."""
+        """Play the demonstration with this number, from 0."""
         passes, place = divmod(number, len(self._tasks))
         task = self._order(passes)[place]
         random = Random(f"demonstration {self._seed} {number}")
@@ -108,14 +128,14 @@ class Demonstrator:
         return demonstrate(self._environment, task, random, detour, self._detour_rate)
 
     def close(self) -> None:
-        """Frees the environments."""
+        """Release the environments."""
         self._environment.close()
         if self._aside is not None:
             self._aside.close()
 
     @cached_property
     def _pool(self) -> tuple[list[str], list[str]]:
-        """Actions of some tasks' solutions, and their words."""
+        """Return the sorted actions of the pool's solutions, and their words."""
         actions = sorted({action for task in self._order(0)[:POOL] for action in self._solution(task)})
         return actions, sorted({word for action in actions for word in action.split()})
 
@@ -136,7 +156,7 @@ def _shuffled(tasks: tuple[int, ...], seed: str) -> list[int]:
 
 
 def near_miss(action: str, words: Sequence[str], random: Random) -> str:
-    """The action with one of its words replaced by another of `words`, a number by a number."""
+    """Return the action with one random word replaced. Numbers are replaced by numbers."""
     parts = action.split()
     place = random.randrange(len(parts))
     parts[place] = random.choice([word for word in words if word.isdigit() == parts[place].isdigit()] or parts)

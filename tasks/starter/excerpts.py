@@ -1,7 +1,8 @@
-"""Excerpts of demonstrations, from which a small policy learns to copy before it is shown whole pages.
+"""Excerpts of demonstrations, on which a small policy learns to copy before it sees full pages.
 
-What attention must find is one line among some hundred, and the gradient that would teach it to look there is as small as the share of
-attention that the line gets to begin with. Among ten lines it is found soon, and among a hundred still known.
+Attention must find one line among about a hundred. The gradient for this is proportional to the
+attention that the line receives at first, so learning on full observations is slow. Among ten lines
+it is fast, and the skill carries over to a hundred.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from random import Random
 from tasks.starter.demonstrations import Demonstration
 
 KEPT = 3
-"""The last lines of an observation stay: where a world repeats the objective, it is there."""
+"""Number of final lines of an observation that are always kept. Some environments repeat the
+objective there.
+"""
 _AROUND = "[]()'\"|,;"
 
 
 def excerpt(demonstration: Demonstration, share: float, random: Random) -> Demonstration:
-    """The same episode, but of each observation only a part of the lines.
+    """Return the same episode with only a subset of each observation's lines.
 
-    What stays are the last `KEPT` lines, those that hold what is done next (the longest of the action's words after the first, its verb),
-    and about this share of the others, drawn at random.
+    Three groups of lines are kept:
+    - The last `KEPT` lines.
+    - Lines that share a word with the next action. Only the action's longest words after the verb
+      count.
+    - A random fraction `share` of the other lines, in [0, 1].
     """
 
     def of(observation: str, action: str) -> str:
@@ -47,5 +53,5 @@ def excerpt(demonstration: Demonstration, share: float, random: Random) -> Demon
 
 
 def _words(text: str) -> set[str]:
-    """The words of a text, without the brackets and quotes around them."""
+    """Return the words of a text without surrounding brackets, quotes and punctuation."""
     return {word for each in text.split() if (word := each.strip(_AROUND))}

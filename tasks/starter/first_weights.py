@@ -1,7 +1,8 @@
-"""What attention does in a model that has learned nothing.
+"""Attention initialisation of the starter model.
 
-To go on as the text went on where it stood before is what a small model learns slowest: its circuit (an induction head, arXiv 2209.11895)
-needs two layers at once. So it begins with one, which training is free to undo (mimetic initialisation, arXiv 2305.09828).
+A small model learns slowest to continue a text as an earlier occurrence continued. The circuit for
+this, an induction head (arXiv 2209.11895), needs two layers at once. The model therefore starts
+with one, which training may undo (mimetic initialisation, arXiv 2305.09828).
 """
 
 from __future__ import annotations
@@ -15,31 +16,44 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 ROPE_BASE = 100_000.0
 PREVIOUS_TOKENS = (1, 2, 3)
 LOGIT_GAP = 6.0
-"""By how much the attention logit falls off from the distance looked for to the next."""
+"""Drop of the attention logit from the target distance to the next one."""
 SAME = 0
 LOOKED_FOR = (1, 1, SAME, 2)
-"""What heads of the later layers look for: words that so many tokens before stood where the present one stands now."""
+"""Match offset of each head in the later layers for `look_back`. A head attends to positions where
+the current token occurred this many tokens earlier.
+"""
 COPY_GAIN = 0.4
-"""Twice applied, it makes what is copied as large as an embedding after normalisation."""
+"""Gain of the value and the output projection. Applied twice, it gives the copied vector the size
+of an embedding after normalisation.
+"""
 MLP_GAIN = 0.25
 
 NOTHING = -1
 COPIED_FROM = (1, 1, 2, NOTHING)
-"""What heads of the later layers look for in a model that begins by copying, as in `LOOKED_FOR`."""
+"""Match offset of each head in the later layers for `copy`, as in `LOOKED_FOR`. `NOTHING` disables
+a head.
+"""
 SHARPNESS = 3.0
-"""Of the comparison of words: one that is equal has some twenty more in the attention logit than one that is not."""
+"""Sharpness of the word comparison. An equal word scores about 20 more in the attention logit than
+a different one.
+"""
 LOOKING, WRITING = 0.25, 0.06
-"""Size of the other weights of attention, in parts of the usual: those of queries and keys, and those of values and outputs."""
+"""Scale factors of the random attention weights: query and key weights, and value and output
+weights.
+"""
 
 
 @torch.no_grad()
 def look_back(model: Qwen2ForCausalLM) -> None:
-    """Adds to random weights what makes attention look back.
+    """Add a previous-token and induction pattern to random attention weights.
 
-    Heads of the first layer look 1, 2 and 3 tokens back, by biases that rotary position embedding turns into a distance, and write what
-    stood there beside the present token. Those of the later layers look for places that had the present token so many tokens before
-    (`LOOKED_FOR`), and write what stands there into the guess of the next token. The random weights are so large beside it that nothing is
-    copied yet (see `copy`); it stays for the recipes that were measured with it.
+    Heads of the first layer attend 1, 2 and 3 tokens back and write that token to the residual
+    stream. The distance comes from biases that rotary position embedding turns into an offset.
+    Heads of the later layers attend to positions where the current token occurred `LOOKED_FOR`
+    tokens earlier. They write the token there into the prediction of the next token.
+
+    The random weights dominate, so the model does not copy at first (see `copy`). This variant
+    remains for the recipes that were measured with it.
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size = width // heads
@@ -69,22 +83,25 @@ def look_back(model: Qwen2ForCausalLM) -> None:
 
 @torch.no_grad()
 def copy(model: Qwen2ForCausalLM) -> None:
-    """Makes a model with random weights one that goes on as the text went on before, and does little else.
+    """Initialise a model so that it copies from earlier in its context and does little else.
 
-    Words take up one half of the residual stream. Heads of the first layer look 1, 2, ... tokens back and write what stood there into the
-    other half, each into a part of its own, so that nothing covers it. Those of the later layers look for places that had the present
-    word so many tokens before (`COPIED_FROM`), and add the word that stands there to the guess of the next token. All else that attention
-    does is small at first (`LOOKING`, `WRITING`), and the gated layers add nothing.
+    Word embeddings occupy one half of the residual stream. Heads of the first layer attend 1, 2,
+    ... tokens back. Each writes the token there into its own slice of the other half, so that the
+    slices do not interfere. Heads of the later layers attend to positions where the current word
+    occurred `COPIED_FROM` tokens earlier. They add the word there to the prediction of the next
+    token. All other attention weights start small (`LOOKING`, `WRITING`), and the gated layers
+    output zero.
 
-    Of TextCraft's chains a policy foretells 8 % of new episodes to the last token after 960,000 tokens at a learning rate of 0.002,
-    against 3 % where it begins by `look_back`, at a rate of 0.001 or 0.003 (docs/evidence.md).
+    Evidence: on TextCraft's chains, the exact-match rate on unseen episodes after 960,000 tokens is
+    8 % with `copy` at a learning rate of 0.002. With `look_back` it is 3 %, at a rate of 0.001 or
+    0.003 (docs/evidence.md).
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size, words = width // heads, width // 2
     frequencies = _frequencies(size)
     model.model.embed_tokens.weight[:, :words] *= math.sqrt(width / words)
     model.model.embed_tokens.weight[:, words:] = 0
-    # What stood so many tokens before: what is read of the word there, and where that is written.
+    # Tokens back -> (read matrix of the word there, write matrix of its slice).
     seen_before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
@@ -118,9 +135,16 @@ def copy(model: Qwen2ForCausalLM) -> None:
 
 
 def _look_for(seen: torch.Tensor, kept: torch.Tensor, attention: Qwen2Attention, rows: slice) -> None:
-    """Makes a head (its `rows`) look where `kept` reads what `seen` reads at the present token. Both of shape (width, size of the head).
+    """Make a head attend to positions where `kept` reads what `seen` reads at the current token.
 
-    They are compared, wherever they stand, in those of the head's dimensions that rotary position embedding hardly turns in an episode.
+    The comparison must not depend on the position. It uses only the head dimensions that rotary
+    position embedding barely rotates over an episode.
+
+    Args:
+        seen: Read matrix of the current token. Shape (width, head size).
+        kept: Read matrix of the attended position. Shape (width, head size).
+        attention: Attention layer, changed in place.
+        rows: The head's rows in the projection weights.
     """
     size = rows.stop - rows.start
     still = torch.arange(size).view(2, -1)[:, size // 4 :].flatten()
@@ -130,12 +154,15 @@ def _look_for(seen: torch.Tensor, kept: torch.Tensor, attention: Qwen2Attention,
 
 
 def _frequencies(size: int) -> torch.Tensor:
-    """Of rotary position embedding in a head, in radians per token. Shape (size / 2,)."""
+    """Return a head's rotary frequencies, in radians per token. Shape (size / 2,)."""
     return ROPE_BASE ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
 def _look_at(distance: int, attention: Qwen2Attention, rows: slice, frequencies: torch.Tensor) -> None:
-    """Biases by which a head (its `rows`) looks so many tokens back: rotary position embedding turns them into a distance."""
+    """Set biases so that a head attends `distance` tokens back.
+
+    Rotary position embedding turns the constant query and key biases into an offset.
+    """
     half = len(frequencies)
     strength = math.sqrt(LOGIT_GAP * math.sqrt(2 * half) / float((1 - torch.cos(frequencies)).sum()))
     turn = -distance * frequencies
@@ -144,7 +171,7 @@ def _look_at(distance: int, attention: Qwen2Attention, rows: slice, frequencies:
 
 
 def _orthonormal(rows: int, columns: int) -> torch.Tensor:
-    """A random matrix with orthonormal columns. Shape (rows, columns)."""
+    """Return a random matrix with orthonormal columns. Shape (rows, columns)."""
     basis, _ = torch.linalg.qr(torch.randn(rows, columns))
     assert isinstance(basis, torch.Tensor)
     return basis

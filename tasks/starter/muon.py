@@ -1,7 +1,9 @@
-"""The Muon optimiser (K. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) for small matrices in float32.
+"""The Muon optimiser for small float32 matrices.
 
-Not torch.optim.Muon, which computes in bfloat16: an update of the quickstart's matrices takes it 530 to 620 ms on one thread of a CPU with
-AVX2 alone, against 40 ms here (25 against 35 ms with AVX-512's bfloat16 instructions).
+Source: K. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/. torch.optim.Muon computes
+in bfloat16 and is slow on CPUs without native support. An update of the quickstart's matrices takes
+it 530 to 620 ms on one thread with AVX2 alone, against 40 ms here. With AVX-512's bfloat16
+instructions it takes 25 ms, against 35 ms here.
 """
 
 from __future__ import annotations
@@ -14,24 +16,29 @@ from torch import Tensor
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 4
 LIKE_ADAM = 0.2
-"""Root mean square of an update over its learning rate, as AdamW's is, so that both take the same rates (arXiv 2502.16982, section 2.2)."""
+"""Root mean square of an update divided by the learning rate. It matches AdamW's, so both
+optimisers accept the same rates (arXiv 2502.16982, section 2.2).
+"""
 
 
 class Muon(torch.optim.Optimizer):
-    """Updates each matrix by its orthogonalised momentum: all directions of the gradient count alike, not the strongest alone."""
+    """Update each matrix by its orthogonalised momentum.
+
+    All directions of the gradient then have equal weight, instead of the strongest alone.
+    """
 
     def __init__(self, matrices: Iterable[Tensor], lr: float, momentum: float) -> None:
         """
         Args:
             matrices: Parameters with two dimensions.
             lr: Learning rate, on AdamW's scale.
-            momentum: Share of the past in the running mean of the gradients, in [0, 1).
+            momentum: Decay of the running mean of the gradients, in [0, 1).
         """
         super().__init__(matrices, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update from the gradients that are there."""
+        """Apply one update from the current gradients."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[Tensor]] = {}
             for matrix in group["params"]:
@@ -43,7 +50,7 @@ class Muon(torch.optim.Optimizer):
                     matrix.add_(_lying(matrix, update), alpha=-size)
 
     def _nesterov(self, matrix: Tensor, momentum: float) -> Tensor:
-        """The gradient with Nesterov's momentum, no higher than wide."""
+        """Return the gradient with Nesterov momentum, transposed so that rows <= columns."""
         assert matrix.grad is not None
         if "mean" not in self.state[matrix]:
             self.state[matrix]["mean"] = torch.zeros_like(matrix)
@@ -52,10 +59,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """About U Vᵀ of each matrix U S Vᵀ: singular values become 0.5 to 1.3, except the very smallest.
+    """Approximate U Vᵀ of each matrix U S Vᵀ by a Newton-Schulz iteration.
+
+    Singular values become 0.5 to 1.3, except the very smallest.
 
     Args:
-        matrices: Float32, no higher than wide. Shape (N, rows, columns).
+        matrices: Float32, with rows <= columns. Shape (N, rows, columns).
     """
     a, b, c = COEFFICIENTS
     x: Tensor = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-12)
@@ -66,5 +75,5 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def _lying(like: Tensor, matrix: Tensor) -> Tensor:
-    """The matrix, transposed if `like` is higher than wide."""
+    """Return the matrix, transposed if `like` has more rows than columns."""
     return matrix.mT if like.shape[0] > like.shape[1] else matrix

@@ -1,4 +1,4 @@
-"""A starter policy from nothing: the oracle's demonstrations, the tokenizer of their words, and the model that clones them."""
+"""Builds a starter policy: oracle demonstrations, a word tokenizer, and behaviour cloning."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ if TYPE_CHECKING:
     from tasks.starter.cloning import Cloning, Example
 
 CODE_VERSION = 8
-"""Changes whenever the same configuration and seed would give other weights."""
+"""Increases whenever the same configuration and seed would produce other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
 TOKENIZER_DEMONSTRATIONS = 500
-"""From how many demonstrations the words of the tokenizer are taken."""
+"""Number of demonstrations that define the tokenizer's vocabulary."""
 CHARACTERS_PER_TOKEN = 4
-"""At most about so many, as long as there is no tokenizer to count with."""
+"""Upper estimate of characters per token, used before the tokenizer exists."""
 MEETING = timedelta(minutes=5)
-"""How long one process waits for the other, which imports and makes demonstrations meanwhile."""
+"""Timeout of collective operations between the two processes. Covers imports and demonstrations."""
 Report = Callable[[str, int, int, float | None], None]
-"""Told what is being done ("demonstrations" or "tokens"), how much of how much is done, and, of tokens, the loss in nats."""
+"""Progress callback: (phase, done, total, loss). The phase is "demonstrations" or "tokens". The
+loss is in nats, and None for demonstrations.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClonedPolicy:
-    """A model that was cloned, and from what.
+    """A cloned model and the size of its training data.
 
     Attributes:
-        demonstrations: Different episodes that it saw.
-        tokens: Their tokens, repeats and excerpts counted.
-        learned_tokens: Those of them that the oracle wrote.
-        losses: The mean loss of each update, in nats.
+        model: The trained model.
+        tokenizer: Its tokenizer.
+        demonstrations: Number of distinct episodes seen.
+        tokens: Number of tokens seen, including repeats and excerpts.
+        learned_tokens: Number of seen tokens that the oracle wrote.
+        losses: Mean loss of each update, in nats.
     """
 
     model: Qwen2ForCausalLM
@@ -61,7 +65,22 @@ class ClonedPolicy:
 def clone_from_oracle(
     policy: Policy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
 ) -> ClonedPolicy:
-    """Demonstrations, tokenizer, model; the same in each of the two processes that meet at `store`, if there is one."""
+    """Collect demonstrations, build the tokenizer, and train the model.
+
+    With a `store`, two processes (ranks 0 and 1) share the work and end with the same model.
+
+    Args:
+        policy: The recipe's policy section.
+        environment: Name of the environment whose oracle demonstrates.
+        seed: Seed of weights, detours and batch order.
+        folder: Folder of the demonstration cache.
+        store: File through which the two processes connect, or None for one process.
+        rank: Rank of this process, 0 or 1.
+        report: Progress callback, or None.
+
+    Raises:
+        ValueError: The environment has no such task list.
+    """
     import torch
     from torch import distributed
 
@@ -111,7 +130,7 @@ def clone_from_oracle(
 
 
 def _excerpts(played: list[Demonstration], share: float, seed: str, chat_format: ChatFormat) -> list[Example]:
-    """One pass over the demonstrations as excerpts."""
+    """Return one pass over the demonstrations as tokenised excerpts."""
     from tasks.starter.cloning import to_example
 
     random = Random(seed)
@@ -119,7 +138,7 @@ def _excerpts(played: list[Demonstration], share: float, seed: str, chat_format:
 
 
 def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
-    """The examples in turn, again and again, until they have so many tokens."""
+    """Yield the examples in a cycle until they add up to at least `tokens` tokens."""
     seen = 0
     for example in cycle(examples):
         yield example
@@ -129,7 +148,13 @@ def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
 
 
 def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Demonstration], list[Example]]:
-    """As many demonstrations as the recipe's tokens take, no more than it allows, also in tokens, and the tokenizer of their words."""
+    """Collect demonstrations up to the recipe's token budget and build their tokenizer.
+
+    Collection stops at the recipe's maximum number of demonstrations.
+
+    Returns:
+        The tokenizer, the demonstrations, and the demonstrations as tokenised examples.
+    """
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter.cloning import to_example
     from tasks.starter.starting_model import build_tokenizer

@@ -1,6 +1,7 @@
-"""The starter policy: a small model built from random weights, so that everything can be run without a GPU and without a hub.
+"""The starter policy: a small model built from scratch, so that runs need no GPU and no model hub.
 
-What was built once is found again: the folder's name is a digest of all that determines the weights, and its files are checked.
+A built policy is cached. Its folder name is a digest of everything that determines the weights, and
+its files are verified by checksum.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from environments.registry import load_world
 from tasks.starter.oracle_cloning import CODE_VERSION, Report, clone_from_oracle
 
 ASSISTED_TOKENS = 100_000
-"""From how many tokens on a second process is worth its start."""
+"""Token budget from which a second process saves more time than it takes to start."""
 MANIFEST = "starter.json"
 
 
 @dataclass(frozen=True, slots=True)
 class StarterReport:
-    """A starter policy and how it came about.
+    """A starter policy and its training metrics.
 
     Attributes:
-        path: Folder with model and tokenizer, to be loaded like any Hugging Face model.
+        path: Folder with model and tokenizer, which loads like any Hugging Face model.
         parameters: Number of weights.
-        vocabulary: Number of tokens that the tokenizer knows.
-        demonstrations: Different episodes that were cloned.
-        tokens: The tokens that were cloned, repeats counted.
-        learned_tokens: Those of them that the oracle wrote: what carried loss.
-        first_loss: Mean negative log-likelihood, in nats, over the first tenth of the updates.
-        last_loss: The same over the last tenth.
-        seconds: Wall time of the building.
+        vocabulary: Number of tokens in the tokenizer.
+        demonstrations: Number of distinct episodes cloned.
+        tokens: Number of tokens cloned, including repeats.
+        learned_tokens: Number of cloned tokens that the oracle wrote.
+        first_loss: Mean loss over the first tenth of the updates, in nats.
+        last_loss: Mean loss over the last tenth of the updates, in nats.
+        seconds: Wall time of the build in seconds.
         found: Whether an earlier call had built it.
     """
 
@@ -58,7 +59,7 @@ class StarterReport:
 
 
 def find_starter_policy(policy: Policy, environment: str, seed: int, folder: Path) -> StarterReport | None:
-    """The starter policy if `folder` has it complete and undamaged, without loading torch."""
+    """Return the cached starter policy if it is complete and undamaged. Does not load torch."""
     path = folder / starter_name(policy, environment, seed)
     try:
         manifest = json.loads((path / MANIFEST).read_text())
@@ -70,17 +71,20 @@ def find_starter_policy(policy: Policy, environment: str, seed: int, folder: Pat
 
 
 def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
-    """Builds the starter policy, or finds it built; the same arguments give the same bytes on the same machine.
+    """Return the starter policy from the cache, or build it.
 
-    It can be killed at any time: only a complete policy gets its name. Of several calls at once, one builds and the others wait.
+    The same arguments produce the same bytes on the same machine. A build can be killed at any
+    time, since only a complete policy gets its final name. Of several concurrent calls one builds
+    and the others wait.
 
     Args:
-        policy: The recipe's part: size, demonstrations and learning rate, and how actions are said; for "react" with the oracle's thoughts,
-            where the world tells them.
-        environment: Name of the world whose oracle demonstrates.
-        seed: Of the weights, the detours in the demonstrations, and the order of the batches.
-        folder: Where starter policies are kept, each in a folder of its own.
-        report: Told of the progress.
+        policy: The recipe's policy section: size, demonstrations, learning rate and action format.
+            With "react" the demonstrations include the oracle's thoughts, if the environment
+            provides them.
+        environment: Name of the environment whose oracle demonstrates.
+        seed: Seed of the weights, the detours and the batch order.
+        folder: Parent folder of all starter policies.
+        report: Progress callback, or None.
 
     Raises:
         ValueError: The environment has no such task list.
@@ -136,14 +140,18 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, report: Repo
 
 @contextmanager
 def _assisted(policy: Policy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
-    """A second process that shares the work where there is a core for it; yields the file at which the two meet.
+    """Start a second process that shares the work, if a CPU core is free for it.
 
-    It comes to the same weights and leaves nothing behind.
+    The process trains to the same weights and writes no files.
+
+    Yields:
+        The file through which the two processes connect, or None without a second process.
     """
     if policy.starter.tokens < ASSISTED_TOKENS or len(os.sched_getaffinity(0)) < 2:
         yield None
         return
-    store = folder / "meeting"  # so that what a killed build leaves behind goes with its folder
+    # Inside the build folder, so that it is deleted together with a killed build.
+    store = folder / "meeting"
     command = [*starter_command(policy, environment, seed, folder.parent), "--assist", str(store)]
     assistant = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
@@ -155,13 +163,16 @@ def _assisted(policy: Policy, environment: str, seed: int, folder: Path) -> Iter
 
 
 def starter_command(policy: Policy, environment: str, seed: int, folder: Path) -> list[str]:
-    """The command that builds a starter policy in a process of its own; see `build_starter_policy`."""
+    """Return the command that builds a starter policy in a separate process.
+
+    The arguments are those of `build_starter_policy`.
+    """
     spoken = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
     return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *spoken]
 
 
 def starter_name(policy: Policy, environment: str, seed: int) -> str:
-    """Names a starter policy by all that determines its weights."""
+    """Return a folder name derived from everything that determines the weights."""
     version = load_world(environment).version
     facts = json.dumps(
         [policy.starter.model_dump(mode="json"), policy.action_format, environment, version, seed, CODE_VERSION], sort_keys=True
@@ -175,7 +186,7 @@ def _digest(file: Path) -> str:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Waits until no other process is in here; the system lets go of the lock when a process dies."""
+    """Hold an exclusive file lock. The operating system releases it when the process dies."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""A small Qwen2 model before it has learned anything: its tokenizer, one token for each of a world's words, and its first weights."""
+"""An untrained small Qwen2 model: its word tokenizer and its initial weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ CHAT_TEMPLATE = (
 CONTEXT_LENGTH = 16_384
 
 INTERMEDIATE = 4.5
-"""Width of the gated layer in parts of hidden_size."""
+"""Width of the gated layer as a multiple of `hidden_size`."""
 INITIAL_STD = 0.08
 
 
 def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
-    """A Qwen2 tokenizer with one token for each word of `texts`.
+    """Build a Qwen2 tokenizer with one token for each word of `texts`.
 
-    Any other text is written in parts of words or in bytes, so nothing is lost, up to the Unicode normalisation (NFC) of Qwen2.
+    Other text is encoded as word pieces or bytes. Encoding is lossless up to Qwen2's Unicode
+    normalisation (NFC).
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytes_only = Qwen2Tokenizer(
@@ -43,16 +44,20 @@ def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
     )
     splitter = bytes_only.backend_tokenizer.pre_tokenizer
     words = sorted({text[start:end] for text in texts for _, (start, end) in splitter.pre_tokenize_str(text)})
-    # Each word counts once and merging goes on until nothing is left to merge: every word ends as one token.
+    # Each word occurs once, and merging continues until no pair is left: every word becomes one
+    # token.
     tokenizer: Qwen2Tokenizer = bytes_only.train_new_from_iterator(words, vocab_size=1_000_000, show_progress=False)
-    # Qwen2 splits numbers from the space before them: two tokens where one says the same.
+    # Qwen2 splits a number from the preceding space. These tokens avoid the extra token.
     tokenizer.add_tokens([AddedToken(f" {digit}", normalized=False) for digit in range(10)])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
 def build_model(config: StarterPolicy, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A Qwen2 model with random float32 weights, to which `config.first_weights` adds what attention does to begin with."""
+    """Build a Qwen2 model with random float32 weights and initialised attention.
+
+    `config.first_weights` selects the attention initialisation.
+    """
     end = tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
