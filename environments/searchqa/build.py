@@ -1,4 +1,4 @@
-"""`python -m environments.searchqa.build`: make the folder of passages, index and questions that SearchQA reads."""
+"""`python -m environments.searchqa.build`: build the corpus folder that SearchQA reads."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 from environments.searchqa.facts.build import build_facts
 
-                facts_folder(parsed.output)  # says what is not installed
+                facts_folder(parsed.output)  # reports missing packages
                 folder = parsed.output
                 build_facts(folder)
         else:

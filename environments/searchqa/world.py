@@ -42,8 +42,8 @@ MANY_PASSAGES = 1_000_000
 class SearchQAEnvironment:
     """One session. A right answer ends the episode with reward 1, a wrong one with reward 0.
 
-    `Settings` can change both: `format_reward` gives part of the reward for the form of the
-    messages, and without `wrong_ends` the episode continues after a wrong answer.
+    `Settings` can change both. `format_reward` gives part of the reward for the form of the
+    messages. Without `wrong_ends` the episode continues after a wrong answer.
 
     Attributes:
         task: The question. None if no episode is in progress.

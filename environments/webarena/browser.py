@@ -82,7 +82,7 @@ class PageHungError(BrowserError):
 
 
 class SiteUnreachableError(BrowserError):
-    """One of the task's sites did not answer."""
+    """One of the task's sites did not respond."""
 
 
 def find_chromium() -> str | None:

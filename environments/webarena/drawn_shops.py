@@ -1,4 +1,4 @@
-"""Tasks in randomly generated shops. Each is one short task in its own small shop.
+"""Drawn shops: tasks in randomly generated shops. Each is one short task in its own small shop.
 
 Nothing in a shop can be known beforehand. All shops share the same eight intents and the same
 vocabulary. Products, prices and reviewers differ. The lists therefore share no shops.

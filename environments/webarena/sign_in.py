@@ -26,7 +26,7 @@ class LoginMissingError(WorldError):
 
 
 class Logins:
-    """Cookies of accounts on real sites, as Playwright storage states, by the file that tasks name."""
+    """Cookies of accounts on real sites, as Playwright storage states by file name."""
 
     def __init__(self, folder: Path, tasks: Iterable[TaskFile]) -> None:
         """Read the files that the tasks name.

@@ -1,7 +1,7 @@
 """Tasks of the world, embedded or from WebArena's files, with their splits and named lists.
 
-Splits are disjoint by intent template: no template of the test split is trained on, whatever
-its values. Tasks in generated shops (`environments.webarena.drawn_shops`) are separate.
+Splits are disjoint by intent template: no template of the test split occurs in training, with any
+values. Tasks in generated shops (`environments.webarena.drawn_shops`) are separate.
 """
 
 from __future__ import annotations

@@ -156,10 +156,13 @@ def _drafts(facts: Facts, template: str, beginnings: Sequence[_Beginning], steps
 
 
 def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, steps: Sequence[str]) -> Draft | None:
-    """Return the question of a chain of relations.
+    """Return the question of a chain of relations, or None.
 
-    None if a step has no target or several, if the question contains the answer or a step's result,
-    or if two hops share a passage.
+    It returns None in three cases:
+
+    - A step has no target or several.
+    - The question's text contains the answer or an intermediate result.
+    - Two hops share a passage.
     """
     thing, phrase, hops, passed = beginning.thing, beginning.phrase, list(beginning.hops), []
     asks: Sequence[str] = (f"What is {phrase}?", f"Name {phrase}.")

@@ -1,1 +1,1 @@
-"""The embedded sites: a shop, a forum, a repository host and a content manager, with data generated from fixed seeds."""
+"""Embedded sites: shop, forum, repository host and content manager, generated from fixed seeds."""
