@@ -65,7 +65,7 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
     # A process that was started by hand has no RANK and is in no group.
     settings: dict[str, Any] = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
     store = None
-    if (memory := os.environ.get(STORE)) is not None:
+    if (memory := os.environ.get(STORE)) is not None and not torch.distributed.is_initialized():
         size = int(os.environ["WORLD_SIZE"])
         store = FileStore(memory, size)
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
