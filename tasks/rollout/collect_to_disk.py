@@ -1,4 +1,4 @@
-"""Collects the episodes that are not on disk yet, and writes them."""
+"""Collection to disk: play the episodes that are not on disk yet and write them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ def collect_to_disk(
     finished: Callable[[Trajectory], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Plays the episodes that the writer does not have yet. What is finished is written even when it ends in an exception.
+    """Play the episodes that the writer does not hold yet.
+
+    Finished episodes are written even when the collection ends with an exception.
 
     Args:
         collection: Settings and budgets.
         requests: All episodes of the collection.
-        agent: Who plays.
-        urls: Environment servers.
-        writer: Where trajectories go.
-        identity: `WorldInfo.identity` of the world that the servers must host; empty: any.
-        success_score: The score from which an episode is a success.
+        agent: The agent that plays.
+        urls: URLs of the environment servers.
+        writer: Receives the trajectories.
+        identity: `WorldInfo.identity` of the world that the servers must host. Empty: any world.
+        success_score: Lowest score that counts as a success.
         finished: Called with each trajectory.
-        check: Called about twice a second; raises when the environment servers are gone for good.
+        check: Called about twice a second. It raises if the environment servers are lost for good.
     """
     missing = [request for request in requests if not writer.has(request.group, request.member)]
     batch = Batch("collection", missing, RolloutSettings(collection.horizon, collection.temperature))

@@ -1,9 +1,11 @@
-"""The collector: plays batches of episodes, as many at once as the engine can hold, each at its own pace.
+"""The collector: plays batches of episodes concurrently, up to the capacity of the engine.
 
-There is no round and no barrier: an episode asks the engine for its next turn as soon as its environment has answered. Episodes live
-in the event loop's thread (`inference.event_loop`), so the next batches may already be played while the trainer updates (off-policy by at
-most `rollout.max_off_policy_steps`; 0 is the synchronous case, in which the caller hands over one batch at a time). Every turn records the
-version of the weights that sampled it, and the importance correction of the loss weighs it accordingly.
+There are no rounds and no barriers. An episode requests its next turn as soon as its environment
+has answered. Episodes run in the event loop's thread (`inference.event_loop`), so the next batches
+can be played while the trainer updates. They are off-policy by at most
+`rollout.max_off_policy_steps`. With 0 collection is synchronous: the caller passes one batch at a
+time. Every turn records the version of the weights that sampled it, and the importance correction
+of the loss uses that version.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ Finished = Callable[[Trajectory], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Episodes that are collected together.
+    """A set of episodes that are collected together.
 
     Attributes:
-        name: Names the batch among those under way, e.g. "step 12".
-        requests: Its episodes; no two have the same group and member.
-        settings: What they share.
+        name: Unique name among the unfinished batches, e.g. "step 12".
+        requests: Its episodes. No two have the same group and member.
+        settings: Settings shared by all its episodes.
     """
 
     name: str
@@ -49,10 +51,12 @@ class Batch:
 
 
 class Collector:
-    """Plays episodes of one agent against the servers of one environment. A context manager; its methods are for one other thread.
+    """Plays the episodes of one agent against the servers of one environment.
+
+    Use it as a context manager. Call its methods from a single thread other than the event loop's.
 
     Attributes:
-        concurrency: How many episodes may run at once.
+        concurrency: The limit on concurrent episodes.
     """
 
     def __init__(
@@ -66,15 +70,18 @@ class Collector:
         identity: str = "",
         success_score: float = 1.0,
     ) -> None:
-        """
+        """Configure the collector without opening connections.
+
         Args:
             environment: Name of the world, for the records.
             urls: Addresses of its servers.
-            agent: Who plays. One that is not out of process generates nothing between two calls of `collect`.
-            rollout: Budgets, deadlines, bounds.
-            dialect: What the servers speak.
-            identity: `WorldInfo.identity` of the world that they must host; empty: any.
-            success_score: The score from which an episode that the world ended is a success.
+            agent: The agent that plays. If it generates in this process, generation is paused
+                between two calls of `collect`.
+            rollout: Budgets, deadlines and limits.
+            dialect: Protocol that the servers speak.
+            identity: `WorldInfo.identity` of the world that the servers must host. Empty: any
+                world.
+            success_score: Lowest score of an episode ended by the world that counts as a success.
         """
         self._dialect, self._identity, self._success_score = dialect, identity, success_score
         self._environment, self._urls, self._agent, self._rollout = environment, tuple(urls), agent, rollout
@@ -89,11 +96,11 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancels all episodes under way and closes their sessions."""
+        """Cancel all running episodes and close their sessions."""
         in_event_loop(self._end())
 
     def client(self) -> EpisodeClient:
-        """A client of the environment's servers, with a connection for each concurrent episode."""
+        """Open a client of the servers with one connection per concurrent episode."""
         rollout = self._rollout
         return open_client(
             self._urls,
@@ -105,24 +112,28 @@ class Collector:
         )
 
     def collect(self, batches: Sequence[Batch], progress: Progress | None = None) -> list[Trajectory]:
-        """Plays the first batch to its end and returns its trajectories in the order of its requests.
+        """Play the first batch to its end and return its trajectories in the order of its requests.
 
-        An episode that fails is played again with a fresh session and the same seed, up to `rollout.retries` times; if it
-        fails still, its trajectory has the outcome `failed`. So have those that are not finished after `rollout.batch_seconds`.
+        A failed episode is played again with a fresh session and the same seed, up to
+        `rollout.retries` times. If it still fails, its trajectory has the outcome `failed`.
+        Episodes that are unfinished after `rollout.batch_seconds` also have the outcome `failed`.
 
         Args:
-            batches: The batch to return, and batches that may be prefetched when it leaves slots free, in order of urgency. One that was
-                handed over before under the same name goes on as it was.
+            batches: The batch to return, followed by batches that may be prefetched into free
+                slots, in order of urgency. A batch passed before under the same name continues
+                where it was.
             progress: Called with (finished, all) of the first batch, in the event loop's thread.
         """
         return in_event_loop(self._collect(batches, progress))
 
     def stream(self, batch: Batch, check: Callable[[], None] = lambda: None) -> Iterator[Trajectory]:
-        """Plays any number of episodes and yields each trajectory when it is finished; none is kept. There is no deadline for all.
+        """Play any number of episodes and yield each trajectory when it is finished.
+
+        Trajectories are not kept, and there is no deadline for the whole batch.
 
         Args:
-            batch: What is played.
-            check: Called about twice a second; may raise to end the collection.
+            batch: The episodes to play.
+            check: Called about twice a second. It may raise to end the collection.
         """
         ready: SimpleQueue[Trajectory | None] = SimpleQueue()
         playing = asyncio.run_coroutine_threadsafe(self._stream(batch, ready.put), event_loop())
@@ -146,7 +157,10 @@ class Collector:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is generated while the block lasts: for new weights. Messages that are being generated are finished before."""
+        """Pause generation for the duration of the block, e.g. to load new weights.
+
+        Messages that are being generated are finished first.
+        """
         in_event_loop(self._pause.pause())
         try:
             yield
@@ -184,7 +198,7 @@ class Collector:
         await self._play(under_way, finished, None)
 
     async def _play(self, under_way: _BatchUnderWay, finished: Finished, seconds: float | None) -> None:
-        """Plays a batch before all others, until its end or deadline; what is not finished then is cancelled."""
+        """Play a batch ahead of all others and cancel what is unfinished at the deadline."""
         name = under_way.batch.name
         self._under_way = {name: under_way, **self._under_way}
         try:
@@ -200,7 +214,7 @@ class Collector:
             self._under_way.pop(name, None)
 
     async def _dispatch(self) -> None:
-        """Starts episodes as the concurrency limit allows, those of the most urgent batch first."""
+        """Start episodes up to the concurrency limit, taking the most urgent batch first."""
         while any(under_way.waiting for under_way in self._under_way.values()):
             await self.concurrency.acquire()
             under_way = next((each for each in self._under_way.values() if each.waiting), None)
@@ -238,13 +252,14 @@ class Collector:
 
 
 class _BatchUnderWay:
-    """A batch of which episodes run or wait. All of it belongs to the event loop.
+    """A batch with running or waiting episodes. Use it only in the event loop.
 
     Attributes:
-        batch: What is played.
-        waiting: Its episodes that have not begun.
-        begun: Group and member of each unfinished episode that has begun to its trajectory so far.
-        over: Done when all are finished, or with the exception of one: a bug or another world than is to be played; faults are outcomes.
+        batch: The episodes to play.
+        waiting: Requests of the episodes that have not begun.
+        begun: Maps (group, member) of each running episode to its trajectory so far.
+        over: Resolved when all episodes are finished. It holds the exception of an episode that hit
+            a bug or a server of another world. Other faults become outcomes.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -261,23 +276,23 @@ class _BatchUnderWay:
             self.over.set_result(None)
 
     def hand_over_to(self, take: Finished) -> None:
-        """Calls `take` with each trajectory, those that were finished before included."""
+        """Call `take` with each trajectory, including those that are already finished."""
         self._take = take
         for trajectory in self._prefetched:
             take(trajectory)
 
     def start(self, episode: Coroutine[Any, Any, None]) -> None:
-        """Runs an episode as a task."""
+        """Run an episode as a task."""
         task = asyncio.create_task(episode)
         self._running.add(task)
         task.add_done_callback(self._ended)
 
     def begin(self, trajectory: Trajectory) -> None:
-        """An episode begins, or its next attempt."""
+        """Register an episode or its next attempt as running."""
         self.begun[trajectory.group, trajectory.member] = trajectory
 
     def finish(self, trajectory: Trajectory) -> None:
-        """An episode is finished."""
+        """Deliver the trajectory of a finished episode and resolve `over` after the last one."""
         self.begun.pop((trajectory.group, trajectory.member), None)
         self._take(trajectory)
         self._left -= 1
@@ -285,9 +300,9 @@ class _BatchUnderWay:
             self.over.set_result(None)
 
     async def cancel(self) -> None:
-        """Ends what runs and waits; returns when the sessions are closed."""
+        """Cancel running and waiting episodes and return once their sessions are closed."""
         self.waiting.clear()
-        if not self._cancelled:  # a second time would cut off the closing of the sessions
+        if not self._cancelled:  # a second cancellation would interrupt the closing of the sessions
             self._cancelled = True
             for task in self._running:
                 task.cancel()

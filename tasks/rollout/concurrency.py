@@ -1,6 +1,8 @@
-"""The adaptive concurrency limit: as many episodes at once as the recipe allows and the engine's KV cache can hold to their ends.
+"""Adaptive concurrency limit, bounded by the recipe and the engine's KV cache.
 
-With more, the cache would evict the prefixes that other episodes are about to continue, and the engine would compute them again.
+The limit is the number of episodes whose full trajectories fit into the KV cache. With more, the
+cache would evict prefixes that other episodes are about to continue, and the engine would recompute
+them.
 """
 
 from __future__ import annotations
@@ -13,18 +15,26 @@ from contextlib import suppress
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 DECAY = 0.99
-"""Weight of the past in the running mean of trajectory lengths: it follows the policy and the horizon over about a hundred episodes."""
+"""Weight of the past in the running mean of trajectory lengths.
+
+The mean follows the policy and the horizon over about 100 episodes.
+"""
 
 
 class ConcurrencyLimit:
-    """A semaphore whose size follows the length of episodes. First come, first served; usable in one event loop after another."""
+    """A first-come, first-served semaphore whose size follows the length of the episodes.
+
+    It can be used in one event loop after another.
+    """
 
     def __init__(self, most: int, trajectory_tokens: int, kv_cache_tokens: Callable[[], int | None]) -> None:
-        """
+        """Configure the limit.
+
         Args:
             most: Upper bound of the limit.
-            trajectory_tokens: Tokens that an episode is taken to need before any has finished.
-            kv_cache_tokens: Returns how many tokens the engine's KV cache holds; None where that bounds nothing.
+            trajectory_tokens: Assumed tokens per episode until the first episode finishes.
+            kv_cache_tokens: Returns the capacity of the engine's KV cache in tokens, or None if the
+                cache imposes no limit.
         """
         self._most = most
         self._kv_cache_tokens = kv_cache_tokens
@@ -34,36 +44,36 @@ class ConcurrencyLimit:
 
     @property
     def limit(self) -> int:
-        """Most episodes at once, by the running mean of trajectory lengths; at least 1."""
+        """Maximum number of concurrent episodes, by the running mean of lengths, at least 1."""
         kv_cache_tokens = self._kv_cache_tokens()
         if kv_cache_tokens is None:
             return self._most
         return max(1, min(self._most, int(kv_cache_tokens * self._weight / self._tokens)))
 
     def observe(self, trajectory: Trajectory) -> None:
-        """Takes a finished trajectory's length into the running mean."""
+        """Update the running mean with the length of a finished trajectory."""
         if trajectory.prompt and trajectory.outcome is not Outcome.FAILED:
             self._tokens = DECAY * self._tokens + len(trajectory.prompt) + len(trajectory.completion)
             self._weight = DECAY * self._weight + 1
             self._wake()
 
     async def acquire(self) -> None:
-        """Waits until one more episode may run."""
+        """Wait until one more episode may run."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._wake()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # granted in the same moment
+            if turn.done() and not turn.cancelled():  # granted at the moment of cancellation
                 self.release()
             else:
-                with suppress(ValueError):  # passed over already
+                with suppress(ValueError):  # `_wake` has already removed it
                     self._waiting.remove(turn)
             raise
 
     def release(self) -> None:
-        """One episode less runs."""
+        """Return the slot of an episode."""
         self._running -= 1
         self._wake()
 

@@ -1,4 +1,4 @@
-"""One episode: agent and environment take turns, from the first observation to the outcome."""
+"""One episode: agent and environment take turns from the first observation to the outcome."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 UPDATE_SECONDS = 1800.0
-"""Longest pause of an episode while the trainer updates, for the leases of off-policy episodes."""
+"""Longest pause of an episode during a trainer update, in seconds. Used for off-policy leases."""
 
-# Rewards are sums of floats: a score this close below another counts as that.
+# Rewards are sums of floats: scores are compared with this tolerance.
 ROUNDING = 1e-6
 
 
 def is_success(score: float, success_score: float = 1.0) -> bool:
-    """Whether an episode that the world ended with this score is a success."""
+    """Return whether an episode that the world ended with this score is a success."""
     return score >= success_score - ROUNDING
 
 
@@ -35,9 +35,9 @@ class RolloutRequest:
 
     Attributes:
         task: Task index.
-        group: Number of its group in the batch.
-        member: Its place in the group.
-        seed: Seed of its sampling.
+        group: Index of its group in the batch.
+        member: Index within the group.
+        seed: Seed for sampling.
     """
 
     task: int
@@ -48,11 +48,11 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """What all episodes of a batch share.
+    """Settings shared by all episodes of a batch.
 
     Attributes:
-        horizon: Most turns.
-        temperature: Sampling temperature; 0 is greedy.
+        horizon: Maximum number of turns.
+        temperature: Sampling temperature. 0 is greedy.
     """
 
     horizon: int
@@ -70,7 +70,10 @@ async def play_with_retries(
     success_score: float = 1.0,
     begun: Callable[[Trajectory], None] = lambda _: None,
 ) -> Trajectory:
-    """Plays an episode, and again with a fresh session and the same seed while it fails, up to `rollout.retries` times; see `play`."""
+    """Play an episode and retry it while it fails, up to `rollout.retries` times.
+
+    Each retry uses a fresh session and the same seed. The arguments are those of `play`.
+    """
     for attempt in range(1, rollout.retries + 2):
         trajectory = await play(request, settings, rollout, environment, client, agent, pause, success_score, begun)
         trajectory.attempts = attempt
@@ -90,24 +93,26 @@ async def play(
     success_score: float = 1.0,
     begun: Callable[[Trajectory], None] = lambda _: None,
 ) -> Trajectory:
-    """Plays one episode and returns it, whatever happens to it.
+    """Play one episode and return its trajectory, also after a fault.
 
-    A fault of the engine or of the environment, or an exceeded deadline, gives the outcome `failed` with the fault as the
-    reason; the turns played so far stay for diagnosis. Cancellation is passed on. The session is closed in every case.
+    A fault of the engine or the environment, or an exceeded deadline, gives the outcome `failed`
+    with the fault as the reason. The turns played so far are kept for diagnosis. Cancellation is
+    passed on. The session is always closed.
 
     Args:
-        request: What is played.
-        settings: What the batch shares.
-        rollout: Budgets and deadlines. Time in a pause of the generation does not count.
+        request: The episode to play.
+        settings: Settings of the batch.
+        rollout: Budgets and deadlines. Time spent in a generation pause does not count.
         environment: Name of the world.
-        client: Where its servers are.
-        agent: Who plays.
-        pause: Holds up each message while generation is paused.
-        success_score: The score from which an episode that the world ended is a success.
-        begun: Called with the trajectory before its first turn; turns are added to it while it is played.
+        client: Client of its servers.
+        agent: The agent that plays.
+        pause: Blocks new messages while generation is paused.
+        success_score: Lowest score of an episode ended by the world that counts as a success.
+        begun: Called with the trajectory before its first turn. Turns are appended as they are
+            played.
 
     Raises:
-        WrongWorldError: A server hosts something else than is to be played: no episode can be played until that is mended.
+        WrongWorldError: A server hosts another world. No episode can be played until that is fixed.
     """
     trajectory = not_played(request, settings, environment, agent, "")
     begun(trajectory)
@@ -127,7 +132,7 @@ async def play(
 
 
 def not_played(request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str) -> Trajectory:
-    """The trajectory of an episode of which nothing was played: no turns, outcome `failed`."""
+    """Return the trajectory of an unplayed episode: no turns, outcome `failed`."""
     return Trajectory(
         environment=environment,
         task=request.task,
@@ -181,13 +186,13 @@ async def _play(
     finally:
         if conversation is not None:
             await conversation.close()
-        # The lease ends a session that cannot be closed now.
+        # A session that cannot be closed now ends with its lease.
         with suppress(EnvironmentCallError, TimeoutError):
             await client.close(session)
 
 
 async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
-    """Waits while generation is paused; the episode's deadline is moved by that time."""
+    """Wait while generation is paused and extend the episode's deadline by that time."""
     if not pause.paused:
         await pause.enter()
         return
@@ -199,12 +204,14 @@ async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
 
 
 async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: Conversation) -> tuple[Message, float]:
-    """The agent's next message, and the seconds that it took.
+    """Return the agent's next message and its generation time in seconds.
 
-    The deadline bounds the time without progress of the agent, not the time of the message: it would end long messages first.
+    The deadline limits the time without progress, not the time of the whole message. A limit on the
+    whole message would always cut the longest messages.
 
     Raises:
-        EngineError: The agent made no progress for `rollout.turn_seconds`; this is noticed after at most twice that time.
+        EngineError: The agent made no progress for `rollout.turn_seconds`. The detection takes at
+            most twice that time.
     """
     loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
     seen, unseen_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
@@ -231,7 +238,7 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
 
 
 async def _answer(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
-    """The turn that a message makes with its answer, and whether the world has ended the episode."""
+    """Execute a message's action and return the turn and whether the world ended the episode."""
     turn = Turn(
         tokens=message.tokens,
         log_probabilities=message.log_probabilities,
@@ -251,9 +258,11 @@ async def _answer(message: Message, client: EpisodeClient, session: Any) -> tupl
 
 
 def _lease(rollout: Rollout) -> float:
-    """A session may rest for a message of full length and, off-policy, for an update; the margin covers a busy loop.
+    """Return the lease of a session in seconds.
 
-    An engine that is slower than SLOWEST_TOKEN_SECONDS may lose sessions. Such episodes fail, and are counted.
+    It covers a message of full length, an update if the rollout is off-policy, and a margin for a
+    busy event loop. An engine slower than SLOWEST_TOKEN_SECONDS may lose sessions. Such episodes
+    fail and are counted.
     """
     message = rollout.turn_seconds * 2 + rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
     return message + 60 + (UPDATE_SECONDS if rollout.max_off_policy_steps else 0)

@@ -1,11 +1,13 @@
-"""Trajectories on disk while they are collected: whole groups in parts, so that a collection that was cut off goes on.
+"""Resumable trajectory writer: stores complete groups in part files during a collection.
 
-FOLDER/settings.json            what is collected
-FOLDER/part-000000.parquet      whole groups, in the order in which they were finished
-FOLDER/pending/...              finished episodes that are in no part yet, written every few seconds
-FOLDER/damaged/...              parts that cannot be read; their groups are played again
-FOLDER/failed/...               groups with a member that failed, which is played again when the collection is continued
-FOLDER/writer.lock              held by the process that writes
+An interrupted collection continues from these files:
+
+FOLDER/settings.json            settings of the collection
+FOLDER/part-000000.parquet      complete groups, in the order in which they were finished
+FOLDER/pending/...              finished episodes of incomplete groups, written every few seconds
+FOLDER/damaged/...              unreadable parts, whose groups are played again
+FOLDER/failed/...               groups with a failed member, which is replayed on resume
+FOLDER/writer.lock              lock held by the writing process
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ SAVE_S = 2.0
 
 
 class DifferentCollectionError(Exception):
-    """The folder holds a collection with other settings; the message names them."""
+    """The folder holds a collection with other settings. The message names them."""
 
 
 class MissingEpisodesError(Exception):
-    """A collection ended with episodes that infrastructure broke; the message names how many and why.
+    """A collection ended with failed episodes. The message gives their number and the reasons.
 
     Attributes:
-        missing: Their number.
+        missing: Number of failed episodes.
     """
 
     def __init__(self, message: str, missing: int) -> None:
@@ -47,28 +49,30 @@ class MissingEpisodesError(Exception):
 
 
 class CollectionBusyError(Exception):
-    """Another process is writing to the folder; the message names it."""
+    """Another process is writing to the folder. The message names it."""
 
 
 class ResumableTrajectoryWriter:
-    """Takes finished episodes one by one and keeps them until their group is whole and written.
+    """Buffers finished episodes until their group is complete and written.
 
     Attributes:
-        folder: Where the parts are.
-        done: Groups that are whole and on disk.
+        folder: Folder of the parts.
+        done: Groups that are complete and on disk.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], group_size: int) -> None:
-        """Opens the folder, or makes it, and keeps other writers out of it until `close`; a killed writer keeps nobody out.
+        """Open or create the folder and lock it against other writers until `close`.
+
+        The lock of a killed writer is released by the operating system.
 
         Args:
-            folder: Where the parts go.
-            settings: What makes this collection another than a different one; plain data.
-            group_size: Episodes of a group.
+            folder: Folder of the parts.
+            settings: Plain data that identifies the collection.
+            group_size: Episodes per group.
 
         Raises:
-            CollectionBusyError: Another process writes to it.
-            DifferentCollectionError: The folder holds something else.
+            CollectionBusyError: Another process writes to the folder.
+            DifferentCollectionError: The folder holds a collection with other settings.
         """
         self.folder = folder
         self._group_size = group_size
@@ -94,15 +98,15 @@ class ResumableTrajectoryWriter:
             raise
 
     def parts(self) -> list[Path]:
-        """The files of whole groups, in order."""
+        """Return the part files of complete groups, in order."""
         return sorted(self.folder.glob("part-*.parquet"))
 
     def has(self, group: int, member: int) -> bool:
-        """Whether an episode is there, and need not be played."""
+        """Return whether an episode is stored and need not be played."""
         return group in self.done or (group, member) in self._taken_over
 
     def add(self, trajectory: Trajectory) -> None:
-        """Takes a finished episode; writes a part when enough have come together."""
+        """Add a finished episode, and write a part once it is full."""
         if trajectory.outcome is not Outcome.FAILED:
             self._unsaved.append(trajectory)
             self.save()
@@ -118,16 +122,19 @@ class ResumableTrajectoryWriter:
             self._write_whole()
 
     def save(self, every_s: float = SAVE_S) -> None:
-        """Writes down what came since the last time, if that was `every_s` seconds ago: a kill then loses no more than that."""
+        """Write the episodes added since the last save, if that was at least `every_s` seconds ago.
+
+        A kill then loses at most that much work.
+        """
         if time.monotonic() - self._saved_at >= every_s:
             self._saved_at = time.monotonic()
             if self._unsaved:
                 self._write_pending(self._unsaved)
 
     def close(self) -> None:
-        """Writes what there is, and lets others in. Groups that are not whole are gone on with when the collection is continued.
+        """Write all buffered episodes and release the lock.
 
-        A second call does nothing.
+        A resumed collection continues incomplete groups. Calling it again has no effect.
         """
         if self._lock is None:
             return
@@ -137,12 +144,12 @@ class ResumableTrajectoryWriter:
         if self._failed:
             write_trajectories(self.folder / "failed" / "part-000000.parquet", self._failed)
         with contextlib.suppress(OSError):
-            (self.folder / "pending").rmdir()  # where nothing is pending
+            (self.folder / "pending").rmdir()  # removed only when empty
         os.close(self._lock)
         self._lock = None
 
     def _take_part(self, part: Path) -> None:
-        """Counts the groups of a part as done; sets a part aside that cannot be read."""
+        """Count the groups of a part as done, or move an unreadable part to `damaged/`."""
         try:
             self.done |= set(read_table(part)["group"].to_pylist())
         except TrajectoryFileError as damaged:
@@ -152,13 +159,13 @@ class ResumableTrajectoryWriter:
             log.warning("%s. It is now %s, and its episodes are played again", damaged, aside)
 
     def _take_pending(self) -> None:
-        """Goes on with the episodes that a former process had finished."""
+        """Load the pending episodes of an earlier process."""
         found: dict[tuple[int, int], Trajectory] = {}
         for file in self._pending():
             try:
                 found |= {(t.group, t.member): t for t in read_trajectories(file)}
             except TrajectoryFileError:
-                file.unlink()  # of an older format, or damaged: it is played again
+                file.unlink()  # old format or damaged: the episodes are played again
         self._taken_over = {place for place in found if place[0] not in self.done}
         for place in sorted(self._taken_over):
             self.add(found[place])

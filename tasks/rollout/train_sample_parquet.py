@@ -1,17 +1,19 @@
-"""What a training step learned from, token by token, as parquet: one file a step, one row a trajectory that the loss saw.
+"""Train samples as parquet: per-token data of the loss, one file per step, one row per trajectory.
 
-The file lies in the run's folder as `train_samples/step-000012.parquet`, beside `rollouts/step-000012.parquet`; rows are joined by group
-and member. Each list has one value for each token that the policy wrote, in order, turn after turn:
+The file is `train_samples/step-000012.parquet` in the run's folder, alongside
+`rollouts/step-000012.parquet`. Rows are joined by group and member. Each list has one value per
+token that the policy wrote, in the order of the turns:
 
-| column | type | what it holds |
+| column | type | content |
 |---|---|---|
-| group, member | int64 | which trajectory of the step |
-| advantages | list of float32 | what the loss multiplied the token's ratio with, a truncated importance weight included |
+| group, member | int64 | the trajectory's place in the step |
+| advantages | list of float32 | factor of the ratio, with any truncated importance weight |
 | loss_mask | list of bool | whether the token was in the loss |
-| log_probabilities | list of float32 | under the trainer's weights, in the first pass of the loss; those as sampled are in the trajectory |
-| entropies | list of float32 | of the trainer's distribution over the next token, in nats |
+| log_probabilities | list of float32 | under the trainer's weights, in the first pass of the loss |
+| entropies | list of float32 | of the trainer's next-token distribution, in nats |
 
-The last two are NaN where the loss left a trajectory out of its forward pass, because its advantages are all 0.
+The log-probabilities as sampled are in the trajectory. The last two columns are NaN if the loss
+skipped the forward pass of a trajectory because its advantages are all 0.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOLDER = "train_samples"
-"""Below the folder of a run."""
+"""Name of the folder in the run's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSampleTokens:
-    """One row: a trajectory of `n` policy tokens. Each array has the shape (n,)."""
+    """One row: a trajectory of `n` policy tokens. Each array has shape (n,)."""
 
     group: int
     member: int
@@ -41,7 +43,7 @@ class TrainSampleTokens:
 
 
 def write_train_samples(path: Path, samples: Sequence[TrainSampleTokens]) -> None:
-    """Writes a step's rows as one file; it appears whole or not at all, and replaces an older one of the same name."""
+    """Write a step's rows atomically as one file, replacing an existing file of the same name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Trajectories: what an episode leaves behind, token by token."""
+"""Trajectories: the token-level record of an episode."""
 
 from __future__ import annotations
 
@@ -9,41 +9,46 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How an episode ended."""
+    """Outcome of an episode."""
 
     SUCCESS = "success"
-    """The world ended it and the rewards add up to 1."""
+    """The world ended the episode and the rewards reach the success score (default 1)."""
     FINISHED = "finished"
-    """The world ended it short of success."""
+    """The world ended the episode below the success score."""
     TRUNCATED = "truncated"
-    """The horizon or a token budget cut it, or a script knew no further action; the rewards so far count."""
+    """The horizon, a token budget or a script without an action ended it. Rewards so far count."""
     FAILED = "failed"
-    """Infrastructure broke it: never learned from, never scored."""
+    """Infrastructure failed. The episode is never used for training or scoring."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One message of the policy and what answered it.
+    """One message of the policy and the environment's answer.
 
     Attributes:
-        tokens: Token ids that the policy wrote, end-of-turn token included when it wrote one; empty for a policy without any.
-        log_probabilities: Their natural-log probabilities under the sampling distribution, as sampled; same length. NaN where the
-            policy does not tell (the oracle, a chat endpoint): such turns can be imitated, not reinforced.
-        action: The text that went to the environment.
-        observation: What came back.
-        observation_tokens: Token ids that carry the observation to the next turn; empty when no turn follows.
-        reward: What the action earned.
-        malformed: Whether no action could be read from the message (the environment was then not asked).
-        refused: Whether the world did not carry out the action; see `environments.environment.Step`. None where its server does not
-            say.
-        generate_seconds: Wall time from asking the engine to its answer.
+        tokens: Token ids that the policy wrote, including an end-of-turn token if it wrote one.
+            Empty for a policy without tokens.
+        log_probabilities: Natural-log probabilities of `tokens` under the sampling distribution, as
+            sampled, same length. NaN if the policy does not report them (the oracle, a chat
+            endpoint): such turns are usable for behaviour cloning, but not for RL.
+        action: Text sent to the environment.
+        observation: The environment's answer.
+        observation_tokens: Token ids that carry the observation to the next turn. Empty if no turn
+            follows.
+        reward: Reward of the action.
+        malformed: Whether the message holds no readable action. The environment was then not
+            called.
+        refused: Whether the world did not carry out the action, see
+            `environments.environment.Step`. None if its server does not report it.
+        generate_seconds: Wall time from the request to the engine to its answer.
         environment_seconds: Wall time of the environment's answer.
-        message: The text of what the policy wrote, without special tokens.
+        message: Text of the policy's message, without special tokens.
         policy_version: Training step of the weights that wrote it.
-        cut: The budget that ended the message before the policy did, e.g. "rollout.turn_tokens"; empty otherwise.
-        state_key: The world's digest of the state that the turn began in; empty where the world tells none.
-        began: When the engine was asked, in seconds since 1970; 0 where it was not recorded. `generate_seconds` and `environment_seconds`
-            follow it, one after the other.
+        cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
+        state_key: The world's digest of the state at the start of the turn. Empty if the world
+            provides none.
+        began: Time of the request to the engine, in seconds since 1970. 0 if it was not recorded.
+            `generate_seconds` starts then, and `environment_seconds` follows it.
     """
 
     tokens: list[int]
@@ -70,20 +75,20 @@ class Trajectory:
     Attributes:
         environment: Name of the world.
         task: Task index.
-        group: Which group of the batch it belongs to.
-        member: Its place in the group.
-        seed: Seed of its sampling.
-        horizon: Turn limit it ran under.
-        policy_version: Training step of the weights with which it began; each turn has its own.
-        engine: What generated it, e.g. "vllm".
+        group: Index of its group in the batch.
+        member: Index within the group.
+        seed: Seed for sampling.
+        horizon: Maximum number of turns.
+        policy_version: Training step of the weights at the start. Each turn has its own version.
+        engine: Engine or agent that generated it, e.g. "vllm".
         prompt: Token ids before the first turn.
-        first_observation: The text behind the prompt.
+        first_observation: Text of the environment's first observation.
         turns: The turns in order.
-        outcome: How it ended.
-        reason: What cut or broke it, e.g. "horizon"; empty otherwise.
-        attempts: Attempts made, failed ones included.
+        outcome: Outcome of the episode.
+        reason: What cut or broke it, e.g. "horizon". Empty otherwise.
+        attempts: Number of attempts, including failed ones.
         seconds: Wall time of the last attempt.
-        began: When the last attempt began, in seconds since 1970; 0 where it was not recorded.
+        began: Start of the last attempt, in seconds since 1970. 0 if it was not recorded.
     """
 
     environment: str
@@ -105,31 +110,31 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """The episode's score: the sum of its turns' rewards."""
+        """Score of the episode: the sum of its turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def succeeded(self) -> bool:
-        """Whether the world ended the episode with the full score."""
+        """Whether the world ended the episode with a success."""
         return self.outcome is Outcome.SUCCESS
 
     @property
     def completion(self) -> list[int]:
-        """Token ids after the prompt: the policy's and the environment's, in order. Shape (T,)."""
+        """Token ids after the prompt, of policy and environment in order. Shape (T,)."""
         return [token for turn in self.turns for token in (*turn.tokens, *turn.observation_tokens)]
 
     @property
     def policy_mask(self) -> list[int]:
-        """1 where the policy wrote the token of `completion`, 0 where the environment did. Shape (T,)."""
+        """1 for the policy's tokens of `completion`, 0 for the environment's. Shape (T,)."""
         return [bit for turn in self.turns for bit in (*[1] * len(turn.tokens), *[0] * len(turn.observation_tokens))]
 
     @property
     def log_probabilities(self) -> list[float]:
-        """Log-probabilities of `completion` as sampled, 0.0 on the environment's tokens. Shape (T,)."""
+        """Log-probabilities of `completion` as sampled, 0.0 for environment tokens. Shape (T,)."""
         return [x for turn in self.turns for x in (*turn.log_probabilities, *[0.0] * len(turn.observation_tokens))]
 
     def sampled_under(self, version: int) -> list[bool]:
-        """Whether the policy wrote the token of `completion` with the weights of this version. Shape (T,)."""
+        """Whether each token of `completion` was sampled under this version. Shape (T,)."""
         return [
             bit
             for turn in self.turns
@@ -147,11 +152,17 @@ class Trajectory:
 
 
 def refused_share(turns: Sequence[Turn]) -> float:
-    """The share of the turns whose action the world refused, of those whose server says; nan where none does."""
+    """Return the fraction of turns whose action the world refused.
+
+    Turns whose server does not report refusals are left out. NaN if no turn remains.
+    """
     known = [turn.refused for turn in turns if turn.refused is not None]
     return sum(known) / len(known) if known else math.nan
 
 
 def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:
-    """How many training steps older than `step` the weights of each policy token are, in order. Shape (policy tokens,)."""
+    """Return for each policy token how many steps its weights are older than `step`.
+
+    The order is that of the trajectories and their turns. Shape (policy tokens,).
+    """
     return [step - turn.policy_version for t in trajectories for turn in t.turns for _ in turn.tokens]

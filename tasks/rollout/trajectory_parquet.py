@@ -1,19 +1,21 @@
 """Trajectories as parquet: one file per batch, one row per trajectory.
 
-Any parquet reader opens the files (`pandas.read_parquet`, duckdb's `select * from 'runs/**/*.parquet'`). The columns:
+Any parquet reader opens the files (`pandas.read_parquet`, or duckdb's `select * from
+'runs/**/*.parquet'`). The columns:
 
-| column | type | what it holds |
+| column | type | content |
 |---|---|---|
-| environment, task | string, int64 | which problem it was |
-| group, member | int64 | which group of the batch, and the place in it |
-| seed, horizon, policy_version | int64 | seed of the sampling, turn limit, training step of the weights |
-| engine | string | what generated it |
+| environment, task | string, int64 | world and task index |
+| group, member | int64 | index of the group in the batch, index within the group |
+| seed, horizon, policy_version | int64 | sampling seed, turn limit, training step of the weights |
+| engine | string | engine or agent that generated it |
 | prompt | list of int32 | token ids before the first turn |
-| first_observation | string | the text behind the prompt |
-| turns | list of struct | one entry per turn, with the fields of `trajectory.Turn`; log-probabilities are float64 |
-| outcome, reason | string | how it ended, and what cut or broke it |
-| attempts, seconds, began | int64, float64 | attempts made, wall time of the last one, when it began in seconds since 1970 |
-| reward, succeeded, n_turns | float64, bool, int64 | derived from the others, for analysis; not read back |
+| first_observation | string | text of the environment's first observation |
+| turns | list of struct | fields of `trajectory.Turn` per turn, log-probabilities as float64 |
+| outcome, reason | string | outcome, and what cut or broke the episode |
+| attempts | int64 | number of attempts |
+| seconds, began | float64 | wall time of the last attempt, its start in seconds since 1970 |
+| reward, succeeded, n_turns | float64, bool, int64 | derived, for analysis; not read back |
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class TrajectoryFileError(Exception):
-    """A file of trajectories could not be written or read; the message names the file and the reason."""
+    """A trajectory file could not be written or read. The message names the file and the reason."""
 
 
 @cache
 def schema() -> pa.Schema:
-    """The columns of a file, in order."""
-    import pyarrow as pa  # here, because only writers and readers of files should wait for it
+    """Return the columns of a file, in order."""
+    import pyarrow as pa  # imported here, so that only code that reads or writes files waits for it
 
     turn = [
         ("tokens", pa.list_(pa.int32())),
@@ -82,11 +84,11 @@ def schema() -> pa.Schema:
 
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
-    """Write a batch as one file; it appears whole or not at all, and replaces an older one of the same name.
+    """Write a batch atomically as one file, replacing an existing file of the same name.
 
     Args:
-        path: Where to write; the folder is made when absent.
-        trajectories: The batch, of any length, failed episodes included.
+        path: File to write. Its folder is created if missing.
+        trajectories: The batch, of any length, including failed episodes.
 
     Raises:
         TrajectoryFileError: A value does not fit its column, e.g. a seed above 2**63 - 1.
@@ -114,11 +116,11 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """The trajectories of a file, equal to those that were written.
+    """Read the trajectories of a file, equal to the written ones.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        TrajectoryFileError: The file is not parquet, or its columns are not those of `schema()`.
+        FileNotFoundError: The file does not exist.
+        TrajectoryFileError: The file is not parquet, or its columns differ from `schema()`.
     """
     trajectories = []
     for row in read_table(path).select([field.name for field in fields(Trajectory)]).to_pylist():
@@ -129,7 +131,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 
 def read_table(path: Path) -> pa.Table:
-    """The rows of a file; see `read_trajectories`."""
+    """Read the rows of a file. Raises as `read_trajectories` does."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
