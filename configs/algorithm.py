@@ -1,7 +1,8 @@
-"""What every learning method has, and where the methods are found: each is one file and one line of `ALGORITHMS`.
+"""Fields that every learning method shares, and the registry of methods (`ALGORITHMS`).
 
-A method's file holds its configuration, which has only the fields that the method uses, beside its formulas; see
-`tasks/training/ADDING_AN_ALGORITHM.md`. Importing it loads no torch, so that recipes can be checked anywhere.
+A method is one file and one line of `ALGORITHMS`. Its file holds its configuration, with only the
+fields that it uses, and its formulas. See `tasks/training/ADDING_AN_ALGORITHM.md`. Importing a
+method loads no torch, so recipes can be checked on any machine.
 """
 
 from __future__ import annotations
@@ -18,17 +19,24 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Part):
-    """How trajectories become updates of the policy: what every method has."""
+    """Base configuration of every learning method: how trajectories become policy updates."""
 
     compares_groups: ClassVar[bool] = False
-    """Whether an advantage is relative to the other trajectories of its group, which must then be complete."""
+    """Whether an advantage is relative to the other trajectories of its group.
+
+    If so, the group must be complete.
+    """
 
     name: str
-    """The method. By reinforcement: grpo (arXiv 2402.03300), rloo (2402.14740), reinforce++ (2501.03262), ppo (1707.06347, with a
-    critic), gigpo (2505.10978). By imitation: sft (clone successes), dpo (2305.18290; success over failure of the same task), agentevol
-    (2406.04151; explore, keep what succeeded, clone, repeat). Or the module and class of another one, e.g. mine.tricks:MyGRPO."""
+    """The learning method.
+
+    RL: grpo (arXiv 2402.03300), rloo (2402.14740), reinforce++ (2501.03262), ppo (1707.06347, with
+    a critic), gigpo (2505.10978). Imitation: sft (behaviour cloning on successes), dpo (2305.18290;
+    success preferred over failure of the same task), agentevol (2406.04151; explore, keep the
+    successes, clone, repeat). Any other method: its module and class, e.g. mine.tricks:MyGRPO.
+    """
     steps: PositiveInt
-    """Training steps; one step collects one batch of groups and learns from it."""
+    """Training steps. Each step collects one batch of groups and updates the policy on it."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: NonNegativeInt = 0
@@ -36,19 +44,28 @@ class Algorithm(Part):
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's decoupled weight decay."""
     max_gradient_norm: PositiveFloat = 1.0
-    """Gradients are scaled down to this norm."""
+    """Gradients are clipped to this norm."""
     epochs: PositiveInt = 1
     """Passes over each batch of trajectories."""
     mini_batches: PositiveInt = 1
-    """Optimiser updates per pass: the batch is cut into so many parts, each with members of every group."""
+    """Optimiser updates per epoch. Each mini-batch holds members of every group."""
     micro_batches: PositiveInt | None = None
-    """Forward-backward passes per optimiser update on each process: more of them take less memory. Empty: 4, or as many as
-    `micro_batch_tokens` asks for."""
+    """Micro-batches per optimiser update on each process. More of them take less memory.
+
+    Empty: 4, or as many as `micro_batch_tokens` requires.
+    """
     micro_batch_tokens: PositiveInt | None = None
-    """In place of `micro_batches`: most tokens of a pass, padding included (a longer trajectory goes alone). There are then as many
-    passes as the batch needs, and trajectories are dealt out so that each process has about as many tokens."""
+    """Token budget of a micro-batch, padding included. It replaces `micro_batches`.
+
+    A longer trajectory forms a micro-batch alone. The number of micro-batches then follows from the
+    batch, and each process gets about the same number of tokens.
+    """
     on_collapse: Literal["report", "stop", "roll_back"] = "report"
-    """What follows when training collapses: only a report; the run stops; or it stops and the checkpoints since the last good step go."""
+    """What happens when training collapses.
+
+    "report" only reports it. "stop" stops the run. "roll_back" stops the run and deletes the
+    checkpoints after the last good step.
+    """
 
     @model_validator(mode="after")
     def _one_way_to_cut(self) -> Self:
@@ -61,27 +78,27 @@ class Algorithm(Part):
 
     @property
     def passes(self) -> int:
-        """Forward-backward passes per optimiser update, where `micro_batch_tokens` does not say how many."""
+        """Micro-batches per optimiser update when `micro_batch_tokens` is empty."""
         return self.micro_batches or 4
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser updates of a training step."""
+        """Optimiser updates per training step."""
         return self.epochs * self.mini_batches
 
     def check(self, experiment: Experiment) -> None:
-        """Compares the method with the rest of the recipe.
+        """Check the method against the rest of the recipe.
 
         Raises:
-            ValueError: They do not go together; the message names the fields and the fix.
+            ValueError: The two are incompatible. The message names the fields and the fix.
         """
 
     def trainer(self) -> type[Any]:
-        """The class of `tasks.training` that makes updates by this method, a `BaseTrainer`."""
+        """Return the `BaseTrainer` class of `tasks.training` that performs the updates."""
         raise NotImplementedError
 
     def batches(self) -> type[Any]:
-        """The class of `tasks.training` that supplies each step's trajectories, a `BatchSource`."""
+        """Return the `BatchSource` class of `tasks.training` that supplies trajectories."""
         raise NotImplementedError
 
 
@@ -101,4 +118,4 @@ ALGORITHMS = Kinds(
     },
     default="grpo",
 )
-"""Name in a recipe -> module and class. A recipe may also name any `module:Class` itself."""
+"""Name in a recipe -> "module:Class". A recipe may also give any `module:Class` itself."""

@@ -1,4 +1,4 @@
-"""What a collection of trajectories is: who plays which tasks, under which budgets."""
+"""Configuration of a trajectory collection: the policy, its tasks and its budgets."""
 
 from __future__ import annotations
 
@@ -14,28 +14,38 @@ from configs.task_selection import TaskSelection
 
 
 class Source(Part):
-    """Who plays."""
+    """The policy that acts, and its prompt format."""
 
     kind: Literal["model", "vllm", "openai", "oracle", "random", "twin"]
-    """"model" = a causal language model in this process; "vllm" = vLLM servers; "openai" = an endpoint of OpenAI's chat protocol;
-    "oracle" = the world's expert; "random" = any valid action, drawn at random, in worlds that tell which are; "twin" = what
-    the expert does in the training task that reads most alike."""
+    """What chooses the actions.
+
+    "model" is a causal language model in this process. "vllm" stands for vLLM servers. "openai" is
+    an endpoint of OpenAI's chat protocol. "oracle" is the environment's expert. "random" draws a
+    valid action at random, in environments that list them. "twin" is the nearest-neighbour replay
+    baseline. It replays the expert's actions in the training task whose text is most similar.
+    """
     model: str | None = None
-    """Hugging Face name or folder ("model"), or the endpoint's name of it ("openai")."""
+    """Hugging Face name or folder ("model"), or the endpoint's name of the model ("openai")."""
     urls: tuple[str, ...] = ()
     """Base URLs of the vLLM servers, or of the endpoint (.../v1)."""
     tokenizer: str | None = None
-    """Whose tokenizer and chat template give token ids. Default: the model's own, none for endpoint and oracle."""
+    """Model whose tokenizer and chat template produce token ids.
+
+    Default: the model's own. None for an endpoint and the oracle.
+    """
     action_format: Literal["react", "bare"] = "react"
-    """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
+    """Format of a turn: "react" = free thought, then "Action: ..."; "bare" = only the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction."""
     conversation_start: ConversationStart = "system"
-    """How the conversation begins: system, agentgym, messages, or a file of them."""
+    """How the conversation begins: system, agentgym, a list of messages, or a file of messages."""
     chat_template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
-    """Variables of the chat template, e.g. {enable_thinking: false} to turn a model's thinking off. The action is read after </think>."""
+    """Variables of the chat template, e.g. {enable_thinking: false} to disable a model's thinking.
+
+    The action is parsed after </think>.
+    """
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Number type of a model in this process."""
+    """dtype of a model in this process."""
 
     @model_validator(mode="after")
     def _complete(self) -> Source:
@@ -49,35 +59,38 @@ class Source(Part):
 
 
 TRAINED_FORM = ("action_format", "instruction", "conversation_start", "chat_template_kwargs", "dtype")
-"""Fields of a source that must equal those of the recipe that its model was trained by."""
+"""Fields of a source that must match the recipe that its model was trained with."""
 
 
 def trained_form(policy: Policy) -> dict[str, Any]:
-    """The fields of a source that a recipe's policy must be used with: it was trained on such turns, after such a prompt."""
+    """Return the source fields that a policy must be used with.
+
+    The policy was trained on such turns and after such a prompt.
+    """
     return {name: getattr(policy, name) for name in TRAINED_FORM}
 
 
 class Collection(Part):
-    """Trajectories to be collected. The same collection gives the same plan of episodes."""
+    """A set of trajectories to collect. Equal collections give equal plans of episodes."""
 
     environment: WorldByName
-    """The world."""
+    """The environment, or its name alone."""
     source: Source
-    """Who plays."""
+    """The policy that acts."""
     tasks: TaskSelection = "train"
     """Tasks to play: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
-    """Only the first so many of them; all when empty."""
+    """Use only the first n of these tasks. Empty: all of them."""
     samples: PositiveInt = 1
     """Episodes per task."""
     horizon: PositiveInt = 30
-    """Turn limit."""
+    """Turn limit of an episode."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 is greedy."""
     seed: NonNegativeInt = 0
     """Seed of the sampling."""
     rollout: Rollout = Rollout()
-    """Budgets, deadlines, bounds; tasks_per_step, group_size and temperature are not used."""
+    """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
     def _fits(self) -> Collection:

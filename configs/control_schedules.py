@@ -1,6 +1,7 @@
-"""Controls: the horizons of another schedule in another order, which separates what their order does from what shorter episodes do.
+"""Control schedules: the horizons of another schedule in a different order.
 
-All of them see the same horizons as the schedule that they are a control of (on average, in the case of random), so they cost as much.
+They separate the effect of the order from the effect of shorter episodes. Each control uses the
+horizons of its reference schedule ("random" only on average). So it costs as much.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ def _schedule(value: Any) -> Any:
 
 
 class ControlSchedule(Curriculum):
-    """What the controls share: the schedule whose horizons they take."""
+    """Base of the controls: holds the reference schedule."""
 
     of: Annotated[SerializeAsAny[Curriculum], BeforeValidator(_schedule)]
-    """The schedule, as it would be written in a recipe, e.g. {kind: stepwise, horizons: [6, 10, 16], every: 10}."""
+    """The reference schedule, written as in a recipe.
+
+    Example: {kind: stepwise, horizons: [6, 10, 16], every: 10}.
+    """
 
     @field_validator("of")
     @classmethod
@@ -31,39 +35,48 @@ class ControlSchedule(Curriculum):
         return of
 
     def horizons(self, training: Training) -> list[int]:
-        """The other schedule's horizon at every step of the run."""
+        """Return the reference schedule's horizon at every step of the run."""
         return [self.of.horizon_at(step, training) for step in range(training.steps)]
 
 
 class ReversedHorizon(ControlSchedule):
-    """From the last horizon of the other schedule to its first."""
+    """The reference schedule from its last horizon to its first."""
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """See `Curriculum.horizon_at`."""
+        """Return the reference horizon of the mirrored step. See `Curriculum.horizon_at`."""
         return self.of.horizon_at(training.steps - 1 - step, training)
 
 
 class ShuffledHorizon(ControlSchedule):
-    """The other schedule's steps in an order by chance, drawn from the run's seed: exactly its horizons, without their order."""
+    """The reference schedule's horizons in a random order drawn from the run's seed."""
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """See `Curriculum.horizon_at`."""
+        """Return the step's horizon in the shuffled order. See `Curriculum.horizon_at`."""
         horizons = self.horizons(training)
         random.Random(f"shuffled horizons {training.seed}").shuffle(horizons)
         return horizons[step]
 
     def phase_at(self, step: int, training: Training) -> int:
-        """Its phases are those of the other schedule, so that both are measured after the same steps."""
+        """Return the reference schedule's phase.
+
+        Both schedules are then evaluated after the same steps.
+        """
         return self.of.phase_at(step, training)
 
 
 class RandomHorizon(ControlSchedule):
-    """At each step one of the other schedule's horizons, as often as there on average, drawn from the run's seed."""
+    """At each step a random horizon of the reference schedule, drawn from the run's seed.
+
+    Each horizon occurs as often as in the reference schedule on average.
+    """
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """See `Curriculum.horizon_at`."""
+        """Return the horizon drawn for this step. See `Curriculum.horizon_at`."""
         return random.Random(f"random horizon {training.seed} {step}").choice(self.horizons(training))
 
     def phase_at(self, step: int, training: Training) -> int:
-        """Its phases are those of the other schedule, so that both are measured after the same steps."""
+        """Return the reference schedule's phase.
+
+        Both schedules are then evaluated after the same steps.
+        """
         return self.of.phase_at(step, training)

@@ -1,4 +1,4 @@
-"""What an agent is told before its first observation, and in whose name."""
+"""How a conversation begins: the messages before the first observation, and their roles."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 from configs.part import Part
 
 ROLES = {"human": "user", "gpt": "assistant"}
-"""AgentGym's names of the roles, and those of chat templates."""
+"""AgentGym's role names, mapped to those of chat templates."""
 
 
 class OpeningMessage(Part):
-    """A message before the first observation; AgentGym's `from`, `value` and `loss` are understood too."""
+    """A message before the first observation. AgentGym's `from`, `value` and `loss` also work."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     role: Literal["system", "user", "assistant"]
-    """Who says it."""
+    """Role of the message: system, user or assistant."""
     content: str = Field(min_length=1)
-    """What is said."""
+    """Text of the message. It must not be empty."""
 
 
 def _read(value: Any, info: ValidationInfo) -> Any:
@@ -48,7 +48,11 @@ def _message(given: Any) -> Any:
 ConversationStart = Annotated[
     Literal["system", "agentgym"] | Annotated[tuple[OpeningMessage, ...], Field(min_length=1)], BeforeValidator(_read)
 ]
-"""How a conversation begins. "system": the instruction is a system message, or stands before the first observation where the chat template
-has none. "agentgym": the user gives the instruction, the assistant consents, and the first observation is the user's next message, as
-AgentGym's clients do it. A list of messages, or a JSON file that holds AgentGym's `conversation_start`: these very messages in place of
-the instruction, with the form of an action in them."""
+"""How a conversation begins.
+
+"system": the instruction is a system message. If the chat template has no system role, the
+instruction precedes the first observation. "agentgym": the user gives the instruction, the
+assistant agrees, and the first observation is the next user message, as in AgentGym's clients.
+Otherwise: a list of messages, or a JSON file that holds AgentGym's `conversation_start`. These
+messages replace the instruction and must include the action format.
+"""

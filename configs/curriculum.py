@@ -1,9 +1,11 @@
-"""How the horizon (the turn limit) grows over training: the ScalingInter-RL schedules (arXiv 2509.08755, section 3.3).
+"""Schedules of the horizon (the turn limit): ScalingInter-RL (arXiv 2509.08755, section 3.3).
 
-h_{t+1} = h_t + delta_h every few steps: short horizons first (exploitation: the basics, learned reliably), long ones later
-(exploration: planning and recovery). A schedule is one class and one line of `SCHEDULES`; see ADDING_A_SCHEDULE.md beside this file. It is
-a pure function of the step and of the metrics of the steps before, which every checkpoint holds: so it has no state of its own to save, and
-a resumed run cannot be off by a step.
+h_{t+1} = h_t + delta_h every few steps. Short horizons come first (exploitation: reliable basic
+skills). Long ones follow (exploration: planning and recovery).
+
+A schedule is one class and one line of `SCHEDULES`. See ADDING_A_SCHEDULE.md in this folder. It is
+a pure function of the step and of the metrics of earlier steps. Every checkpoint holds these
+metrics. So a schedule has no state to save, and a resumed run continues at the exact step.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from configs.part import Part
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a schedule may look at besides the step.
+    """Inputs of a schedule besides the step.
 
     Attributes:
         steps: Training steps of the whole run.
         seed: The run's `seeds.training`.
-        history: Step, counted from 1, to its metrics (tasks/training/step_metrics.py), of the steps that are done. Asked about a later
-            one, a schedule supposes that the present horizon stays.
+        history: Step, counted from 1, to its metrics (tasks/training/step_metrics.py), for
+            completed steps. For later steps a schedule assumes that the current horizon stays.
     """
 
     steps: int
@@ -35,44 +37,53 @@ class Training:
 
 
 class Curriculum(Part):
-    """A schedule of the horizon: what all of them are."""
+    """Base class of the horizon schedules."""
 
     kind: str = ""
-    """The schedule: a name of `SCHEDULES`; or the module and class of another one, e.g. mine.schedules:Cosine."""
+    """The schedule: a name of `SCHEDULES`, or the module and class of another.
+
+    Example: mine.schedules:Cosine.
+    """
 
     looks_back: ClassVar[bool] = False
-    """Whether the horizon depends on `Training.history`: the ends of its phases are then not known beforehand."""
+    """Whether the horizon depends on `Training.history`.
+
+    The ends of its phases are then unknown in advance.
+    """
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """The turn limit, at least 1, of a training step (from 0)."""
+        """Return the turn limit, at least 1, of a training step (from 0)."""
         raise NotImplementedError
 
     def phase_at(self, step: int, training: Training) -> int:
-        """Names the phase of a step: neighbours of the same name are one phase. Those are the steps of one horizon, unless overridden."""
+        """Return the phase id of a step. Adjacent steps with the same id form one phase.
+
+        By default a phase is the steps of one horizon.
+        """
         return self.horizon_at(step, training)
 
 
 class FixedHorizon(Curriculum):
-    """One horizon for the whole run: the baseline that ScalingInter-RL is compared with."""
+    """One horizon for the whole run: the baseline for ScalingInter-RL."""
 
     horizon: PositiveInt
-    """Turns that an episode may take."""
+    """Turn limit of an episode."""
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """Always the same; see `Curriculum.horizon_at`."""
+        """Return the constant horizon. See `Curriculum.horizon_at`."""
         return self.horizon
 
 
 class StepwiseHorizon(Curriculum):
-    """A list of horizons, the next one every `every` steps: the paper's schedule."""
+    """A list of horizons that advances every `every` steps: the paper's schedule."""
 
     horizons: list[PositiveInt] = Field(min_length=1)
-    """Turn limits in the order in which they come; each must be larger than the one before."""
+    """Turn limits in ascending order."""
     every: PositiveInt
-    """Training steps under each horizon; the last one stays until the end."""
+    """Training steps per horizon. The last horizon stays until the end of the run."""
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """The list's next after every `every` steps; see `Curriculum.horizon_at`."""
+        """Advance through the list every `every` steps. See `Curriculum.horizon_at`."""
         return self.horizons[min(step // self.every, len(self.horizons) - 1)]
 
     @model_validator(mode="after")
@@ -86,16 +97,16 @@ class LinearHorizon(Curriculum):
     """h(t) = start + delta * (t div every), up to `maximum` (the paper's h_{t+1} = h_t + delta_h)."""
 
     start: PositiveInt
-    """Turns at step 0."""
+    """Horizon at step 0, in turns."""
     delta: PositiveInt
-    """Turns added at each growth."""
+    """Turns added at each increase."""
     every: PositiveInt
-    """Training steps between growths."""
+    """Training steps between increases."""
     maximum: PositiveInt
-    """The horizon stops growing here."""
+    """Largest horizon, in turns. Must be at least `start`."""
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """Grows until it reaches `maximum`; see `Curriculum.horizon_at`."""
+        """Increase linearly up to `maximum`. See `Curriculum.horizon_at`."""
         return min(self.start + self.delta * (step // self.every), self.maximum)
 
     @model_validator(mode="after")
@@ -119,4 +130,4 @@ SCHEDULES = Kinds(
         "random": "configs.control_schedules:RandomHorizon",
     },
 )
-"""Kind in a recipe -> module and class. A recipe may also name any `module:Class` itself."""
+"""Kind in a recipe -> "module:Class". A recipe may also give any `module:Class` itself."""

@@ -1,4 +1,4 @@
-"""The world that is played, and how: which rules, which servers, what counts as success."""
+"""The environment of an experiment: rules, server protocol and success criterion."""
 
 from __future__ import annotations
 
@@ -13,20 +13,33 @@ from configs.task_selection import TaskSelection, check_world
 
 
 class World(Part):
-    """A world as it is served."""
+    """An environment as its servers host it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+-]+$")] = "textcraft"
-    """A world of environments/registry.py, or module:Class of any other; or several as one, e.g. textcraft+searchqa, whose lists are named
-    together, with weights where wanted: one-command-train+2*islands-train (configs/mixture.py)."""
+    """Name of the environment.
+
+    It is a name of environments/registry.py, module:Class of any other, or a mixture, e.g.
+    textcraft+searchqa. The task lists of a mixture are named together, optionally with weights:
+    one-command-train+2*islands-train (configs/mixture.py).
+    """
     rules: Rules = "ours"
-    """ours, or those of AgentGym's own servers, for figures beside the paper's; docs/agentgym.md has the differences."""
+    """Rule set: "ours", or "agentgym" (those of AgentGym's own servers).
+
+    Use "agentgym" for figures comparable with the paper's. docs/agentgym.md lists the differences.
+    """
     dialect: Dialect = "ours"
-    """What the servers of AGENTGYM_ENVIRONMENT_URLS speak. "agentgym": they may be AgentGym's own, which name no tasks, instruction or
-    success: these are then given here, or the instruction as conversation_start."""
+    """Protocol of the servers in AGENTGYM_ENVIRONMENT_URLS.
+
+    "agentgym": the servers may be AgentGym's own. These report no task lists, instruction or
+    success score, so give them here. The instruction can also be given as conversation_start.
+    """
     instruction: str | None = None
-    """What the agent is told first, in place of the world's own words."""
+    """The instruction at the start of the prompt. Empty: the environment's own."""
     success_score: Annotated[float, Field(gt=0)] | None = None
-    """The score from which an episode that the world ended is a success. Empty: the world's own, mostly 1."""
+    """Smallest score at which an episode that the environment ended counts as a success.
+
+    Empty: the environment's own, mostly 1.
+    """
 
     @model_validator(mode="after")
     def _complete(self) -> World:
@@ -38,14 +51,15 @@ class World(Part):
         return self
 
     def check_instruction(self, instructed: bool, conversation_start: ConversationStart) -> None:
-        """Refuse an agent that would get no instruction on these servers.
+        """Check that the agent gets an instruction on these servers.
 
         Args:
-            instructed: Whether the agent is given the world's instruction.
-            conversation_start: How its conversations begin; a list of messages replaces the instruction.
+            instructed: Whether the prompt includes the environment's instruction.
+            conversation_start: How conversations begin. A list of messages replaces the
+                instruction.
 
         Raises:
-            ValueError: The servers know no instruction, and none is given.
+            ValueError: The servers report no instruction, and none is given.
         """
         if self.dialect == "agentgym" and self.instruction is None and instructed and isinstance(conversation_start, str):
             raise ValueError(
@@ -54,10 +68,11 @@ class World(Part):
             )
 
     def check_tasks(self, tasks: TaskSelection, field: str) -> None:
-        """Refuses tasks that these servers cannot mean.
+        """Check that these servers can interpret the tasks.
 
         Raises:
-            ValueError: They are of another world, or a named list of servers that know none.
+            ValueError: The tasks belong to another environment, or are a named list on servers
+                without lists.
         """
         check_world(tasks, self.name, field)
         if self.dialect == "agentgym" and isinstance(tasks, str):
@@ -65,15 +80,15 @@ class World(Part):
 
 
 class Environment(World):
-    """The world and which of its tasks are trained on."""
+    """The environment and its training tasks."""
 
     train_tasks: TaskSelection = "train"
-    """Tasks to learn from: the name of a list, indices, or a file of indices such as AgentGym's."""
+    """Training tasks: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_train_tasks: PositiveInt | None = None
-    """Use only the first so many of them; all when empty."""
+    """Use only the first n of these tasks. Empty: all of them."""
 
     def served(self) -> World:
-        """The world alone."""
+        """Return the environment without its training tasks."""
         return World(**{name: getattr(self, name) for name in World.model_fields})
 
 
@@ -82,4 +97,4 @@ def _named(value: Any) -> Any:
 
 
 WorldByName = Annotated[World, BeforeValidator(_named)]
-"""A world, or its name alone."""
+"""An environment, or its name alone."""

@@ -1,4 +1,4 @@
-"""What is evaluated: one policy on some task lists, under several horizons and temperatures."""
+"""An evaluation grid: one policy, several task lists, horizons and temperatures."""
 
 from __future__ import annotations
 
@@ -14,29 +14,38 @@ from configs.task_selection import TaskSelection, selection_name
 
 
 class EvaluationGrid(Part):
-    """An evaluation: every task list under every horizon and every temperature, with the same tasks and seeds."""
+    """An evaluation of every combination of task list, horizon and temperature.
+
+    All cells use the same tasks and seeds.
+    """
 
     environment: WorldByName
-    """The world."""
+    """The environment, or its name alone."""
     source: Source
-    """The policy."""
+    """The policy to evaluate."""
     tasks: Annotated[tuple[TaskSelection, ...], Field(min_length=1)] = ("test",)
     """Task lists: names, indices, or files of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
-    """Only the first so many of each list; all when empty."""
+    """Use only the first n tasks of each list. Empty: all of them."""
     samples: PositiveInt = 1
     """Episodes per task."""
     horizons: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (30,)
     """Turn limits."""
     categories: dict[str, TaskSelection] = Field(default_factory=dict)
-    """Name of each category to its tasks, by which success is broken down: indices or files, as AgentGym-RL's category files. Empty: the
-    world's own tags."""
+    """Name of each category to its tasks. Success is broken down by category.
+
+    Tasks are indices or files, such as AgentGym-RL's category files. Empty: the environment's own
+    tags.
+    """
     temperatures: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (1.0,)
     """Sampling temperatures; 0 is greedy."""
     seed: NonNegativeInt = 0
-    """Seed of the sampling: the same for every policy, so that two of them are paired."""
+    """Seed of the sampling.
+
+    It is the same for every policy, so two policies can be compared in pairs.
+    """
     rollout: Rollout = Rollout()
-    """Budgets, deadlines, bounds; tasks_per_step, group_size and temperature are not used."""
+    """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
     def _fits(self) -> EvaluationGrid:
@@ -54,12 +63,18 @@ class EvaluationGrid(Part):
         return self
 
     def list_names(self) -> list[str]:
-        """What the task lists are called; those that are given as indices and are equally long are numbered."""
+        """Return the names of the task lists.
+
+        Lists given as indices have the same name if their lengths are equal, so these are numbered.
+        """
         names = [selection_name(tasks) for tasks in self.tasks]
         return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
     def cells(self) -> dict[str, Collection]:
-        """Name of each cell, e.g. "wood-test, horizon 16, temperature 1", to the episodes that it is made of."""
+        """Return the collection of episodes of each cell, by name.
+
+        A name is e.g. "wood-test, horizon 16, temperature 1".
+        """
         shared = {name: getattr(self, name) for name in ("environment", "source", "n_tasks", "samples", "seed", "rollout")}
         return {
             f"{name}, horizon {horizon}, temperature {temperature:g}": Collection(

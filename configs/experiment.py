@@ -1,7 +1,7 @@
-"""What an experiment is: one tree of typed parts, written as a YAML recipe or filled in as a form.
+"""An experiment: a tree of typed sections, written as a YAML recipe or filled in as a form.
 
-Where it runs (addresses, folders, numbers of processes) is apart, in `configs.infrastructure`: the same recipe runs on a
-laptop and on a node of GPUs.
+`configs.infrastructure` holds where it runs (addresses, folders, numbers of processes). So the same
+recipe runs on a laptop and on a GPU node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from configs.task_selection import TaskSelection
 
 
 class StarterPolicy(Part):
-    """A small policy built from nothing and cloned from the oracle's episodes, for machines without a GPU and without a hub."""
+    """A small policy with random initial weights, cloned from the oracle's episodes.
+
+    It serves machines without a GPU and without access to a model hub.
+    """
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
@@ -39,27 +42,50 @@ class StarterPolicy(Part):
     heads: PositiveInt = 4
     """Attention heads; must divide hidden_size."""
     tasks: str = "wood-renamed-train"
-    """Task list of the environment that the oracle demonstrates; as many of its tasks as the tokens take, drawn at random."""
+    """Task list of the environment that the oracle demonstrates.
+
+    Tasks are drawn from it at random, as many as the token budget allows.
+    """
     tokens: PositiveInt = 600_000
-    """Tokens of demonstrations that the policy sees while it is cloned, repeats counted; at most, if `until_foretold` is given."""
+    """Token budget of the behaviour cloning, repeats counted.
+
+    With `until_foretold` it is an upper limit.
+    """
     until_foretold: Fraction | None = None
-    """Cloning comes to its end when the policy foretells this share of the oracle's episodes, new to it, to the last token: from
-    seed to seed it takes another number of tokens until a policy begins to copy what it reads. Empty: it sees all of `tokens`."""
+    """Stop behaviour cloning once this fraction of unseen expert episodes is predicted exactly.
+
+    Every token of such an episode must be right. The number of tokens until a policy learns to copy
+    from its context differs between seeds. Empty: train on all of `tokens`.
+    """
     learning_rate: PositiveFloat = 3e-3
-    """Peak learning rate of the cloning."""
+    """Peak learning rate of the behaviour cloning."""
     demonstrations: PositiveInt = 5_000
-    """Most episodes that the oracle plays; where they have fewer tokens than the policy is to see, they are repeated."""
+    """Most episodes that the oracle plays.
+
+    They are repeated if they have fewer tokens than the budget.
+    """
 
     excerpts: tuple[Fraction, ...] = ()
-    """Passes over the demonstrations before they are seen whole: of each observation the last three lines, what holds the next action, and
-    so great a share of the other lines. In long pages a small policy does not find what to copy. Not counted in `tokens`."""
+    """Fractions of observation lines kept, one for each pass over shortened demonstrations.
+
+    These passes come before the training on whole demonstrations. Each observation keeps its last
+    three lines, the lines that hold the next action, and this fraction of the others. In long pages
+    a small policy does not find what to copy. The passes do not count towards `tokens`.
+    """
     first_weights: Literal["look-back", "copy"] = "look-back"
-    """What attention does before it has learned anything: "look-back" sees the last words among random weights; "copy" goes on as the text
-    went on before, which tasks of many names ask for, and takes a lower learning rate (2e-3)."""
+    """Initial attention weights.
+
+    "look-back" attends to the previous tokens, with otherwise random weights. "copy" is an
+    induction head. It repeats how the text continued earlier. Tasks with many names require it,
+    with a lower learning rate (2e-3).
+    """
 
     @model_serializer(mode="wrap")
     def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the fields that came later where they change nothing: what was built and measured before keeps its name."""
+        """Omit newer fields with default values.
+
+        Earlier builds and results then keep their names.
+        """
         fields: dict[str, Any] = handler(self)
         if not self.excerpts:
             fields.pop("excerpts", None)
@@ -77,43 +103,63 @@ class StarterPolicy(Part):
 
 
 class Lora(Part):
-    """Training of a correction of low rank to each linear layer, in place of the layers' own weights (arXiv 2106.09685)."""
+    """LoRA (arXiv 2106.09685): train low-rank corrections to the linear layers, not their weights."""
 
     rank: PositiveInt = 32
     """Rank of each correction."""
     alpha: PositiveInt = 64
-    """The correction's scale is alpha / rank."""
+    """Scale of the correction, as alpha / rank."""
 
 
 class Policy(Part):
-    """The language model that acts, and how it speaks."""
+    """The language model that acts, and its prompt and turn format."""
 
     model: str = "starter"
-    """Hugging Face name or folder of a causal language model with a chat template; "starter" builds the small policy below."""
+    """Hugging Face name or folder of a causal language model with a chat template.
+
+    "starter" builds the small policy below.
+    """
     starter: StarterPolicy = StarterPolicy()
-    """How the starter policy is made; used only when model is "starter"."""
+    """Configuration of the starter policy. Used only if model is "starter"."""
     action_format: Literal["react", "bare"] = "react"
-    """Form of a turn: "react" = free thought, then "Action: ..."; "bare" = the message is the action."""
+    """Format of a turn: "react" = free thought, then "Action: ..."; "bare" = only the action."""
     instruction: bool = True
-    """Whether the prompt begins with the environment's instruction. The starter policy knows the rules by heart."""
+    """Whether the prompt begins with the environment's instruction.
+
+    The starter policy does not need it, since it learns the rules from demonstrations.
+    """
     conversation_start: ConversationStart = "system"
-    """How the conversation begins: system, agentgym, messages, or a file of them."""
+    """How the conversation begins: system, agentgym, a list of messages, or a file of messages."""
     chat_template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
-    """Variables of the chat template, e.g. {enable_thinking: false} to turn a model's thinking off. The action is read after </think>."""
+    """Variables of the chat template, e.g. {enable_thinking: false} to disable a model's thinking.
+
+    The action is parsed after </think>.
+    """
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Number type of the engine's weights. The trainer keeps float32 master weights."""
+    """dtype of the engine's weights. The trainer keeps float32 master weights."""
     attn_implementation: str | None = None
-    """What computes the attention of the trainer's models, by transformers' name: sdpa, eager, flash_attention_2 (wants flash-attn), ...;
-    its own choice when empty. With flash_attention_2 and _3 methods by reinforcement pack the trajectories of a pass, without padding."""
+    """Attention implementation of the trainer's models, by transformers' name.
+
+    Examples: sdpa, eager, flash_attention_2 (requires flash-attn). Empty: transformers' own choice.
+    With flash_attention_2 and _3 RL methods pack the trajectories of a micro-batch, without
+    padding.
+    """
     lora: Lora | None = None
-    """Train low-rank corrections (LoRA) in place of all weights: gradients and optimiser state of a few per cent of them, and a KL term
-    without a second model. Checkpoints are whole models all the same, with the corrections alone in adapter/. All weights when empty."""
+    """Train low-rank corrections (LoRA) instead of all weights. Empty: train all weights.
+
+    Gradients and optimiser state then cover a few per cent of the weights, and a KL term needs no
+    second model. Checkpoints are still whole models. Their folder adapter/ holds the corrections
+    alone.
+    """
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass.
+
+    It saves memory and takes about a third more time.
+    """
 
 
 SLOWEST_TOKEN_SECONDS = 0.1
-"""Seconds for one token of a model whose progress cannot be seen: slower ones count as stuck."""
+"""Seconds per token for a model without visible progress. A slower model counts as stuck."""
 MAX_LEFT_OUT_SHARE = 0.2
 
 
@@ -121,47 +167,83 @@ class Rollout(Part):
     """How episodes are collected."""
 
     engine: Literal["vllm", "transformers"] = "vllm"
-    """What generates: vLLM, or plain transformers (slow, for models that vLLM does not know)."""
+    """Inference engine: "vllm", or plain "transformers".
+
+    The latter is slow. It serves models that vLLM does not support.
+    """
     tasks_per_step: PositiveInt = 32
-    """Groups in a batch: different tasks per training step."""
+    """Groups in a batch, i.e. different tasks per training step."""
     group_size: Annotated[int, Field(ge=2)] = 8
-    """Episodes of the same task in a group."""
+    """Episodes of the same task in a group, at least 2."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature. The loss uses the same temperature."""
     turn_tokens: PositiveInt = 512
-    """Most tokens that the policy may write in one turn."""
+    """Token budget of one policy turn."""
     trajectory_tokens: PositiveInt = 10_752
-    """Most tokens of a whole trajectory, prompt and observations included; the engine's context length."""
+    """Token budget of a whole trajectory, prompt and observations included.
+
+    It is also the engine's context length.
+    """
     max_concurrent_episodes: PositiveInt = 256
-    """Episodes under way at once, at most; fewer where the engine's KV cache would not hold them all to their ends."""
+    """Most episodes in progress at once.
+
+    Fewer run if the engine's KV cache cannot hold them all until they end.
+    """
     max_num_seqs: PositiveInt | None = None
-    """Most sequences that an engine in this process computes at once (vLLM's option of this name); max_concurrent_episodes when empty. A
-    little below it, the engine's batch stays full while other episodes wait for their environments."""
+    """Most sequences that an engine in this process decodes at once (vLLM's option).
+
+    Empty: max_concurrent_episodes. With a slightly smaller value the engine's batch stays full
+    while other episodes wait for their environments.
+    """
     request_seconds: PositiveFloat = 60.0
-    """Longest time without a new token from a vLLM server that has a request. The server is then taken for stuck, and the request goes
-    to another. A server without metrics gets as much more time as the request's tokens need at SLOWEST_TOKEN_SECONDS."""
+    """Longest time in seconds without a new token from a vLLM server that has a request.
+
+    The server is then considered stuck, and the request is sent to another. For a server without
+    metrics the limit grows by SLOWEST_TOKEN_SECONDS for each token of the request.
+    """
     turn_seconds: PositiveFloat = 120.0
-    """Longest time without progress in a turn. For the policy's message this is the time in which the engine writes no token. So a
-    message of turn_tokens meets it at any speed, and no episode fails because its messages are long. A chat endpoint does not tell its
-    progress and gets as much more time as turn_tokens need at SLOWEST_TOKEN_SECONDS. For the environment's answer it is the time of the
-    answer, with all attempts. An episode that exceeds it fails and is never scored."""
+    """Longest time in seconds without progress in a turn.
+
+    For the policy's message it is the time in which the engine produces no token. So a message of
+    turn_tokens meets it at any speed, and no episode fails because its messages are long. A chat
+    endpoint does not report progress. Its limit grows by SLOWEST_TOKEN_SECONDS for each of
+    turn_tokens. For the environment's answer it is the time of the answer, with all attempts. An
+    episode that exceeds the limit fails and is never scored.
+    """
     episode_seconds: PositiveFloat | None = None
-    """Deadline of one episode; none when empty. It ends long episodes first. Episodes that it ends are left out and counted, an
-    evaluation is then incomplete, and training stops above max_left_out_share."""
+    """Deadline of one episode in seconds. Empty: none.
+
+    It ends long episodes first. The episodes that it ends are left out and counted. An evaluation
+    is then incomplete, and training stops above max_left_out_share.
+    """
     batch_seconds: PositiveFloat = 14_400.0
-    """Deadline of one batch: episodes that are not finished by then are given up, and their groups left out and counted."""
+    """Deadline of one batch in seconds.
+
+    Episodes unfinished by then are abandoned. Their groups are left out and counted.
+    """
     max_off_policy_steps: NonNegativeInt = 0
-    """Off-policy rollouts: while the stragglers of a batch finish and the trainer updates, episodes of so many next batches begin, with
-    weights that are then up to so many training steps old. 0 is synchronous: each batch is played with the newest weights."""
+    """Off-policy rollouts: number of future batches that may start early.
+
+    Their episodes begin while the current batch's stragglers finish and the trainer updates. Their
+    weights are at most this many training steps old. 0 is synchronous: each batch is collected with
+    the newest weights.
+    """
     retries: NonNegativeInt = 2
-    """Fresh attempts at a failed episode before its group is left out."""
+    """Retries of a failed episode before its group is left out."""
     max_left_out_share: Fraction = MAX_LEFT_OUT_SHARE
-    """Training stops before it learns from a step of which a larger share of the episodes is left out. Infrastructure broke these
-    episodes, or a member of their group. Long episodes break more often, so what is left over is not a fair sample."""
+    """Largest fraction of a step's episodes that may be left out, 0 to 1.
+
+    Training stops before the update if more are left out. An episode is left out if infrastructure
+    broke it or a member of its group. Long episodes break more often, so the remaining ones are a
+    biased sample.
+    """
 
     @model_serializer(mode="wrap")
     def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the default of `max_left_out_share`, so that runs from before this field keep their names."""
+        """Omit `max_left_out_share` if it has its default.
+
+        Runs from before this field then keep their names.
+        """
         fields: dict[str, Any] = handler(self)
         if self.max_left_out_share == MAX_LEFT_OUT_SHARE:
             fields.pop("max_left_out_share", None)
@@ -169,41 +251,47 @@ class Rollout(Part):
 
 
 class Evaluation(Part):
-    """How the policy is measured on tasks that it never trained on."""
+    """How the policy is evaluated on held-out tasks."""
 
     tasks: TaskSelection = "test"
-    """Tasks to measure on: the name of a list, indices, or a file of indices such as AgentGym's."""
+    """Evaluation tasks: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
-    """Use only the first so many of them; all when empty."""
+    """Use only the first n of these tasks. Empty: all of them."""
     final_tasks: tuple[str, ...] = ()
-    """Task lists that no choice was made by, looked at once, by `flows.before_after`; those of `tasks` when empty."""
+    """Task lists held out from every choice. `flows.before_after` evaluates them once.
+
+    Empty: the lists of `tasks`.
+    """
     samples: PositiveInt = 1
     """Episodes per task."""
     horizon: PositiveInt = 30
-    """Turn limit during evaluation, the same before, during and after training."""
+    """Turn limit of the evaluation: the same before, during and after training."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 is greedy."""
     each_phase: bool = True
-    """Also measure at the end of each phase, not only before and after training."""
+    """Evaluate at the end of each phase too, not only before and after training."""
     every: PositiveInt | None = None
-    """Measure after every so many training steps, whatever the schedule and `each_phase`; a phase ends there even if the horizon stays.
-    Empty: a phase ends only where the horizon changes."""
+    """Evaluate every n training steps, regardless of the schedule and of `each_phase`.
+
+    A phase ends at these steps even if the horizon stays. Empty: a phase ends only where the
+    horizon changes.
+    """
 
     def is_due(self, step: int, last: int) -> bool:
-        """Whether the policy is measured at the end of a phase.
+        """Return whether to evaluate the policy at the end of a phase.
 
         Args:
-            step: Training steps done when the phase ends.
+            step: Completed training steps at the end of the phase.
             last: Training steps of the whole run.
         """
         return self.each_phase or step == last or (self.every is not None and step % self.every == 0)
 
 
 class Seeds(Part):
-    """Every source of chance. The same seeds give the same run."""
+    """Seeds of all random sources. Equal seeds give equal runs."""
 
     training: NonNegativeInt = 0
-    """Order of the tasks and sampling of the training episodes."""
+    """Task order and sampling of the training episodes."""
     evaluation: NonNegativeInt = 0
     """Sampling of the evaluation episodes."""
     starter: NonNegativeInt = 0
@@ -211,28 +299,28 @@ class Seeds(Part):
 
 
 class Experiment(Part):
-    """One ScalingInter-RL run: who learns, where, under which curriculum, by which algorithm, and how it is measured."""
+    """One ScalingInter-RL run: policy, environment, curriculum, algorithm and evaluation."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")] = "scaling-inter"
-    """Groups the runs of a study in MLflow; also the folder of the run."""
+    """Name of the run's folder, and of the runs' group in MLflow."""
     policy: Policy = Policy()
-    """The language model."""
+    """The language model, and its prompt and turn format."""
     environment: Environment = Environment()
-    """The world."""
+    """The environment and its training tasks."""
     curriculum: Annotated[SerializeAsAny[Curriculum], BeforeValidator(SCHEDULES.validated)]
-    """The horizon over training."""
+    """The schedule of the horizon."""
     algorithm: Annotated[SerializeAsAny[Algorithm], BeforeValidator(ALGORITHMS.validated)]
-    """The update."""
+    """The learning method."""
     rollout: Rollout = Rollout()
-    """The collection of episodes."""
+    """How episodes are collected."""
     evaluation: Evaluation = Evaluation()
-    """The measurement."""
+    """How the policy is evaluated."""
     seeds: Seeds = Seeds()
-    """The sources of chance."""
+    """Seeds of all random sources."""
     checkpoint_every: PositiveInt = 10
-    """Training steps between checkpoints; each phase also ends with one."""
+    """Training steps between checkpoints. Each phase also ends with a checkpoint."""
     keep_checkpoints: PositiveInt = 2
-    """Checkpoints kept for resuming, besides those at the ends of phases."""
+    """Number of recent checkpoints kept for resuming. Those at phase ends are always kept."""
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:

@@ -1,4 +1,7 @@
-"""Where experiments run: folders, addresses, processes. Read from the environment, never from a recipe."""
+"""Where experiments run: folders, addresses and processes.
+
+These settings come from environment variables, never from a recipe.
+"""
 
 from __future__ import annotations
 
@@ -20,74 +23,125 @@ PREFIX = "AGENTGYM_"
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used: the message names each variable, its value and what would be right."""
+    """An unusable setting. The message names each variable, its value and the fix."""
 
 
 class InfraSettings(BaseSettings):
-    """Set any of these as an environment variable with the prefix AGENTGYM_, e.g. AGENTGYM_RUNS=/data/runs, or in a file `.env`."""
+    """Settings of the machine or cluster.
+
+    Set each as an environment variable with the prefix AGENTGYM_, e.g. AGENTGYM_RUNS=/data/runs, or
+    in a file `.env`.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", use_attribute_docstrings=True, frozen=True
     )
 
     runs: Path = Path("runs")
-    """Folder of everything that runs leave behind."""
+    """Output folder of all runs."""
     shared_storage: str | None = None
-    """Folder or object store that outlives the machine, e.g. s3://bucket/runs: checkpoints and trajectories are kept there too, and a
-    machine whose `runs` lacks the run fetches it; docs/shared-storage.md. Empty: `runs` alone."""
+    """Folder or object store that outlives the machine, e.g. s3://bucket/runs.
+
+    Checkpoints and trajectories are also kept there. A machine whose `runs` lacks the run fetches
+    it. See docs/shared-storage.md. Empty: only `runs` is used.
+    """
     mlflow_tracking_uri: str | None = None
-    """Address of an MLflow server. Empty: the one that `make up` started, else a sqlite file under `runs`."""
+    """Address of an MLflow server.
+
+    Empty: the server that `make up` started, otherwise a sqlite file under `runs`.
+    """
     mlflow_page_url: str | None = None
-    """Where people's browsers find MLflow, for links to it. Empty: at `mlflow_tracking_uri`, which is another for containers."""
+    """Address of MLflow for people's browsers, used in links.
+
+    Empty: `mlflow_tracking_uri`. Containers use a different address for that.
+    """
     viewer_page_url: str | None = None
-    """Where people's browsers find the viewer. Empty: where `make up` started it."""
+    """Address of the viewer for people's browsers. Empty: where `make up` started it."""
     environment_urls: Annotated[list[str], NoDecode] = []
-    """Environment servers that are already up, comma-separated. Empty: servers are started for the run and ended after it. Where there are
-    servers of several worlds, each with its world: textcraft=http://a:8000,babyai=http://b:8000; other worlds' servers are started."""
+    """Running environment servers, comma-separated.
+
+    Empty: a run starts its own servers and stops them at its end. For several environments prefix
+    each address with its name: textcraft=http://a:8000,babyai=http://b:8000. A run of any other
+    environment then starts its own servers.
+    """
     environment_token: SecretStr | None = None
-    """Secret that the servers of environment_urls need with every request; one wherever other machines can reach them, the same for all.
-    Empty: a run that starts its own servers draws one."""
+    """Secret that the servers of environment_urls require with every request.
+
+    All servers share it. It is required if other machines can reach the servers. Empty: a run that
+    starts its own servers generates one.
+    """
     environment_servers: PositiveInt = 1
-    """How many environment servers a run starts."""
+    """Number of environment servers that a run starts."""
     environment_backend: Literal["process", "container"] = "process"
-    """Start environment servers as local processes or as containers."""
+    """Whether environment servers start as local processes or as containers."""
     environment_image: str | None = None
-    """Container image of the environment servers. Empty: the image of the Dockerfile that has what the world needs; `make images`."""
+    """Container image of the environment servers.
+
+    Empty: the image of the Dockerfile that has the environment's dependencies. `make images` builds
+    it.
+    """
     launch: str | None = None
-    """How the trainer's processes are spread over GPUs and machines, and whether its weights are sharded (FSDP2): a file of
-    configs/launch/ by name, or the path of another. Empty: one machine, nothing sharded."""
+    """Launch file: how the trainer is spread over GPUs and machines, and sharded (FSDP2).
+
+    Give a file of configs/launch/ by name, or the path of another. Empty: one machine, no sharding.
+    """
     ray_address: str | None = None
-    """Address of a Ray cluster ("auto": the one of this machine), whose nodes then run the trainer, the vLLM servers and the environment
-    servers; docs/several-nodes.md. Empty: all of them run on this machine."""
+    """Address of a Ray cluster ("auto": the one of this machine).
+
+    The cluster's nodes run the trainer, the vLLM servers and the environment servers. See
+    docs/several-nodes.md. Empty: all of them run on this machine.
+    """
     trainer_processes: PositiveInt | None = None
-    """Processes of the trainer on each machine, one per GPU. Empty: what `launch` says; else two on a CPU with two cores or more, one on a
-    GPU."""
+    """Trainer processes on each machine, one per GPU.
+
+    Empty: the value in `launch`. Without one, two on a CPU with two cores or more, and one on a
+    GPU.
+    """
     engine_urls: Annotated[list[str], NoDecode] = []
-    """vLLM servers that generate, comma-separated; tasks/inference/launch_command.py has their command. Empty: see engine_servers."""
+    """Running vLLM servers, comma-separated. Empty: see engine_servers.
+
+    tasks/inference/launch_command.py has the command that starts one.
+    """
     engine_token: SecretStr | None = None
-    """Secret that the trainer sends to the vLLM servers of engine_urls with every request. Servers started by the command of
-    tasks/inference/launch_command.py refuse all other requests and need the same secret in their AGENTGYM_ENGINE_TOKEN. It is not
-    encrypted on the way: between machines use a private network. Empty: a run that starts its own servers draws one."""
+    """Secret that the trainer sends to the vLLM servers of engine_urls with every request.
+
+    Servers started by the command of tasks/inference/launch_command.py refuse all other requests.
+    They need the same secret in their AGENTGYM_ENGINE_TOKEN. It is sent unencrypted, so use a
+    private network between machines. Empty: a run that starts its own servers generates one.
+    """
     engine_servers: NonNegativeInt = 0
-    """How many vLLM servers a run starts. 0: vLLM runs in the trainer's process."""
+    """Number of vLLM servers that a run starts. 0: vLLM runs in the trainer's process."""
     engine_gpus: Annotated[list[str], NoDecode] = []
-    """The GPUs of these servers, one for each, comma-separated as in CUDA_VISIBLE_DEVICES. Empty: all use the first."""
+    """GPUs of these servers, one for each, comma-separated as in CUDA_VISIBLE_DEVICES.
+
+    Empty: all servers use the first GPU.
+    """
     engine_weights: Literal["folder", "nccl"] = "folder"
-    """How vLLM servers get new weights: through a folder that they can read, or over NCCL from the trainer's GPU, which then must not be
-    one of theirs; servers of engine_urls are started with --weight-transfer-config '{"backend": "nccl"}'."""
+    """How vLLM servers receive new weights.
+
+    "folder": through a folder that they can read. "nccl": over NCCL from the trainer's GPU. That
+    GPU must not be one of theirs, and servers of engine_urls must be started with
+    --weight-transfer-config '{"backend": "nccl"}'.
+    """
     engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.45
-    """Share of a GPU's memory for vLLM; the trainer lives in the rest."""
+    """Fraction of a GPU's memory for vLLM, between 0 and 1. The trainer uses the rest."""
     engine_sleep: bool = False
-    """vLLM in the trainer's process frees its memory while the trainer updates (vLLM's sleep mode, level 2): a GPU then holds one of the
-    two at a time, beside what stays in both, and a step takes longer by the seconds of falling asleep and waking up."""
+    """Free the memory of vLLM in the trainer's process while the trainer updates.
+
+    This uses vLLM's sleep mode, level 2. A GPU then holds only one of the two at a time, apart from
+    what stays in memory for both. Each step takes a few seconds longer, to sleep and to wake up.
+    """
     engine_cpu_cache_gb: PositiveInt = 1
     """KV cache of vLLM on a CPU, in GiB."""
     study_runs_at_once: PositiveInt | None = None
-    """Runs of a study that go on side by side. Empty: one for each GPU, or for each core, as far as the memory reaches."""
+    """Number of a study's runs in parallel.
+
+    Empty: one per GPU or per core, as far as memory allows.
+    """
     mlflow_parent_run: str | None = None
-    """MLflow's id of the run that this one is shown below; a study sets it for its runs."""
+    """MLflow id of the parent run. A study sets it for its runs."""
     trainer_start_seconds: PositiveInt = 900
-    """Longest start of the trainer: imports, loading of the model and start of the engine."""
+    """Longest start of the trainer in seconds: imports, model loading and engine start."""
 
     @field_validator("environment_urls", "engine_urls", "engine_gpus", mode="before")
     @classmethod
@@ -155,7 +209,10 @@ class InfraSettings(BaseSettings):
 
 
 def urls_of(settings: InfraSettings, world: str) -> tuple[str, ...]:
-    """The addresses of the servers of a world that are already up; of those without a world's name every world is expected."""
+    """Return the running servers of an environment.
+
+    An address without an environment's name applies to every environment.
+    """
     pairs = [_NAMED.fullmatch(url) for url in settings.environment_urls]
     return tuple(
         pair.group(2) if pair else url
@@ -165,19 +222,19 @@ def urls_of(settings: InfraSettings, world: str) -> tuple[str, ...]:
 
 
 def launch_of(settings: InfraSettings) -> Launch:
-    """The launch file of the settings, or what holds without one."""
+    """Return the configured launch file, or the default launch without one."""
     return load_launch(settings.launch) if settings.launch else Launch()
 
 
 _NAMED = re.compile(r"([A-Za-z0-9._:+-]+)=(https?://.*)")
-"""An address with its world before it."""
+"""An address prefixed with its environment's name."""
 
 
 def infra_settings() -> InfraSettings:
-    """The settings of this process.
+    """Read the settings of this process.
 
     Raises:
-        SettingsError: One has a wrong value, or a variable with our prefix is no setting.
+        SettingsError: A value is wrong, or a variable with the prefix AGENTGYM_ is not a setting.
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
     strange = []
@@ -193,9 +250,10 @@ def infra_settings() -> InfraSettings:
         settings = InfraSettings()
         for name in ("environment_token", "engine_token"):
             token: SecretStr | None = getattr(settings, name)
-            if token is not None:  # from the file `.env`, which the processes that this one starts do not read
+            # It may come from the file `.env`, which child processes do not read.
+            if token is not None:
                 os.environ[_variable(name)] = token.get_secret_value()
-        if settings.environment_urls:  # they decide which servers get the token
+        if settings.environment_urls:  # they determine which servers get the token
             os.environ[_variable("environment_urls")] = ",".join(settings.environment_urls)
         return settings
     except ValidationError as problem:

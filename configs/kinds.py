@@ -1,6 +1,6 @@
-"""Parts of a recipe of which there are several kinds: each is one class, found by a name, or by its module and class.
+"""Registries of config classes: a recipe names the class, or gives its module and class.
 
-Only the class that a recipe names is imported, and it alone says which fields there are.
+Only the named class is imported, and only its fields are allowed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class Kinds(Generic[P]):
-    """The kinds of a part.
+    """A registry of the variants of one config section.
 
     Attributes:
-        what: The part in words, e.g. "algorithm".
-        field: The field that names the kind.
-        base: What all kinds are.
+        what: The section in words, e.g. "algorithm".
+        field: The field that names the variant.
+        base: Base class of all variants.
         table: Name -> "module:Class".
-        default: The kind of a part that does not name one; None where it must.
+        default: Variant used when none is named. None: the field is required.
     """
 
     what: str
@@ -38,10 +38,10 @@ class Kinds(Generic[P]):
     default: str | None = None
 
     def find(self, name: str) -> type[P]:
-        """The class of a kind, by its name in the table or by module and class.
+        """Return the class of a variant, given its registered name or its module and class.
 
         Raises:
-            ValueError: There is none; the message names those that exist.
+            ValueError: No such class exists. The message lists the registered names.
         """
         module, colon, attribute = self.table.get(name, name).partition(":")
         try:
@@ -55,14 +55,15 @@ class Kinds(Generic[P]):
         return found
 
     def all(self) -> dict[str, type[P]]:
-        """Every kind of the table, by name."""
+        """Return every registered class by name."""
         return {name: self.find(name) for name in self.table}
 
     def validated(self, value: Any) -> P:
-        """Checks a part by the class that it names; to be a `BeforeValidator`.
+        """Validate a section with the class that it names. Use as a `BeforeValidator`.
 
         Raises:
-            ValueError: It names none, or its fields are wrong (a ValidationError, which says where).
+            ValueError: It names no variant, or its fields are wrong (a ValidationError with the
+                location).
         """
         if isinstance(value, self.base):
             return value
@@ -82,7 +83,10 @@ class Kinds(Generic[P]):
             raise ValidationError.from_exception_data(self.what, [self._with_hint(error, name) for error in problem.errors()]) from None
 
     def _with_hint(self, error: Any, name: str) -> InitErrorDetails:
-        """An error of pydantic's; for a field that only other kinds have, one that names them."""
+        """Convert a pydantic error.
+
+        For a field that only other variants have, the message names these variants.
+        """
         kind: Any = error["type"]
         if kind == "extra_forbidden" and len(error["loc"]) == 1:
             others = [other for other, found in self.all().items() if error["loc"][0] in found.model_fields]

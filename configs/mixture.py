@@ -1,4 +1,4 @@
-"""Several worlds played as one, e.g. "textcraft+searchqa": what a mixture, its task lists and its tasks are called."""
+"""Names of mixtures such as "textcraft+searchqa", and of their task lists and tasks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ _PART = re.compile(r"(?:(\d+)\*)?([A-Za-z0-9._-]+)")
 
 
 def members(world: str) -> tuple[str, ...]:
-    """The worlds of a mixture, in order; of any other world, itself."""
+    """Return the environments of a mixture, in order. A single environment returns itself."""
     return tuple(world.split(SEPARATOR))
 
 
 def member_of(world: str, index: int) -> tuple[str, int]:
-    """Which world a task is of, and its index there: a mixture of n worlds counts their first tasks, then their second ones."""
+    """Return the environment of a task, and the task's index there.
+
+    A mixture interleaves its n environments: all their first tasks, then all their second tasks.
+    """
     names = members(world)
     return names[index % len(names)], index // len(names)
 
 
 def weighted_lists(world: str, name: str) -> tuple[tuple[str, int], ...]:
-    """A task list of each world of a mixture, and its weight: how often its tasks come beside the others' (default 1).
+    """Return a task list and its weight for each environment of a mixture.
+
+    The weight is the relative frequency of its tasks (default 1).
 
     Args:
         world: The mixture, e.g. "textcraft+searchqa".
-        name: Of a list, e.g. "one-command-train+2*islands-train", in the order of the worlds; or of one that every one of them has.
+        name: Lists in the order of the environments, e.g. "one-command-train+2*islands-train", or
+            one list that every environment has.
 
     Raises:
-        KeyError: It names another number of lists, or a part is no "name" or "weight*name".
+        KeyError: The number of lists is wrong, or a part is not "name" or "weight*name".
     """
     worlds, parts = members(world), [_PART.fullmatch(part) for part in name.split(SEPARATOR)]
     lists = tuple((part.group(2), int(part.group(1) or 1)) for part in parts if part is not None)

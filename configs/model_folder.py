@@ -1,7 +1,7 @@
-"""A policy's folder on disk: whether it is there, and the recipe that a checkpoint of ours carries.
+"""A policy's folder on disk: check that it exists, and read a checkpoint's recipe.
 
-A checkpoint only plays as it was trained if the form of its turns, its instruction, its number type and its budgets are those of
-its training; so each carries its recipe, and whatever loads it takes them from there.
+A checkpoint only performs as trained with the same turn format, instruction, dtype and budgets. So
+each checkpoint carries its recipe, and any code that loads it takes these fields from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from configs.experiment import Experiment
 
 RECIPE = "recipe.yaml"
-"""Name of the recipe's file in a checkpoint, and in a run's folder."""
+"""File name of the recipe in a checkpoint and in a run's folder."""
 
 FORMAT_FIELDS = (
     "policy.action_format",
@@ -27,26 +27,26 @@ FORMAT_FIELDS = (
     "rollout.turn_tokens",
     "rollout.trajectory_tokens",
 )
-"""What a policy is trained for, and must be used with, by dotted name."""
+"""Fields that must be the same in training and use, by dotted name."""
 
 
 class ModelError(ValueError):
-    """A model's folder cannot be used; the message says what is there instead."""
+    """An unusable model folder. The message tells what was found instead."""
 
 
 def write_recipe(folder: Path, experiment: Experiment) -> None:
-    """Puts the recipe into a checkpoint's folder that is being written."""
+    """Write the recipe into a checkpoint's folder."""
     (folder / RECIPE).write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
 
 
 def check_model(model: str) -> None:
-    """Looks whether `model` can be a model, before anything is started for it.
+    """Check early whether `model` can be a model, before any process is started.
 
     Args:
-        model: Hugging Face name or folder. What is written like a path must be there; a name is left to the hub.
+        model: Hugging Face name or folder. A path must exist. A name is left to the hub.
 
     Raises:
-        ModelError: It is a path to nothing, or to a folder without a model.
+        ModelError: The path does not exist, or its folder holds no model.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -57,10 +57,10 @@ def check_model(model: str) -> None:
 
 
 def recipe_of(model: str) -> Experiment | None:
-    """The recipe that a checkpoint was trained by; None for anything but a checkpoint of ours.
+    """Return the recipe of one of our checkpoints. Other models return None.
 
     Raises:
-        ModelError: It carries a recipe that this version does not understand.
+        ModelError: This version cannot read the recipe.
     """
     file = Path(model).expanduser() / RECIPE
     if not file.is_file():
@@ -75,7 +75,7 @@ def recipe_of(model: str) -> Experiment | None:
 
 
 def format_of(experiment: Experiment) -> dict[str, Any]:
-    """The values of `FORMAT_FIELDS` by dotted name."""
+    """Return the values of `FORMAT_FIELDS` by dotted name."""
     found: dict[str, Any] = {}
     for name in FORMAT_FIELDS:
         part, field = name.split(".")
@@ -84,15 +84,19 @@ def format_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def format_left_to_checkpoint(tree: Mapping[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe leaves to the checkpoint that it starts from, by dotted field name.
+    """Return the format fields that a recipe inherits from its initial checkpoint.
 
     Args:
         tree: The recipe, nested, overrides included.
-        in_file: The recipe's file alone. Where an override names the model, what the file says of another model's format does not count.
-        overrides: New values by dotted name, which win.
+        in_file: The recipe's file alone. If an override names another model, the file's format
+            fields are ignored.
+        overrides: New values by dotted name. They take precedence.
 
     Raises:
         ModelError: See `recipe_of`.
+
+    Returns:
+        Values by dotted field name.
     """
     model = _dotted(tree).get("policy.model")
     if not isinstance(model, str) or (trained_by := recipe_of(model)) is None:
@@ -104,7 +108,7 @@ def format_left_to_checkpoint(tree: Mapping[str, Any], in_file: Mapping[str, Any
 
 
 def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a tree whose names may be dotted or nested, by dotted name."""
+    """Flatten a tree with dotted or nested names to dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -112,14 +116,17 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_path(model: str) -> bool:
-    """Whether a model that is not a folder was meant as one: a Hugging Face name has at most one slash, and not after a folder's name."""
+    """Return whether a model that is not a folder was meant as a path.
+
+    A Hugging Face name has at most one slash, and its first part is not an existing folder.
+    """
     if model.startswith(("/", ".", "~")) or model.count("/") > 1:
         return True
     return "/" in model and Path(model).parent.is_dir()
 
 
 def _nearby(folder: Path) -> str:
-    """The checkpoints that were perhaps meant."""
+    """Suggest checkpoints that were possibly meant."""
     for place in (folder / "checkpoints", folder, folder.parent, folder.parent / "checkpoints"):
         found = sorted(each for each in place.glob("step-*") if (each / "config.json").is_file()) if place.is_dir() else []
         if found:

@@ -1,4 +1,4 @@
-"""The base of every part of a recipe."""
+"""The base class of every section of a recipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Part(BaseModel):
-    """A part of a recipe: unknown fields are refused, values do not change, docstrings are the fields' descriptions."""
+    """A config section.
+
+    Unknown fields are rejected, values are immutable, and docstrings are the fields' descriptions.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

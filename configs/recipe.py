@@ -22,19 +22,19 @@ FOLDER = Path(__file__).parent
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run: the message names each wrong field, its value and what would be right."""
+    """An unusable recipe. The message names each wrong field, its value and the fix."""
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the project."""
+    """Return the names of the recipes in configs/."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def recipe_path(recipe: str) -> Path:
-    """The file of a recipe given as a path or as the name of one in configs/.
+    """Return the file of a recipe, given as a path or as a name in configs/.
 
     Raises:
-        RecipeError: There is no such file.
+        RecipeError: The file does not exist.
     """
     for path in (Path(recipe), FOLDER / f"{recipe}.yaml"):
         if path.is_file():
@@ -45,15 +45,20 @@ def recipe_path(recipe: str) -> Path:
 
 
 def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """Reads and checks a recipe. Where it starts from a checkpoint, the checkpoint's own recipe gives the format that is not given here.
+    """Read and check a recipe.
+
+    If it starts from a checkpoint, the checkpoint's recipe supplies the format fields not given
+    here.
 
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
-        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}; nested mappings work too. With another
-            algorithm.name than the file's, those of the file's fields that only its own method has are left out.
+        overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}. Nested mappings
+            work too. If they change algorithm.name, fields that only the file's method has are
+            dropped.
 
     Raises:
-        RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of range.
+        RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of
+            range.
     """
     path = recipe_path(recipe)
     in_file, tree = _read(path), _read(path)
@@ -82,7 +87,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError) -> str:
-    """Says whether the overrides or the file are wrong: the overrides, unless the file alone has the same fault."""
+    """Explain whether the overrides or the file are wrong.
+
+    The overrides are blamed unless the file alone has the same error.
+    """
     whole = f"{path} is not a valid recipe:\n{explain(problem)}"
     if not overrides:
         return whole
@@ -102,7 +110,7 @@ def _place(error: Any) -> tuple[object, ...]:
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Turns `--field.path value` and `--field.path=value` into overrides; values are read as YAML.
+    """Parse `--field.path value` and `--field.path=value` into overrides. Values are YAML.
 
     Raises:
         RecipeError: An argument does not start with --, or has no value.
@@ -126,7 +134,10 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def fingerprint(experiment: Experiment) -> str:
-    """12 hex digits that name this experiment: equal for equal recipes, whatever file they came from."""
+    """Return 12 hex digits that identify the experiment.
+
+    Equal recipes have equal fingerprints, regardless of their file.
+    """
     canonical = json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -134,9 +145,13 @@ def fingerprint(experiment: Experiment) -> str:
 def explain(
     problem: ValidationError, whole: str = "the recipe", spelt: Callable[[str], str] = str, model: type[BaseModel] = Experiment
 ) -> str:
-    """One line for each wrong field: its dotted name, as `spelt` writes it, its value, and the fix.
+    """Return one line per wrong field: its dotted name, its value and the fix.
 
-    `whole` names what has the fields, and `model` knows which there are.
+    Args:
+        problem: The error of pydantic.
+        whole: Name of the object as a whole, for errors without a field.
+        spelt: Formats a dotted name for the message.
+        model: Root model, which defines the known fields.
     """
     lines = []
     for error in problem.errors():
@@ -150,7 +165,8 @@ def explain(
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
-            value = "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"  # the message names the fields
+            # The message names the fields.
+            value = "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"
             lines.append(f"  {where}: {error['msg'].removeprefix('Value error, ')}{value}")
     return "\n".join(lines)
 
@@ -161,14 +177,14 @@ def _short(value: object) -> str:
 
 
 def _fields_of(location: Sequence[int | str], root: type[BaseModel]) -> list[str]:
-    """Fields of the model at a location of the tree below `root`, members of unions included."""
+    """Return the field names of the model at a location below `root`, union members included."""
     models: list[type[BaseModel]] = [root]
     for part in location:
         found: list[type[BaseModel]] = []
         for model in models:
             if isinstance(part, str) and part in model.model_fields:
                 found += _models_in(model.model_fields[part].annotation)
-        models = found or models  # a union member's tag names no field: stay
+        models = found or models  # a union member's tag is not a field: keep the models
     return sorted({name for model in models for name in model.model_fields})
 
 
@@ -182,14 +198,14 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Leaves out what the file says of its own method where an override names another one, which does not have that field."""
+    """Drop the file's method-specific fields if an override selects another method."""
     algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
     if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
         return
     try:
         known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
     except ValueError:
-        return  # the validation tells
+        return  # validation reports it
     elsewhere = {field for kind in ALGORITHMS.all().values() for field in kind.model_fields}
     for field in written:
         overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)

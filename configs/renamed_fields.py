@@ -1,4 +1,4 @@
-"""Fields of recipes and collections that had another name before: who still writes the old one is told the new one."""
+"""Renamed fields of recipes and collections. An old name is rejected with the new name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,22 @@ RENAMED = {
 REMOVED = {
     "policy.starter.temperature": "is no field any more: training starts from the policy as it was cloned",
 }
-"""Dotted name -> why it is gone."""
+"""Dotted name -> why it was removed."""
 
 RENAMED_SETTINGS = {"AGENTGYM_ACCELERATE_CONFIG": "AGENTGYM_LAUNCH"}
-"""Old variable -> new variable."""
+"""Old environment variable -> new one."""
 
 
 def renamed(name: str, value: object) -> str:
-    """What is now called otherwise of a field that is not known, e.g. "is called rollout.max_num_seqs now"; empty if nothing is."""
+    """Return a message about a renamed or removed field, e.g. "is called rollout.max_num_seqs now".
+
+    Args:
+        name: Dotted name of an unknown field.
+        value: Its value. If a mapping, its fields are looked up too.
+
+    Returns:
+        The message. Empty if nothing was renamed.
+    """
     if name in RENAMED:
         return f"is called {RENAMED[name]} now"
     if name in REMOVED:

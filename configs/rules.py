@@ -1,11 +1,11 @@
-"""Under which rules a world is played: this project's, or those of AgentGym's own servers, for figures beside the paper's."""
+"""Rule sets and protocols: this project's, and those of AgentGym's own servers."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Rules = Literal["ours", "agentgym"]
-"""docs/agentgym.md says world by world what the two differ in."""
+"""Rule set of an environment. docs/agentgym.md lists the differences for each environment."""
 
 Dialect = Literal["ours", "agentgym"]
-"""What is spoken with an environment server: our protocol, or that of AgentGym's own servers."""
+"""Protocol of an environment server: ours, or that of AgentGym's own servers."""

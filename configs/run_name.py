@@ -1,4 +1,7 @@
-"""What a run is called: method, schedule, world, seed, and what was overridden, so that two runs side by side can be told apart."""
+"""Names of runs: method, schedule, environment, seed and overrides.
+
+The name distinguishes runs that are shown side by side.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ _ALWAYS_SAID = ("name", "algorithm.name", "environment.name", "curriculum", "see
 
 
 def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> str:
-    """The name of a run, e.g. "grpo, stepwise 6-10-16, textcraft, seed 1, steps 60".
+    """Return the name of a run, e.g. "grpo, stepwise 6-10-16, textcraft, seed 1, steps 60".
 
     Args:
         experiment: The recipe with its overrides.
-        overrides: New values by dotted field name; those that the name does not say already are added, by the last part of the name
-            where that is unambiguous.
+        overrides: New values by dotted field name. Those not yet in the name are appended, by the
+            last part of the field name if unambiguous.
     """
     seeds = experiment.seeds
     parts = [experiment.algorithm.name, _schedule(experiment), experiment.environment.name, f"seed {seeds.training}"]
@@ -37,7 +40,7 @@ def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None)
 
 
 def _schedule(experiment: Experiment) -> str:
-    """The curriculum's kind and its numbers, e.g. "stepwise 6-10-16" or "fixed 16"."""
+    """Return the curriculum's kind and numbers, e.g. "stepwise 6-10-16" or "fixed 16"."""
     fields = experiment.curriculum.model_dump(exclude={"kind", "every"})
     fields = fields.get("of", fields)
     values = [fields["horizons"]] if "horizons" in fields else fields.values()

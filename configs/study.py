@@ -1,6 +1,7 @@
-"""What a study is: arms that differ in named fields of one recipe, each under the same seeds, and what they are compared by.
+"""A study: arms that differ in named fields of one recipe, each run with the same seeds.
 
-Endpoint and comparisons are written down before the first run; whatever else the report shows is description.
+Endpoint and comparisons are fixed before the first run. All other results in the report are
+descriptive.
 """
 
 from __future__ import annotations
@@ -26,25 +27,32 @@ START = "start"
 
 
 class Endpoint(Part):
-    """What decides a comparison."""
+    """The outcome that decides a comparison."""
 
     measure: Literal["success", "reward"] = "success"
-    """Success on the recipe's evaluation tasks, or the mean reward there."""
+    """Success rate on the recipe's evaluation tasks, or their mean reward."""
     at: Literal["end", "turns"] = "end"
-    """After the last training step, or after as many environment turns in all arms (a line is drawn between two measurements)."""
+    """When it is measured.
+
+    "end": after the last training step. "turns": after the same number of environment turns in all
+    arms, by linear interpolation between two evaluations.
+    """
     budget: PositiveInt | None = None
-    """These turns; empty: as many as the run with the fewest played."""
+    """Number of environment turns for "turns". Empty: the turns of the run with the fewest."""
 
 
 class Beyond(Part):
-    """Further evaluations of every run's first and last policy: on other tasks, under other horizons and temperatures."""
+    """Further evaluations of every run's first and last policy.
+
+    They use other tasks, horizons or temperatures.
+    """
 
     tasks: tuple[TaskSelection, ...] = ()
-    """Task lists; the recipe's own when empty."""
+    """Task lists. Empty: the recipe's own."""
     horizons: tuple[PositiveInt, ...] = ()
-    """Turn limits; the recipe's own when empty."""
+    """Turn limits. Empty: the recipe's own."""
     temperatures: tuple[NonNegativeFloat, ...] = ()
-    """Sampling temperatures; the recipe's own when empty."""
+    """Sampling temperatures. Empty: the recipe's own."""
     samples: PositiveInt = 1
     """Episodes per task."""
 
@@ -53,9 +61,9 @@ class Study(Part):
     """Arms x seeds of one recipe."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")]
-    """Names the runs' group in MLflow, their folders and the report."""
+    """Name of the study. It names the runs' group in MLflow, their folders and the report."""
     question: str
-    """What is asked, in a sentence."""
+    """The research question, in one sentence."""
     recipe: str
     """A recipe of configs/ by name, or the path of a YAML file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -63,15 +71,24 @@ class Study(Part):
     arms: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]], Field(min_length=1)]
     """Name of each arm to its new values, by dotted field name."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
-    """Each arm is trained with each of them: they seed starter policy, task order, sampling and evaluation. A number n means 0 to n - 1."""
+    """Seeds of each arm. A number n means 0 to n - 1.
+
+    Each seeds the starter policy, the task order, the sampling and the evaluation.
+    """
     endpoint: Endpoint = Endpoint()
-    """What decides."""
+    """The outcome that decides the comparisons."""
     comparisons: tuple[tuple[str, str], ...] = ()
-    """The family: pairs of an arm and the one that it is compared with; "start" is the arm's own policy before training."""
+    """The family of comparisons: pairs of an arm and its reference.
+
+    The reference "start" is the arm's own policy before training.
+    """
     thresholds: tuple[Fraction, ...] = ()
-    """Shares of success: how many turns until a measurement first reaches them."""
+    """Success rates, each from 0 to 1.
+
+    The report gives the turns until an evaluation first reaches each.
+    """
     beyond: Beyond | None = None
-    """Further evaluations."""
+    """Further evaluations. Empty: none."""
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -90,38 +107,39 @@ class Study(Part):
         return self
 
     def fields(self, arm: str, seed: int) -> dict[str, Any]:
-        """What a run overrides in the recipe, what tells the arm apart first."""
+        """Return the overrides of a run. Those of the arm come first."""
         seeds = {f"seeds.{name}": seed for name in ("training", "evaluation", "starter")}
         return {**self.arms[arm], **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]}, "name": self.name, **seeds}
 
     def experiment(self, arm: str, seed: int) -> Experiment:
-        """A run.
+        """Return the experiment of a run.
 
         Raises:
-            RecipeError: The recipe, or an override, is wrong.
+            RecipeError: The recipe or an override is wrong.
         """
         return load_recipe(self.recipe, self.fields(arm, seed))
 
     def fingerprint(self) -> str:
-        """8 hex digits that name the study by all that its result depends on."""
+        """Return 8 hex digits that identify the study by everything its result depends on."""
         runs = [self.experiment(arm, seed).model_dump(mode="json") for arm in self.arms for seed in self.seeds]
         return hashlib.sha256(json.dumps([self.model_dump(mode="json"), runs], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def study_names() -> list[str]:
-    """Names of the studies that come with the project."""
+    """Return the names of the studies in configs/studies/."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
-    """Reads and checks a study, all its runs included.
+    """Read and check a study, including all its runs.
 
     Args:
         study: Path of a YAML file, or name of a study in configs/studies/.
-        overrides: New values of its own fields, e.g. {"seeds": 2}.
+        overrides: New values of the study's own fields, e.g. {"seeds": 2}.
 
     Raises:
-        RecipeError: The file is missing or not YAML, a field is wrong, or an arm is no valid recipe or is not measured as the others are.
+        RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
+            recipe, or an arm is evaluated differently from the others.
     """
     path = next((path for path in (Path(study), FOLDER / f"{study}.yaml") if path.is_file()), None)
     if path is None:

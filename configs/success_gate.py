@@ -1,4 +1,8 @@
-"""Success-gated: the horizon grows when the policy masters the present one, or when it has become too short for it to get any better."""
+"""Success-gated schedule: the horizon grows with the policy's success.
+
+It advances once the policy masters the current horizon, or once the horizon is too short for
+further improvement.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +16,43 @@ from configs.curriculum import Curriculum, Training
 from configs.part import Fraction
 
 QUANTILE = 1.645
-"""Of the normal distribution: the bounds below are one-sided, at 95 %."""
+"""Quantile of the normal distribution for one-sided bounds at 95 %."""
 
 Step = Mapping[str, float]
 
 
 class SuccessGatedHorizon(Curriculum):
-    """A list of horizons; which of them holds is decided after each step by the steps under it.
+    """A list of horizons. The steps under the current horizon decide when to move.
 
-    It advances when the lower confidence bound of success over the last `window` steps passes `threshold`; or when the horizon cuts at
-    least `cut_share` of the episodes and success no longer rises, that is, is no higher over the last `window` steps than over the
-    `window` before. With `retreat_below` it goes back by one when the upper bound of recent success falls below that.
+    The horizon advances in either of two cases:
 
-    Nothing is kept but the metrics of the steps, from which each decision follows anew.
+    - The lower confidence bound of success over the last `window` steps exceeds `threshold`.
+    - The horizon cuts at least `cut_share` of the episodes and success has stalled. Success has
+      stalled if it is no higher over the last `window` steps than over the `window` before.
+
+    With `retreat_below` the horizon moves back by one when the upper bound of recent success falls
+    below that value. The only state is the metrics of earlier steps. Each decision is recomputed
+    from them.
     """
 
     looks_back: ClassVar[bool] = True
 
     horizons: list[PositiveInt] = Field(min_length=2)
-    """Turn limits in the order in which they come; each must be larger than the one before."""
+    """Turn limits in ascending order, at least two."""
     threshold: Fraction = 0.5
-    """Success that the lower bound must pass."""
+    """Success rate, 0 to 1, that the lower bound must exceed to advance."""
     window: PositiveInt = 5
-    """Training steps that count as recent."""
+    """Number of training steps that count as recent."""
     cut_share: Fraction = 0.25
-    """Share of recent episodes, cut by the horizon, from which on it may be what holds success down."""
+    """Minimum fraction of recent episodes cut by the horizon, for it to count as the limit on success.
+
+    Range: 0 to 1.
+    """
     retreat_below: Fraction | None = None
-    """Success below which the upper bound must not fall; empty: it never goes back."""
+    """Success rate below which an upper bound triggers a retreat. Must be below `threshold`.
+
+    Empty: the horizon never moves back.
+    """
 
     @model_validator(mode="after")
     def _agrees(self) -> SuccessGatedHorizon:
@@ -49,12 +63,13 @@ class SuccessGatedHorizon(Curriculum):
         return self
 
     def horizon_at(self, step: int, training: Training) -> int:
-        """Goes through the steps before, as they were; see `Curriculum.horizon_at`."""
+        """Replay the decisions of all earlier steps. See `Curriculum.horizon_at`."""
         place, stay = 0, list[Step]()
         for done in range(1, step + 1):
             metrics = training.history.get(done, {})
             if metrics.get("rollout/horizon") != self.horizons[place] or not metrics.get("rollout/groups"):
-                continue  # not known yet, played before the last decision took effect, or without a sound episode
+                # Not known yet, collected before the last decision took effect, or without a valid episode.
+                continue
             stay.append(metrics)
             move = self._move(stay, place)
             if move:
@@ -62,7 +77,10 @@ class SuccessGatedHorizon(Curriculum):
         return self.horizons[place]
 
     def _move(self, stay: Sequence[Step], place: int) -> int:
-        """1 to advance, -1 to retreat, 0 to stay, given the steps under the present horizon."""
+        """Return 1 to advance, -1 to retreat or 0 to stay.
+
+        `stay` holds the steps under the current horizon.
+        """
         recent, before = stay[-self.window :], stay[-2 * self.window : -self.window]
         if len(recent) < self.window:
             return 0
@@ -78,9 +96,14 @@ class SuccessGatedHorizon(Curriculum):
 
 
 def score_bounds(share: float, trials: float) -> tuple[float, float]:
-    """The lower and the upper 95 % bound, each one-sided, of a share by Wilson's (1927) score interval.
+    """Return the one-sided lower and upper 95 % bounds of a share (Wilson's score interval, 1927).
 
-    Episodes of a group are alike, so a group counts as one trial: with the number of episodes the bounds would be too close.
+    A group counts as one trial, because its episodes are correlated. Counting episodes would make
+    the bounds too tight.
+
+    Args:
+        share: Observed share, 0 to 1.
+        trials: Number of groups.
     """
     centre = share + QUANTILE**2 / (2 * trials)
     half = QUANTILE * math.sqrt(share * (1 - share) / trials + QUANTILE**2 / (4 * trials**2))
@@ -89,5 +112,5 @@ def score_bounds(share: float, trials: float) -> tuple[float, float]:
 
 
 def _mean(steps: Sequence[Step], name: str) -> float:
-    """The mean of a metric, weighted by the groups of each step."""
+    """Return the mean of a metric, weighted by the groups of each step."""
     return sum(step[name] * step["rollout/groups"] for step in steps) / sum(step["rollout/groups"] for step in steps)

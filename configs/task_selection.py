@@ -1,4 +1,4 @@
-"""Which tasks: a named list of the world, indices, or a file of indices such as AgentGym's own."""
+"""Task selections: a named list, indices, or a file of indices such as AgentGym's own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 _ITEM = re.compile(r"([A-Za-z0-9-]+)_(?:[^:]*_)?(\d+)(?:: (.+))?")
-"""AgentGym's name of a task: the world's name and the index, e.g. "babyai_17", and where needed the goal: "textcraft_17: dark oak sign"."""
+"""AgentGym's id of a task: environment and index, optionally with the goal.
+
+Examples: "babyai_17", "textcraft_17: dark oak sign".
+"""
 _GOAL = re.compile(r"Goal: craft ([a-z0-9 ]+)\.")
-"""How a first observation of TextCraft names its goal."""
+"""Matches the goal in a first observation of TextCraft."""
 
 
 def _read(value: Any, info: ValidationInfo) -> Any:
-    """The content of a file in place of its name: what was selected then stays known when the file changes or goes."""
+    """Replace a file name by the file's content.
+
+    The selection then stays known when the file changes or is deleted.
+    """
     if isinstance(value, list | tuple):
         return [_checked(each) for each in value]
     if not isinstance(value, str) or not _names_a_file(value):
@@ -43,17 +49,18 @@ def _checked(each: Any) -> int | str:
 
 
 TaskSelection = Annotated[str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)]
-"""The name of one of the world's lists; or indices, AgentGym's item ids ("babyai_17"), or a file of either."""
+"""The name of a task list, or indices or AgentGym's item ids ("babyai_17"), or a file of either."""
 
 
 def read_ids(text: str) -> list[int | str]:
-    """The task ids in the text of a file: JSON (a list of numbers, of ids or of objects with an `item_id`), or one of these a line.
+    """Return the task ids in the text of a file.
 
-    An object may also hold the task's first observation, as AgentGym's trajectories do. A goal of TextCraft that it names becomes part of
-    the id.
+    The text is JSON (a list of numbers, of ids or of objects with an `item_id`), or has one of
+    these per line. An object may also hold the task's first observation, as AgentGym's trajectories
+    do. If this names a TextCraft goal, the goal becomes part of the id.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: The text has another form.
     """
     try:
         entries = json.loads(text)
@@ -74,20 +81,20 @@ def read_ids(text: str) -> list[int | str]:
 
 
 def indices(selection: Sequence[int | str]) -> list[int]:
-    """The indices of a selection that is no named list, as the world's servers count."""
+    """Return the environment servers' indices of a selection that is not a named list."""
     return [each if isinstance(each, int) else int(_parts(each)[1]) for each in selection]
 
 
 def goal_of(item: str) -> str | None:
-    """The goal that an item id names beside its index, e.g. "dark oak sign"; None where it names none."""
+    """Return the goal in an item id, e.g. "dark oak sign", or None."""
     return _parts(item)[2]
 
 
 def _parts(item: str) -> tuple[str, str, str | None]:
-    """World, index and goal of an item id.
+    """Split an item id into environment, index and goal.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not an item id.
     """
     match = _ITEM.fullmatch(item)
     if match is None:
@@ -96,15 +103,15 @@ def _parts(item: str) -> tuple[str, str, str | None]:
 
 
 def check_world(selection: str | Sequence[int | str], world: str, field: str) -> None:
-    """Item ids name their world, which must be the one that is played.
+    """Check that the item ids belong to the environment of the recipe.
 
     Args:
-        selection: Which tasks.
-        world: The world's name in the recipe.
+        selection: The tasks.
+        world: The environment's name in the recipe.
         field: The selection's field, for the message.
 
     Raises:
-        ValueError: An id is of another world.
+        ValueError: An id belongs to another environment.
     """
     if isinstance(selection, str) or ":" in world:
         return
@@ -123,5 +130,5 @@ def _line(line: str) -> Any:
 
 
 def selection_name(selection: TaskSelection) -> str:
-    """What a selection is called where people read: the list's name, or how many tasks were given."""
+    """Return a selection's display name: the list's name, or the number of given tasks."""
     return selection if isinstance(selection, str) else f"{len(selection)} given tasks"

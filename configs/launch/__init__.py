@@ -1,4 +1,7 @@
-"""How the trainer's processes are spread over GPUs and nodes: a file of this folder, or one of your own, named by AGENTGYM_LAUNCH."""
+"""How the trainer's processes are spread over GPUs and nodes.
+
+AGENTGYM_LAUNCH names a file of this folder, or the path of another.
+"""
 
 from __future__ import annotations
 
@@ -16,46 +19,56 @@ FOLDER = Path(__file__).parent
 
 
 class LaunchError(ValueError):
-    """A launch file that cannot be used: the message names each wrong field, its value and what would be right."""
+    """An unusable launch file. The message names each wrong field, its value and the fix."""
 
 
 class Needs(Part):
-    """What Ray sets aside for a process on the node where it puts it."""
+    """Resources that Ray reserves for a process on its node."""
 
     gpus: NonNegativeInt | None = None
-    """GPUs; the model of a vLLM server is divided over its own (tensor parallel). Empty: one where the cluster has any; none for an
-    environment server."""
+    """GPUs. The model of a vLLM server is split over its GPUs (tensor parallel).
+
+    Empty: one if the cluster has any. Default for an environment server: none.
+    """
     cpus: NonNegativeFloat = 1
-    """Cores."""
+    """CPU cores."""
     memory_gb: NonNegativeFloat = 0
-    """Memory, in GiB. 0: it is not counted."""
+    """Memory in GiB. 0: memory is not reserved."""
 
 
 RAY = "ray"
-"""The first node's address where Ray says it."""
+"""Value of `first_node` if Ray provides the address."""
 
 
 class Launch(Part):
-    """Where the trainer's processes run, and what each of them holds."""
+    """Where the trainer's processes run, and how the weights are sharded."""
 
     nodes: PositiveInt = 1
-    """Machines. The flow runs on the first; the README says what is started on the others."""
+    """Machines. The flow runs on the first. The README tells what to start on the others."""
     processes: PositiveInt | None = None
-    """Processes on each machine, one per GPU. Empty: one on a GPU, two on a CPU with two cores or more. AGENTGYM_TRAINER_PROCESSES goes
-    before it."""
+    """Processes per machine, one per GPU. AGENTGYM_TRAINER_PROCESSES takes precedence.
+
+    Empty: one on a GPU, two on a CPU with two cores or more.
+    """
     sharding: Literal["none", "fsdp2"] = "none"
-    """"none": every process holds all weights, gradients and optimiser state. "fsdp2": they are divided among all processes, those of the
-    reference and the critic too."""
+    """How model state is distributed.
+
+    "none": every process holds all weights, gradients and optimiser state. "fsdp2": all processes
+    share them, including those of the reference and the critic.
+    """
     first_node: str = "127.0.0.1"
-    """Address of the first machine as the others see it; "ray": Ray says it, and the port (AGENTGYM_RAY_ADDRESS)."""
+    """Address of the first machine, as seen from the others.
+
+    "ray": Ray provides the address and the port (AGENTGYM_RAY_ADDRESS).
+    """
     port: PositiveInt | None = None
-    """Port of the first machine on which the processes find each other; needed with several nodes."""
+    """Rendezvous port on the first machine. Required with several nodes."""
     trainer: Needs = Needs()
-    """What Ray sets aside for each process of the trainer."""
+    """Resources that Ray reserves for each trainer process."""
     engine: Needs = Needs()
-    """What Ray sets aside for each vLLM server."""
+    """Resources that Ray reserves for each vLLM server."""
     environment: Needs = Needs(gpus=0)
-    """What Ray sets aside for each environment server."""
+    """Resources that Ray reserves for each environment server."""
 
     @model_validator(mode="after")
     def _can_meet(self) -> Self:
@@ -67,15 +80,15 @@ class Launch(Part):
 
 
 def launch_names() -> list[str]:
-    """Names of the launch files that come with the project."""
+    """Return the names of the launch files in this folder."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_launch(name: str) -> Launch:
-    """Reads a launch file, given as a path or by its name in configs/launch/.
+    """Read a launch file, given as a path or by its name in configs/launch/.
 
     Raises:
-        LaunchError: There is no such file, or a field is wrong.
+        LaunchError: The file does not exist, or a field is wrong.
     """
     path = next((path for path in (Path(name), FOLDER / f"{name}.yaml") if path.is_file()), None)
     if path is None:
