@@ -46,17 +46,21 @@ TASK_LISTS = {
     "depth-4": "all goals that take 4 layers of crafting",
     "textcraft-ours-100": "100 tasks of test, its depths in proportion",
 }
-"""The task lists, and what each holds."""
+"""Task list name -> description."""
 
 RENAMED_TASK_LISTS = {
     "textcraft-100": "textcraft-ours-100",
     "wood-renamed": "wood-renamed-train",
 }
-"""Names that lists once had, and those that they have now."""
+"""Former task list name -> current name."""
 
 
 def task_of_goal(goal: str) -> int:
-    """The task that asks for an item; see `environments.textcraft.tasks.task_of`. AgentGym's index of it differs between servers."""
+    """Return the task index of a goal, e.g. "dark oak sign".
+
+    AgentGym's index of a goal differs between servers, so goals are looked up by name. See
+    `environments.textcraft.tasks.task_of`.
+    """
     from environments.textcraft.tasks import task_of
 
     return task_of(goal)

@@ -1,4 +1,4 @@
-"""From the text of an action to what it means: a pure function of the text, whatever the state of the episode."""
+"""Action parser. The result depends on the action text and the recipe book alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Craft:
-    """Use `recipe` once on the `given` items, which fit it."""
+    """Use `recipe` once with the `given` items. The items match the recipe's ingredients."""
 
     recipe: Recipe
     given: dict[str, int]
@@ -34,24 +34,30 @@ class Craft:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Look at what is held."""
+    """List the held items."""
 
 
 def check_length(action: str) -> None:
-    """Refuse an action of more than MAX_CHARACTERS.
+    """Reject an action of more than MAX_CHARACTERS characters.
 
     Raises:
-        InvalidActionError: It is too long; the message is the observation.
+        InvalidActionError: The action is too long. The message is the observation.
     """
     if len(action) > MAX_CHARACTERS:
         raise InvalidActionError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
 
 
 def parse_action(action: str, book: RecipeBook | None = None) -> Get | Craft | Inventory:
-    """What `action` means. Case, punctuation and space around it, `minecraft:` and underscores make no difference.
+    """Parse an action under our rules.
+
+    Case, surrounding punctuation and spaces, `minecraft:` and underscores are ignored.
+
+    Args:
+        action: Text of the action.
+        book: Recipes in force. None for the game's.
 
     Raises:
-        InvalidActionError: It is not an action of this world; the message is the observation.
+        InvalidActionError: It is not an action of this environment. The message is the observation.
     """
     check_length(action)
     text = without_punctuation(action)
@@ -117,7 +123,10 @@ def _parse_craft(text: str, book: RecipeBook) -> Craft:
 
 
 def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, int] | None:
-    """How many were given for each ingredient; None if an item fits nowhere or an ingredient is left out."""
+    """Return the given count per ingredient.
+
+    Returns None if an item matches no ingredient or an ingredient is missing.
+    """
     taken: dict[str, int] = {}
     for item, count in given.items():
         for ingredient, _ in recipe.ingredients:
@@ -130,7 +139,7 @@ def _fill(book: RecipeBook, recipe: Recipe, given: dict[str, int]) -> dict[str, 
 
 
 def _counted(text: str, form: str) -> tuple[int, str]:
-    """Splits "4 oak planks" into count and name."""
+    """Split text such as "4 oak planks" into count and name."""
     text = text.strip()
     digits, _, name = text.partition(" ")
     if not digits.isdigit() or not name:
@@ -142,8 +151,8 @@ def _counted(text: str, form: str) -> tuple[int, str]:
 
 
 def _item(name: str, book: RecipeBook) -> str:
-    """The item or kind that `name` writes."""
-    # AgentGym's clients drop underscores and colons before they send, so "minecraft:oak_planks" may come as one word.
+    """Return the item or kind with this name."""
+    # AgentGym's clients drop underscores and colons: "minecraft:oak_planks" may come as one word.
     item = _names(book).get(name.replace(" ", "").removeprefix("minecraft").removeprefix(":"))
     if item is None:
         raise InvalidActionError(f"Could not find {_shown(name.strip())}: there is no such item.")
@@ -152,7 +161,7 @@ def _item(name: str, book: RecipeBook) -> str:
 
 @lru_cache(maxsize=512)
 def _names(book: RecipeBook) -> dict[str, str]:
-    """Every item and kind by its name without spaces."""
+    """Map each item and kind, written without spaces, to its name."""
     return {name.replace(" ", ""): name for name in book.depth}
 
 

@@ -1,7 +1,8 @@
-"""TextCraft as AgentGym's own server plays it: its recipes, which item counts as what, and how it reads an action.
+"""TextCraft under AgentGym's rules: recipes, interchangeable items, and action parsing.
 
-The facts were read from that server by playing on it (repository WooooDyy/AgentGym, May 2026). Its recipes depend on the order in which
-it reads a folder; these are the recipes of the alphabetical order.
+The rules were determined by playing on AgentGym's server (repository WooooDyy/AgentGym, May 2026).
+The server's recipes depend on the order in which it reads a folder. This module uses the recipes of
+the alphabetical order.
 """
 
 from __future__ import annotations
@@ -16,34 +17,39 @@ from environments.textcraft.actions import FORMS, Craft, Get, Inventory, check_l
 from environments.textcraft.recipes import Recipe, RecipeBook, depths, recipe_book
 
 KINDS = {"planks": frozenset[str](), "wool": frozenset({"white wool"})}
-"""Kinds of which any member is accepted, and the members of ours that are not. Every other kind is an item to get, such as "oak logs"."""
+"""Kinds of which any member is accepted, with the members of ours that AgentGym excludes. Every
+other kind is an item to get, such as "oak logs".
+"""
 
 ONLY_THERE = {
     "gold nugget": Recipe("gold nugget", 9, (("gold ingot", 1),)),
     "honey bottle": Recipe("honey bottle", 4, (("honey block", 1), ("glass bottle", 4))),
     "iron nugget": Recipe("iron nugget", 9, (("iron ingot", 1),)),
 }
-"""Goals that only AgentGym's servers have: where one of them is a goal, nothing crafts the first item that it is made of."""
+"""Goals that exist only on AgentGym's servers. In their tasks the recipe's first ingredient is a
+raw item.
+"""
 
 _ONE_ALTERNATIVE = frozenset({"purpur stairs", "quartz slab", "quartz stairs", "red sandstone stairs", "sandstone stairs", "tnt"})
-"""Items of which only the first recipe exists there."""
+"""Items of which AgentGym has only the first recipe."""
 
 _INGREDIENTS = {
     ("brewing stand", "cobblestone"): "stone crafting materials",
     **{(item, "coals"): "coal" for item in ("fire charge", "soul torch", "torch")},
     **{(f"stone {tool}", "stone crafting materials"): "stone tool materials" for tool in ("axe", "hoe", "pickaxe", "shovel", "sword")},
 }
-"""Ingredients that have another name there, by the item that is crafted."""
+"""Ingredients that AgentGym names differently: (crafted item, our name) -> AgentGym's name."""
 
 _COUNTED = re.compile(r"([0-9]+) (.*)")
 
 
 @cache
 def agentgym_book(goal: str) -> RecipeBook:
-    """The rules of a task: AgentGym's, in which `goal` can always be crafted.
+    """Return AgentGym's recipe book, extended so that `goal` can be crafted.
 
-    Seven goals of ours are raw materials there, and three items are goals there in some orders of the folder (`ONLY_THERE`).
-    Their tasks have the goal's own recipe beside AgentGym's.
+    Seven of our goals are raw materials on AgentGym's server. Three more items are goals there in
+    some orders of the folder (`ONLY_THERE`). The books of these ten goals contain AgentGym's
+    recipes and the goal's own.
     """
     recipes = _recipes()
     if goal in ONLY_THERE:
@@ -55,13 +61,17 @@ def agentgym_book(goal: str) -> RecipeBook:
 
 
 def read_agentgym_action(text: str, book: RecipeBook) -> Get | Craft | Inventory:
-    """Read an action as AgentGym's client and server do.
+    """Parse an action as AgentGym's client and server do.
 
-    The client keeps letters, digits, commas and spaces. The server looks at the beginning of what is left: case matters, the count of
-    what is crafted does not, each ingredient is one item with its exact count, and 0 of something can be got.
+    The client keeps letters, digits, commas and spaces. The server parses the beginning of the
+    remaining text, under these rules:
+    - Case matters.
+    - The count of the crafted item is ignored.
+    - Each ingredient is one item with its exact count.
+    - The count of `get` may be 0.
 
     Raises:
-        InvalidActionError: The server would refuse it; the message is the observation.
+        InvalidActionError: The server would reject the action. The message is the observation.
     """
     check_length(text)
     words = plain_words(text)
@@ -102,7 +112,7 @@ def _agentgym_book() -> RecipeBook:
 
 @cache
 def _recipes() -> dict[str, tuple[Recipe, ...]]:
-    """AgentGym's recipes. It has none with a block as the only ingredient."""
+    """Return AgentGym's recipes. It has none with a block as the only ingredient."""
     found = {
         output: tuple(
             _renamed(recipe)

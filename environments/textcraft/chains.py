@@ -1,7 +1,8 @@
-"""Chains: goals of one to four commands, each making what the next one takes, under made-up words and drawn counts.
+"""Chains: goals of one to four commands, where each command's output is an ingredient of the next.
 
-They are as deep as the game's deep goals (6 to 12 turns of the oracle), but there are as many as wanted and nothing in them can be known by
-heart. Every command makes one thing, and one is needed: what is hard is the way, not the arithmetic.
+Names are nonce words and counts are random. Chains are as deep as the game's deep goals (6 to 12
+oracle turns), but their number is unlimited and nothing can be memorised. Every command makes one
+item, and one is needed. The difficulty is therefore the plan, not the arithmetic.
 """
 
 from __future__ import annotations
@@ -22,38 +23,39 @@ LISTS: Mapping[str, range] = {
     "validation": range(_FIRST + 30_000, _FIRST + 30_063),
     "test": range(_FIRST + 40_000, _FIRST + 40_112),
 }
-"""The indices of each list; those of one list have each number of turns as often."""
+"""Task indices of each list. Within a list every number of turns is equally frequent."""
 TURNS = range(3, DEEP_TURNS.stop)
-"""Of the oracle, in what is learned from; what is held out takes `DEEP_TURNS`."""
+"""Numbers of oracle turns in training tasks. Held-out tasks take `DEEP_TURNS`."""
 MAX_COMMANDS = 4
 MAX_RAW = 3
-"""Most raw materials that a command takes."""
+"""Maximum number of raw materials per command."""
 MAX_DISTRACTORS = 3
 TAKEN = (1, 1, 2, 2, 3, 4)
-"""How many a command takes of a raw material."""
+"""Counts of a raw material in a command, sampled uniformly."""
 
 
 def side_of(tree: Tree) -> Split:
-    """The side that a template is on."""
+    """Return the split of a template."""
     return drawn_side("chain", repr(tree))
 
 
 def is_chain(index: int) -> bool:
-    """Whether a task is one of these."""
+    """Return whether a task index belongs to a chain."""
     return any(index in some for some in LISTS.values())
 
 
 def turns_of(index: int) -> int:
-    """The oracle's turns to the goal of task `index`."""
+    """Return the number of oracle turns to the goal of task `index`."""
     some = DEEP_TURNS if _side(index) != "train" else TURNS
     return some[index % len(some)]
 
 
 def chain(index: int) -> tuple[str, tuple[Recipe, ...]]:
-    """The goal of task `index`, and the commands that it lists in their order, some of no use.
+    """Return the goal of task `index` and its listed commands in order, including distractors.
 
-    A held-out task's template is on its side. Of a task to learn from, every chain in its goal's is on the side to learn from: so no
-    training plan contains a held-out one.
+    The template of a held-out task belongs to that task's split. In a training task every chain
+    inside the goal's chain belongs to the training split. No training plan therefore contains a
+    held-out chain.
     """
     side = _side(index)
     for attempt in count():
@@ -75,7 +77,7 @@ def _side(index: int) -> Split:
 
 
 def _needed(turns: int, words: list[str], random: Random) -> list[Recipe]:
-    """The commands of a chain, the goal's first; takes the words that it uses from `words`."""
+    """Sample the commands of a chain, the goal's first. Names are popped from `words`."""
     commands = random.choice([some for some in range(1, MAX_COMMANDS + 1) if some <= turns - some <= MAX_RAW * some])
     raw = [1] * commands
     while sum(raw) < turns - commands:
@@ -91,7 +93,7 @@ def _needed(turns: int, words: list[str], random: Random) -> list[Recipe]:
 
 
 def _distractor(needed: list[Recipe], words: list[str], random: Random) -> Recipe:
-    """A command of no use that takes something which the chain takes, too."""
+    """Sample a distractor that shares one ingredient with the chain."""
     shared = random.choice([name for recipe in needed for name, _ in recipe.ingredients])
     names = [shared, *(words.pop() for _ in range(random.randint(0, MAX_RAW - 1)))]
     random.shuffle(names)

@@ -1,6 +1,7 @@
-"""Counts drawn anew for each task: the game's recipes with other numbers in them, so that these, too, can only be read.
+"""Random counts per task: the game's recipes with numbers that cannot be memorised.
 
-The game has few plan skeletons (templates); drawn counts make as many as there are tasks, and none of them is one that is held out.
+The game has few plan templates. Random counts create as many as there are tasks, and none of them
+is a held-out one.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from environments.textcraft.templates import Tree, parts, trees, trees_by
 
 MADE = (1, 1, 1, 1, 2, 3, 4, 4, 6, 8, 16)
 TAKEN = (1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9)
-"""How many a command makes, and takes of an ingredient: about as in the game."""
+"""Output counts (`MADE`) and ingredient counts (`TAKEN`), distributed roughly as in the game."""
 
 
 def with_drawn_counts(index: int, wanted: str, listed: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes with the counts of task `index`.
+    """Return the recipes with random counts that are fixed by the task index.
 
-    Drawn again while the goal takes more than `NONCE_TURNS` turns and more than in the game, or its plan is, or contains, a held-out one.
+    Counts are resampled while one of two conditions holds:
+    - The goal takes more than `NONCE_TURNS` turns and more than in the game.
+    - The goal's plan is, or contains, a held-out one.
     """
     most = max(NONCE_TURNS, len(plan(wanted, {}, book_of(listed))))
     for attempt in count():
@@ -36,12 +39,12 @@ def with_drawn_counts(index: int, wanted: str, listed: Sequence[Recipe]) -> list
 
 @cache
 def held_out_trees() -> frozenset[Tree]:
-    """The ways to make the held-out goals."""
+    """Return all recipe trees of the held-out goals."""
     return frozenset().union(*(trees(wanted) for wanted, side in nonce_splits().items() if side != "train"))
 
 
 def drawn(purpose: str, recipe: Recipe) -> Recipe:
-    """The recipe with counts that depend on `purpose` and on nothing else but itself."""
+    """Return the recipe with counts that depend only on `purpose` and the recipe."""
     made, *taken = sha256(f"{purpose}: {recipe.command()}".encode()).digest()
     ingredients = tuple((name, TAKEN[byte % len(TAKEN)]) for (name, _), byte in zip(recipe.ingredients, taken, strict=False))
     return Recipe(recipe.output, MADE[made % len(MADE)], ingredients)

@@ -1,4 +1,4 @@
-"""What can be asked for: the goals, the recipes that each needs, and the wood family."""
+"""The goals, the recipes that each goal needs, and the wood family."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ MAX_DEPTH = 4
 
 @cache
 def goals() -> tuple[str, ...]:
-    """Every item that can be crafted in 1 to 4 layers, sorted by crafting depth, then by name."""
+    """Return every item with crafting depth 1 to 4, sorted by depth, then by name."""
     book = recipe_book()
     return tuple(sorted((item for item in book.recipes if book.depth[item] <= MAX_DEPTH), key=lambda item: (book.depth[item], item)))
 
 
 @cache
 def needed_recipes(wanted: str, rules: RecipeBook | None = None) -> tuple[Recipe, ...]:
-    """Every recipe of `wanted` and, on and on, of what it takes. For a kind, its least deep members stand for all.
+    """Return the recipes of `wanted` and, recursively, of its ingredients.
+
+    A kind is represented by its members of the least depth.
 
     Args:
         wanted: An item or a kind.
-        rules: Whose recipes; None for the game's.
+        rules: Recipe book to use. None for the game's.
     """
     book = rules or recipe_book()
     found: list[Recipe] = []
@@ -38,7 +40,7 @@ def needed_recipes(wanted: str, rules: RecipeBook | None = None) -> tuple[Recipe
 
 @cache
 def wood_goals() -> frozenset[str]:
-    """The wood family: goals that can be crafted from logs or stems alone, such as oak fences, chests and sticks."""
+    """Return the wood family: goals crafted from logs or stems alone, such as oak fences."""
     book = recipe_book()
     wood = {item for item in book.members["logs"] if item in book.raw}
     grown = True
@@ -56,12 +58,12 @@ def wood_goals() -> frozenset[str]:
 
 @cache
 def wood_names() -> tuple[str, ...]:
-    """The names in the commands of the wood family, sorted."""
+    """Return the sorted names in the wood family's commands."""
     recipes = [recipe for wanted in sorted(wood_goals()) for recipe in needed_recipes(wanted)]
     return tuple(sorted({name for recipe in recipes for name in (recipe.output, *(name for name, _ in recipe.ingredients))}))
 
 
 @cache
 def all_names() -> tuple[str, ...]:
-    """The names of everything that can be crafted or got."""
+    """Return the names of all items that can be crafted, and of everything that can be got."""
     return tuple(recipe_book().recipes) + tuple(sorted(recipe_book().raw))

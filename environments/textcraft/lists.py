@@ -1,4 +1,4 @@
-"""The named lists of TextCraft's tasks; `environments.textcraft.TASK_LISTS` says what each holds."""
+"""The named task lists of TextCraft. `environments.textcraft.TASK_LISTS` describes them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from environments.textcraft.templates import template_of
 EVALUATION_SIZE = 100
 EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
 TRAIN_VARIANTS = range(1, 51)
-"""Renamings of each training goal to learn from."""
+"""Renamings of each training goal that are used for training."""
 FRESH_VARIANTS = {"validation": range(VARIANTS // 2, 3 * VARIANTS // 4), "test": range(3 * VARIANTS // 4, VARIANTS)}
-"""Renamings of which the fresh lists take, for each training goal, the first that shows nothing which training has shown."""
+"""Candidate renamings of the fresh lists. Each training goal uses the first one that reveals
+nothing seen in training.
+"""
 
 NONCE_TRAIN = DRAWN_VARIANTS[:300]
 NONCE_HELD_OUT = {"validation": NONCE_VARIANTS[800:804], "test": NONCE_VARIANTS[900:904]}
 NONCE_FRESH = {"validation": DRAWN_VARIANTS[600:602], "test": DRAWN_VARIANTS[700:702]}
-"""Draws of made-up words: of each template so many tasks."""
+"""Variants of the nonce lists. The length of a range is the number of tasks per template."""
 FRESH_NAMES = 4
-"""Of fewer items a task has so few draws that training may have shown the same."""
+"""Minimum number of item names in a fresh nonce task. With fewer, training may have shown the same
+combination.
+"""
 
 
 @cache
 def task_lists() -> dict[str, tuple[int, ...]]:
-    """Every named list of task indices, each in ascending order."""
+    """Return every named list of task indices, each in ascending order."""
     indices = range(len(goals()))
     lists: dict[str, Collection[int]] = {
         split: [index for index in indices if splits()[goal(index)] == split] for split in ("train", "validation", "test")
@@ -61,16 +65,19 @@ def task_lists() -> dict[str, tuple[int, ...]]:
 
 
 def task_list(name: str) -> tuple[int, ...]:
-    """The task indices of the list called `name`; `task_lists` says which there are.
+    """Return the task indices of the list called `name` (see `task_lists`).
 
     Raises:
-        KeyError: No list has this name; the message names those that exist.
+        KeyError: No list has this name. The message names the existing lists.
     """
     return named(task_lists(), name, "textcraft", RENAMED_TASK_LISTS)
 
 
 def _renamed(tasks: Collection[int]) -> Iterator[int]:
-    """The tasks in all renamings to learn from, less those that then name a held-out goal, or show how one is made."""
+    """Yield the tasks under all training renamings, without those that leak a held-out goal.
+
+    A leaking task names a held-out goal after renaming, or shows how such a goal is made.
+    """
     held_out = [goal for goal, split in splits().items() if split != "train"]
     given_away = {_words(goal) for goal in held_out} | {_words(plan_to(goal)[-1]) for goal in held_out}
     for variant in TRAIN_VARIANTS:
@@ -82,7 +89,10 @@ def _renamed(tasks: Collection[int]) -> Iterator[int]:
 
 
 def _nonce() -> dict[str, list[int]]:
-    """Tasks under made-up words, of each template as many, however many goals it has; see `environments.textcraft.TASK_LISTS`."""
+    """Return the nonce task lists. See `environments.textcraft.TASK_LISTS`.
+
+    Every template contributes the same number of tasks, whatever its number of goals.
+    """
 
     def tasks(split: str, variants: range, fewest_names: int = 0) -> list[int]:
         by_template: dict[str, list[str]] = {}
@@ -99,7 +109,7 @@ def _nonce() -> dict[str, list[int]]:
 
 
 def _one_command() -> dict[str, list[int]]:
-    """Tasks of one command, of each number of turns as many."""
+    """Return the one-command task lists, with equally many tasks per number of turns."""
 
     by_turns = one_command_goals().values()
     return {
@@ -111,12 +121,18 @@ def _one_command() -> dict[str, list[int]]:
 
 
 def _in_turn(groups: Iterable[Sequence[str]], variants: range) -> list[int]:
-    """Of each group of goals one task for each variant, its goals taking turns: as many tasks, however many goals it has."""
+    """Return one task per variant for each group of goals.
+
+    A group's goals alternate, so all groups contribute equally many tasks.
+    """
     return [goals().index(some[n % len(some)]) + variant * len(goals()) for some in groups for n, variant in enumerate(variants)]
 
 
 def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
-    """Of each task the first renaming whose last action is in no training plan, if there is one: a short command has few renamings."""
+    """Yield for each task the first renaming whose last action occurs in no training plan.
+
+    A task without such a renaming is skipped. Short commands have few renamings.
+    """
     for plain in tasks:
         last = _words(plan_to(goal(plain))[-1])
         for index in (plain + variant * len(goals()) for variant in variants):
@@ -126,7 +142,7 @@ def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
 
 
 def _is_trained(action: tuple[str, ...]) -> bool:
-    """Whether the oracle takes this action in a training task, renamed or not."""
+    """Return whether the oracle takes this action in a training task, renamed or not."""
     return any(
         _exchanged(action, exchanged.back) in _training_actions(in_wood)
         for in_wood in (True, False)
@@ -136,7 +152,10 @@ def _is_trained(action: tuple[str, ...]) -> bool:
 
 @cache
 def _training_actions(in_wood: bool) -> frozenset[tuple[str, ...]]:
-    """The oracle's actions to all training goals of the wood family, or to all others, in the game's words."""
+    """Return the oracle's actions for all training goals inside or outside the wood family.
+
+    Actions use the game's names.
+    """
     wanted = [goal for goal, split in splits().items() if split == "train" and (goal in wood_goals()) == in_wood]
     return frozenset(_words(action) for goal in wanted for action in plan_to(goal))
 
@@ -151,7 +170,10 @@ def _exchanged(words: tuple[str, ...], by: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: int) -> list[int]:
-    """The first of each group, as many as the group's share of `size`; what rounding leaves goes to the largest remainders."""
+    """Return the first indices of each group, in proportion to the group sizes.
+
+    The result has `size` indices. Rounding uses the largest remainders.
+    """
     members: dict[int, list[int]] = {}
     for index in indices:
         members.setdefault(group(index), []).append(index)

@@ -1,7 +1,8 @@
-"""Nonce names: the same crafting problem with every item called by a made-up word, drawn anew for each task.
+"""Nonce names: the same crafting problem with every item replaced by a random made-up word.
 
-No word means anything before its task is read, and there are few of them: so a small policy soon knows all the words, and what makes what
-it can only learn from the commands. (Nonce words as in Berko 1958, https://doi.org/10.1080/00437956.1958.11659661.)
+Words are sampled per task. A word has no meaning before its task is read, and the vocabulary is
+small. A small policy soon learns all words, and can learn recipes only by reading the commands. The
+term follows Berko 1958, https://doi.org/10.1080/00437956.1958.11659661.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ _WORDS = (
     "gus kaf kav kem kez kol kur lup luz mek mib mor muz naz nib nud pek pob rel rif sok tum vep zad"
 )
 WORDS = tuple(_WORDS.split())
-"""Of one form, so that a tokenizer treats them alike; none is a word of the game's or of our own sentences."""
+"""Made-up words. All have the same form, so that a tokenizer treats them alike. None occurs in the
+game or in our own sentences.
+"""
 _WORD = re.compile(r"(?<![A-Za-z])[a-z]+(?![A-Za-z])")
 
 
 class NonceNames:
-    """The names of one task's items, each exchanged for a made-up word.
+    """Mapping of one task's item names to made-up words.
 
     Attributes:
-        there: Name to made-up word. Names that the task does not list stay as they are.
-        back: The reverse.
+        there: Name -> made-up word. Names that the task does not list stay unchanged.
+        back: The inverse mapping.
     """
 
     def __init__(self, index: int, names: Collection[str]) -> None:
         """
         Args:
-            index: The task; another one has other words.
-            names: What the task lists; at most as many as there are `WORDS`.
+            index: Task index. It determines the choice of words.
+            names: Names that the task lists, at most `len(WORDS)`.
 
         Raises:
             ValueError: There are more names than words.
@@ -44,16 +47,16 @@ class NonceNames:
         self.back = {word: name for name, word in self.there.items()}
 
     def apply(self, text: str) -> str:
-        """The text as the agent sees it."""
+        """Translate text from the game's names to the made-up words."""
         return self._names.sub(lambda name: self.there[name[0].replace("_", " ")], text)
 
     def undo(self, text: str) -> str:
-        """What the agent's text means."""
+        """Translate the agent's text back to the game's names."""
         return _WORD.sub(lambda word: self.back.get(word[0], word[0]), text)
 
     @cached_property
     def _names(self) -> re.Pattern[str]:
-        """Any of the names, the longest first, also with underscores between its words."""
+        """Pattern of any listed name, the longest first. Underscores may replace spaces."""
         longest_first = sorted(self.there, key=len, reverse=True)
         some = "|".join(re.escape(name).replace(r"\ ", "[ _]") for name in longest_first)
         return re.compile(rf"(?<![A-Za-z])(?:{some})(?![A-Za-z])")

@@ -1,7 +1,8 @@
-"""Tasks of one crafting command under made-up words and drawn counts: the least that can only be read, and as many templates as wanted.
+"""Tasks of a single crafting command with nonce names and random counts.
 
-The game has 31 templates of such goals, too few to share out. Drawn counts make some thousand, and each is on one side only: a
-held-out template is in no training task, neither as its goal nor as a distractor.
+They are the smallest tasks that require reading. The game has only 31 templates of such goals, too
+few for a split. Random counts create about a thousand, each in exactly one split. A held-out
+template occurs in no training task, neither as the goal nor as a distractor.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ LESSONS = ONE_COMMAND_VARIANTS[:6000]
 TRAIN = ONE_COMMAND_VARIANTS[6000:8000]
 HELD_OUT: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8000:8100], "test": ONE_COMMAND_VARIANTS[8100:8200]}
 FRESH: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8200:8300], "test": ONE_COMMAND_VARIANTS[8300:]}
-"""Variants whose tasks are of templates to learn from, under draws never trained on."""
+"""Variants with training templates, but with names and counts never used in training."""
 MAX_DISTRACTORS = 3
 N_HELD_OUT = 40
-"""Tasks of each number of turns in a held-out or fresh list."""
+"""Number of tasks per number of turns in a held-out or fresh list."""
 
 
 @cache
 def one_command_goals() -> dict[int, tuple[str, ...]]:
-    """The oracle's turns to goals that one command makes of what can be got: one for each ingredient, and the command."""
+    """Return the goals crafted by one command from raw items, grouped by oracle turns.
+
+    The oracle takes one turn per ingredient and one for the command.
+    """
     found: dict[int, list[str]] = {}
     for wanted in nonce_goals():
         if len(needed_recipes(wanted)) == 1:
@@ -38,23 +42,33 @@ def one_command_goals() -> dict[int, tuple[str, ...]]:
 
 @cache
 def one_command_recipes() -> tuple[Recipe, ...]:
-    """Their commands."""
+    """Return the recipes of all one-command goals."""
     return tuple(needed_recipes(wanted)[0] for some in one_command_goals().values() for wanted in some)
 
 
 def split_of(recipe: Recipe) -> Split:
-    """The side that a command's template is on: how many it makes, and takes, whatever their names and order."""
+    """Return the split of a recipe's template.
+
+    The template is the output count and the sorted ingredient counts. Names and order are ignored.
+    """
     return drawn_side("one command", repr((recipe.count, sorted(taken for _, taken in recipe.ingredients))))
 
 
 def n_distractors_of(index: int, variant: int) -> int:
-    """1 to 3 commands that are of no use; none, too, in lessons, or a small policy hardly begins to find the one that is."""
+    """Return the number of distractors in a task: 1 to 3, or 0 to 3 in lessons.
+
+    If every lesson had distractors, a small policy would hardly learn to find the needed command.
+    """
     fewest = 0 if variant in LESSONS else 1
     return fewest + order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1 - fewest)
 
 
 def with_counts_of_its_split(index: int, variant: int, wanted: str, listed: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes with the counts of task `index`: the goal's of its variant's side, all others of the templates to learn from."""
+    """Return the recipes with random counts that are fixed by the task index.
+
+    The goal's template belongs to the variant's split. All other templates belong to the training
+    split.
+    """
     side = next((split for split, variants in HELD_OUT.items() if variant in variants), "train")
 
     def counted(recipe: Recipe) -> Recipe:

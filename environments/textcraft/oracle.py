@@ -1,9 +1,12 @@
-"""The oracle: a short plan from what is held to the goal.
+"""The oracle: a short plan from the held items to the goal.
 
-For a fixed choice of one recipe for each item and of one member for each kind, what must be got and crafted follows by
-adding up demand from the goal downwards (as in material requirements planning): every item is met after all that takes it, so
-its whole demand is known, what is held is used first, and the remainder is one `get` or the fewest crafts. The choices are
-searched by depth first with a bound. Doing a plan's first action leaves a plan that is one action shorter.
+Fix one recipe for each item and one member for each kind. The items to get and craft then follow by
+adding up demand from the goal downwards, as in material requirements planning. Every item is
+processed after everything that consumes it, so its total demand is known. Held items are used
+first. The remainder is one `get` or the fewest crafts.
+
+The choices are searched depth-first with a bound. Executing a plan's first action leaves a plan
+that is one action shorter.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ from environments.textcraft.recipes import Recipe, RecipeBook, recipe_book
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making.
+    """A partial plan.
 
     Attributes:
-        demand: How many of each item or kind are wanted, of what has not been met yet and, for items, also of what has.
-        pending: What has not been met yet.
-        pools: For each kind, the items set aside for it.
-        gets: How many of each raw item to get.
-        crafts: Which recipe to use how many times, the goal first.
-        cost: Actions so far.
+        demand: Demand for each pending item or kind. For items the demand stays after it is met.
+        pending: Items and kinds whose demand is not met yet.
+        pools: For each kind, the items reserved for it.
+        gets: Count of each raw item to get.
+        crafts: Recipes with the number of times to use them, the goal first.
+        cost: Number of actions so far.
     """
 
     demand: dict[str, int]
@@ -47,7 +50,14 @@ class _Draft:
 
 
 def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None) -> list[str]:
-    """Actions that craft `goal` from `inventory`: all the gets, in the order of their use, then the crafts, ingredients first.
+    """Return actions that craft `goal` from `inventory`.
+
+    All gets come first, in the order of their use. The crafts follow, ingredients first.
+
+    Args:
+        goal: Item to craft.
+        inventory: Item -> count held.
+        book: Recipes in force. None for the game's.
 
     Raises:
         OracleError: Nothing crafts `goal`.
@@ -57,16 +67,21 @@ def plan(goal: str, inventory: Mapping[str, int], book: RecipeBook | None = None
 
 @lru_cache(maxsize=512)
 def next_step(goal: str, held: tuple[tuple[str, int], ...], book: RecipeBook) -> tuple[str, str]:
-    """What an expert thinks, and does, now: the first action of a plan as short as `plan`'s that gets each thing where it is used.
+    """Return the oracle's thought and action for the current turn.
 
-    The thought goes from the goal to what is lacking, always the first ingredient that is not held, one crafting command after the other:
-    "dib: 16 dib using 3 kav; kav: 1 kav using 4 fef 3 times; fef: get". Each part can be read from the one before and one line of the
-    task, so who cannot yet hold the whole way in mind can still take it (arXiv 2201.11903).
+    The action is the first one of a plan as short as `plan`'s, in which every item is got just
+    before its use.
+
+    The thought leads from the goal to the missing item, one crafting command at a time. At each
+    step it follows the first ingredient that is not held. Example: "dib: 16 dib using 3 kav; kav: 1
+    kav using 4 fef 3 times; fef: get". Each part follows from the previous part and one line of the
+    task. A policy that cannot plan the whole way at once can still write it step by step (arXiv
+    2201.11903).
 
     Args:
-        goal: The item to craft.
-        held: Item and count of what is held.
-        book: The rules.
+        goal: Item to craft.
+        held: Pairs of item and count held.
+        book: Recipes in force.
 
     Returns:
         Thought and action.
@@ -95,14 +110,14 @@ def next_step(goal: str, held: tuple[tuple[str, int], ...], book: RecipeBook) ->
             if is_lacking and name in crafts:
                 item = name
                 break
-            # Held, or lacking only for a later run of this recipe, which takes other members of a kind.
+            # Held, or missing only for a later use of this recipe with other members of a kind.
             parts.append(f"{name}: hold")
         else:
             return "; ".join(parts), f"craft {_command(recipe, given)}"
 
 
 def _shortest(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> _Draft:
-    """The draft with the fewest actions, of equals the first found."""
+    """Return the draft with the fewest actions. Ties go to the first one found."""
     if goal not in book.recipes:
         raise OracleError(f"nothing crafts {goal!r}")
     start = _Draft({}, set())
@@ -125,7 +140,7 @@ def _shortest(goal: str, inventory: Mapping[str, int], book: RecipeBook) -> _Dra
 
 
 def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> Iterator[_Draft]:
-    """Meets the pending demand that nothing else pending can raise, in every way that there is."""
+    """Meet the pending demand that no other pending demand can raise, in every possible way."""
     rank = _ranks(book)
     name = min(draft.pending, key=rank.__getitem__)
     draft = draft.branch()
@@ -135,7 +150,7 @@ def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> It
         pool: list[tuple[str, int]] = []
         draft.pools[name] = pool
         for item in book.members[name]:
-            # What recipes take of this very item comes first; the kind has what they leave.
+            # Demand for this specific item comes first. The kind gets the remainder.
             spare = min(lacking, inventory.get(item, 0) - (draft.demand.get(item, 0) if item != name else 0))
             if spare > 0:
                 pool.append((item, spare))
@@ -171,7 +186,10 @@ def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> It
 
 
 def _actions(draft: _Draft) -> Iterator[str]:
-    """The plan in words, in an order in which it can be done; what is got, in the order in which the crafts take it."""
+    """Return the plan as actions in an executable order.
+
+    Items are got in the order in which the crafts consume them.
+    """
     crafts = _crafts(draft)
     for item in dict.fromkeys(item for _, given in crafts for item in given):
         if item in draft.gets:
@@ -181,7 +199,7 @@ def _actions(draft: _Draft) -> Iterator[str]:
 
 
 def _crafts(draft: _Draft) -> list[tuple[Recipe, dict[str, int]]]:
-    """Each craft, ingredients first, with the items that it takes in place of kinds."""
+    """Return each craft with the concrete items that it consumes, ingredients first."""
     pools = {kind: list(pool) for kind, pool in draft.pools.items()}
     found = []
     for recipe, runs in reversed(draft.crafts):
@@ -199,7 +217,10 @@ def _command(recipe: Recipe, given: Mapping[str, int]) -> str:
 
 
 def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:
-    """Takes `count` for the ingredient `name`: itself, or from what was set aside for the kind."""
+    """Yield items that add up to `count` of an ingredient.
+
+    A kind is served from the items reserved for it.
+    """
     if name not in pools:
         yield name, count
         return
@@ -215,7 +236,10 @@ def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Ite
 
 @lru_cache(maxsize=512)
 def _ranks(book: RecipeBook) -> dict[str, int]:
-    """An order in which every name comes after all that can raise its demand or claim what is held of it."""
+    """Return a topological rank of all names.
+
+    Each name comes after everything that can raise its demand or use its held items.
+    """
     after: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(book.depth, ()))
     for output, recipes in book.recipes.items():
         for recipe in recipes:

@@ -1,8 +1,9 @@
 """The crafting rules of one Minecraft version: recipes, kinds of items, raw materials and depths.
 
-They come from the `minecraft-data` package, which lists a recipe that takes "any planks" once for every plank. Kinds such as
-"planks" are recovered by grouping those variants. Names are Minecraft's with spaces for underscores, e.g. "oak planks".
-Nothing here depends on the hash seed, on the order of files or on a random generator.
+The data comes from the `minecraft-data` package. It lists a recipe that takes "any planks" once per
+plank. Kinds such as "planks" are recovered by grouping these variants. Names are Minecraft's with
+spaces for underscores, e.g. "oak planks". The result does not depend on the hash seed, file order
+or a random generator.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ GAME_VERSION = "1.16.1"
 _LOG_WOODS = ("oak", "spruce", "birch", "jungle", "acacia", "dark oak")
 _STEM_WOODS = ("crimson", "warped")
 
-# The game's names for the groups of interchangeable ingredients, by the group's first member and its size. A group that is
-# not named here (flowers that give the same dye, say) stays what the data makes of it: one recipe for each member.
+# The game's names for groups of interchangeable ingredients: (first member, group size) -> name. An
+# unnamed group, such as flowers that give the same dye, stays one recipe per member.
 _KIND_NAMES: dict[tuple[str, int], str] = {
     ("oak planks", 8): "planks",
     ("oak slab", 8): "wooden slabs",
@@ -40,10 +41,10 @@ class Recipe:
     """One way to craft an item.
 
     Attributes:
-        output: The item that it makes.
-        count: How many of it one use makes.
-        ingredients: What one use takes: (item or kind, how many), in the order of the crafting grid. No two of them accept
-            the same item.
+        output: The crafted item.
+        count: Number of items made by one use.
+        ingredients: Pairs of (item or kind, count) for one use, in the order of the crafting grid.
+            No two ingredients accept the same item.
     """
 
     output: str
@@ -51,20 +52,22 @@ class Recipe:
     ingredients: tuple[tuple[str, int], ...]
 
     def command(self) -> str:
-        """The recipe as the line that an agent reads, e.g. "craft 4 oak planks using 1 oak logs"."""
+        """Return the recipe as the agent sees it, e.g. "craft 4 oak planks using 1 oak logs"."""
         return f"craft {self.count} {self.output} using " + ", ".join(f"{count} {name}" for name, count in self.ingredients)
 
 
 @dataclass(frozen=True, eq=False)
 class RecipeBook:
-    """Everything that the rules say.
+    """A complete set of crafting rules.
 
     Attributes:
-        recipes: The ways to craft each item that can be crafted. No item is needed, however indirectly, to craft itself.
-        members: For each kind, the items that satisfy it, in the game's order. A kind that can be got as such ("oak logs")
-            is one of its own members, and of every wider kind ("logs").
-        raw: What `get` gives: items that nothing crafts, and kinds with such an item among their members.
-        depth: For each item and kind, the least number of crafting layers above raw materials; 0 for raw ones.
+        recipes: Item -> ways to craft it. No item is needed, directly or indirectly, to craft
+            itself.
+        members: Kind -> items that satisfy it, in the game's order. A kind that can be got itself
+            ("oak logs") is a member of itself and of every wider kind ("logs").
+        raw: Names that `get` accepts: items that nothing crafts, and kinds with such a member.
+        depth: Item or kind -> least number of crafting layers above raw materials. 0 for raw
+            materials.
     """
 
     recipes: Mapping[str, tuple[Recipe, ...]]
@@ -73,13 +76,13 @@ class RecipeBook:
     depth: Mapping[str, int]
 
     def satisfies(self, item: str, ingredient: str) -> bool:
-        """Whether `item` may be used where a recipe asks for `ingredient`."""
+        """Return whether `item` may be used where a recipe asks for `ingredient`."""
         return item == ingredient or item in self.members.get(ingredient, ())
 
 
 @cache
 def recipe_book() -> RecipeBook:
-    """The rules of `GAME_VERSION`; read once in a process (about 30 ms)."""
+    """Return the rules of `GAME_VERSION`. Loaded once per process (about 30 ms)."""
     data = minecraft_data(GAME_VERSION)
     listed, members = _group_variants(data.recipes, {item["id"]: item["name"].replace("_", " ") for item in data.items_list})
     recipes = _without_unpacking(listed)
@@ -95,7 +98,10 @@ def recipe_book() -> RecipeBook:
 
 
 def book_of(listed: Iterable[Recipe]) -> RecipeBook:
-    """The rules if there were no others than these: what none of them makes can be got, and nothing is a kind."""
+    """Return a recipe book of exactly these recipes.
+
+    Everything that none of them makes is raw. There are no kinds.
+    """
     recipes: dict[str, tuple[Recipe, ...]] = {}
     for recipe in sorted(listed, key=Recipe.command):
         recipes[recipe.output] = (*recipes.get(recipe.output, ()), recipe)
@@ -104,9 +110,10 @@ def book_of(listed: Iterable[Recipe]) -> RecipeBook:
 
 
 def filled_command(recipe: Recipe, held: Mapping[str, int], book: RecipeBook) -> str | None:
-    """The command of a recipe with held items in the place of kinds, e.g. "craft 4 stick using 2 oak planks"; None if too little is held.
+    """Return a recipe's command with held items for kinds, or None if too little is held.
 
-    A kind is taken from the first of its members of which enough is held.
+    Example: "craft 4 stick using 2 oak planks". A kind uses its first member of which enough is
+    held.
     """
     left, given = dict(held), []
     for name, count in recipe.ingredients:
@@ -121,11 +128,18 @@ def filled_command(recipe: Recipe, held: Mapping[str, int], book: RecipeBook) ->
 def _group_variants(
     listed: Mapping[str, list[dict[str, Any]]], names: Mapping[int, str]
 ) -> tuple[dict[str, list[Recipe]], dict[str, tuple[str, ...]]]:
-    """Merges recipes that differ only in the member of a kind; returns the recipes by output, and the members of the kinds."""
+    """Merge recipes that differ only in the member of a kind.
+
+    Returns:
+        Recipes by output, and members by kind.
+
+    Raises:
+        ValueError: The variants of a recipe are not all combinations of interchangeable items.
+    """
     recipes: dict[str, list[Recipe]] = {}
     members: dict[str, tuple[str, ...]] = {}
     for output_id in sorted(listed, key=int):
-        # Variants of one recipe have the same pattern and differ in what stands in its places.
+        # Variants of one recipe share its pattern and differ in the items at its places.
         patterns: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
         for variant in listed[output_id]:
             rows = variant["inShape"] if "inShape" in variant else [variant["ingredients"]]
@@ -151,9 +165,10 @@ def _group_variants(
 
 
 def _without_unpacking(listed: Mapping[str, list[Recipe]]) -> dict[str, tuple[Recipe, ...]]:
-    """Leaves out recipes that only undo another, such as 9 iron ingots from an iron block: without them nothing needs itself.
+    """Drop recipes that only undo another, such as 9 iron ingots from an iron block.
 
-    Such a recipe makes more of its output than it takes of an ingredient which itself can be made from that output.
+    Without them no item needs itself. Such a recipe makes more of its output than it takes of an
+    ingredient, and that ingredient can be made from the output.
     """
 
     def unpacks(recipe: Recipe) -> bool:
@@ -167,7 +182,11 @@ def _without_unpacking(listed: Mapping[str, list[Recipe]]) -> dict[str, tuple[Re
 
 
 def depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tuple[str, ...]], raw: frozenset[str]) -> dict[str, int]:
-    """The crafting depth of everything: 0 for raw, else one more than the deepest ingredient of the shallowest recipe."""
+    """Return the crafting depth of every item and kind.
+
+    Raw materials have depth 0. Otherwise the depth is one more than the deepest ingredient of the
+    shallowest recipe.
+    """
     depth = dict.fromkeys(sorted(raw), 0)
     for layer in range(1, len(recipes) + 1):
         reached = [

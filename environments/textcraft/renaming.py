@@ -1,7 +1,7 @@
-"""Renamed tasks: the same crafting problem with the words of the item names exchanged, such as "oak" for "door".
+"""Renamed tasks: the same crafting problem with the words of the item names permuted.
 
-Whoever learns from them cannot know by heart what makes what; it has to read the commands. That is what carries over to goals that
-it has never seen.
+For example, "oak" may become "door". A policy trained on such tasks cannot memorise recipes and
+must read the commands. This skill transfers to unseen goals.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import re
 from functools import cache, lru_cache
 from hashlib import sha256
 
-# A word by itself or between underscores. Capitals begin our own sentences, never an item.
+# A word by itself or between underscores. Capitals occur only in our own sentences, never in items.
 _WORD = re.compile(r"(?<![A-Za-z])[a-z]+(?![A-Za-z])")
-# Words of items that our own sentences use too; they keep their meaning.
+# Words that occur both in items and in our own sentences. They are never permuted.
 _KEPT = frozenset({"crafting", "table", "a", "of", "on", "the", "and", "with"})
 
 
 class Renaming:
-    """A way of exchanging words, and the way back.
+    """A mapping between words and its inverse.
 
     Attributes:
-        there: Word to the word in its place; a word that is not in it stays.
-        back: The reverse.
+        there: Word -> replacement. Other words stay unchanged.
+        back: The inverse mapping.
     """
 
     __slots__ = ("back", "there")
@@ -31,19 +31,20 @@ class Renaming:
         self.back = {new: old for old, new in there.items()}
 
     def apply(self, text: str) -> str:
-        """The text as the agent sees it."""
+        """Translate text from the game's words to the renamed ones."""
         return _WORD.sub(lambda word: self.there.get(word[0], word[0]), text)
 
     def undo(self, text: str) -> str:
-        """What the agent's text means."""
+        """Translate the agent's text back to the game's words."""
         return _WORD.sub(lambda word: self.back.get(word[0], word[0]), text)
 
 
 @lru_cache(maxsize=4096)
 def renaming(variant: int, words: tuple[str, ...]) -> Renaming:
-    """The renaming of a variant: a permutation of about half of `words` that depends on the variant and the words alone.
+    """Return the renaming of a variant: a permutation of about half of `words`.
 
-    Half, so that what a word means in the game stays of some use, and reading is of more.
+    It depends only on the variant and the words. Half of the words keep their meaning, so prior
+    knowledge stays of some use and reading is of more.
     """
 
     def key(purpose: str, word: str) -> bytes:
@@ -55,5 +56,5 @@ def renaming(variant: int, words: tuple[str, ...]) -> Renaming:
 
 @cache
 def words_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of some item names that may be exchanged, in order."""
+    """Return the sorted words of some item names that may be permuted."""
     return tuple(sorted({word for name in names for word in name.split() if word.isalpha() and word.islower()} - _KEPT))

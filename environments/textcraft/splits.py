@@ -1,7 +1,8 @@
-"""Which goals are learned from, which serve to choose between settings, and which are held out: whole templates go to one side.
+"""Splits of the goals into train, validation and test. Whole templates go to one split.
 
-Held out are only templates that no other one needs on its way: so no training goal has a held-out one's recipe among those it needs, and
-no training plan contains a held-out plan. `tasks.py` also leaves the recipes of held-out goals out of the distractors of training tasks.
+A template is held out only if no other template needs it. No training goal therefore needs the
+recipe of a held-out goal, and no training plan contains a held-out plan. `tasks.py` also removes
+recipes of held-out goals from the distractors of training tasks.
 """
 
 from __future__ import annotations
@@ -19,30 +20,33 @@ from environments.textcraft.templates import Template, templates
 Split = Literal["train", "validation", "test"]
 
 DEEP_TURNS = range(6, 13)
-"""Turns of the oracle that make a goal deep."""
+"""Numbers of oracle turns of a deep goal."""
 
 SHARES: dict[str, tuple[float, float]] = {"wood": (0.40, 0.15), "short": (0.35, 0.15), "deep": (0.66, 0.12), "long": (0.5, 0.2)}
-"""Of the goals whose templates may be held out, the share that goes to test and to validation, by stratum. Of the deep ones most are held
-out, since comparisons want at least 90 of them; renamed, the others give any number of tasks to learn from."""
+"""Fractions of goals that go to test and validation, by stratum.
+
+Only goals whose templates may be held out count. Most deep goals are held out, because comparisons
+need at least 90 of them. The remaining ones give any number of training tasks by renaming.
+"""
 
 NONCE_TURNS = 4
-"""Most turns that the oracle takes to a goal under made-up words."""
+"""Maximum number of oracle turns to a nonce goal."""
 NONCE_SHARES = (0.35, 0.2)
-"""Of the templates of such goals that may be held out, the share that goes to test and to validation, by turns."""
+"""Fractions of eligible nonce templates that go to test and validation, by number of turns."""
 
 DRAWN_SHARES = {"test": 0.25, "validation": 0.15}
-"""Of the templates of drawn tasks, of which there are as many as wanted."""
+"""Fractions of randomly generated templates by split. Their number is unlimited."""
 
 
 @cache
 def plan_to(goal: str) -> tuple[str, ...]:
-    """The oracle's actions from nothing held to a goal."""
+    """Return the oracle's actions to a goal from an empty inventory."""
     return tuple(plan(goal, {}))
 
 
 @cache
 def splits() -> dict[str, Split]:
-    """Goal to its split."""
+    """Map each goal to its split."""
     found: dict[str, Split] = dict.fromkeys(goals(), "train")
     strata: dict[str, list[Template]] = {name: [] for name in SHARES}
     for template in templates():
@@ -61,7 +65,10 @@ def splits() -> dict[str, Split]:
 
 @cache
 def nonce_goals() -> tuple[str, ...]:
-    """Goals for which reading is enough: they take up to `NONCE_TURNS` turns, and no kind of items whose members must be known by heart."""
+    """Return the goals that reading alone can solve.
+
+    They take at most `NONCE_TURNS` turns and need no kind whose members must be memorised.
+    """
     book = recipe_book()
     return tuple(
         wanted
@@ -73,9 +80,11 @@ def nonce_goals() -> tuple[str, ...]:
 
 @cache
 def nonce_splits() -> dict[str, Split]:
-    """`nonce_goals` to their splits, again by whole templates of which no other one among them needs the held-out ones.
+    """Map each goal of `nonce_goals` to its split, by whole templates.
 
-    A split of their own: under made-up words nothing of the other lists' names helps, and held-out goals of every length can be had.
+    A template is held out only if no other nonce template needs it. This split is independent of
+    `splits`: the names of other lists give no information under nonce names. It therefore has
+    held-out goals of every length.
     """
     family = set(nonce_goals())
     some = [template for template in templates() if not family.isdisjoint(template.goals)]
@@ -101,16 +110,19 @@ def _stratum(template: Template) -> str:
 
 
 def drawn_side(purpose: str, template: str) -> Split:
-    """The side that a drawn task's template is on; it depends on nothing but itself and on what it is asked for."""
+    """Return the split of a randomly generated template.
+
+    It depends only on `purpose` and the template.
+    """
     place = order(purpose, template)[0] / 256
     return "test" if place < DRAWN_SHARES["test"] else "validation" if place < sum(DRAWN_SHARES.values()) else "train"
 
 
 def order(purpose: str, text: str) -> bytes:
-    """A sorting key that shuffles: the same on every machine and in every version of Python."""
+    """Return a sort key that shuffles identically on every machine and Python version."""
     return sha256(f"{purpose}: {text}".encode()).digest()
 
 
 def shuffled(purpose: str, names: Collection[str]) -> list[str]:
-    """Names in an order that depends on nothing but themselves."""
+    """Return the names in a shuffled order that depends only on `purpose` and the names."""
     return sorted(names, key=lambda name: order(purpose, name))

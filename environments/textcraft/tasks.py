@@ -1,12 +1,17 @@
-"""The tasks of TextCraft: which goal an index means, and what the agent is told first.
+"""The tasks of TextCraft: the goal of each index and the first observation.
 
-A goal is an item that can be crafted in 1 to 4 layers. Index = number of the goal + number of goals x variant: variant 0 is the task
-as the game has it, the others are renamed (see renaming.py; from `NONCE_VARIANTS` on nonce_names.py; the last, `ONE_COMMAND_VARIANTS`, are
-those of one_command.py), with distractors and an order of lines of their own. The indices of chains.py are other tasks. Everything is a
-pure function of the index or of the goal's name, so it is the same in every process. Whatever changes a task must change `VERSION`.
+A goal is an item with crafting depth 1 to 4. Index = goal number + number of goals x variant. Each
+variant has its own distractors and order of lines:
+- Variant 0 is the task as in the game.
+- Variants below `VARIANTS` have renamed items (renaming.py).
+- `NONCE_VARIANTS` have nonce names (nonce_names.py).
+- `ONE_COMMAND_VARIANTS` are the tasks of one_command.py.
 
-Under AgentGym's rules an index means the same goal, made by the recipes of its server (agentgym_rules.py). The goals that only AgentGym
-has are the tasks `ONLY_AGENTGYMS`.
+Chains (chains.py) have a separate range of indices. A task is a pure function of its index or its
+goal's name, and so is identical in every process. Any change of a task must change `VERSION`.
+
+Under AgentGym's rules an index has the same goal but the recipes of AgentGym's server
+(agentgym_rules.py). Goals that only AgentGym has are the tasks in `ONLY_AGENTGYMS`.
 """
 
 from __future__ import annotations
@@ -29,30 +34,34 @@ from environments.textcraft.splits import nonce_splits, order, splits
 
 VERSION = f"minecraft-{GAME_VERSION}-5"
 AGENTGYM_VERSION = version_under("agentgym", VERSION) + "-1"
-"""The version of the tasks under AgentGym's rules."""
+"""Version of the tasks under AgentGym's rules."""
 MAX_DISTRACTORS = 10
 NONCE_DISTRACTORS = 3
-"""Fewer under made-up words: a policy that knows nothing by heart has more to read in each of them."""
+"""Maximum number of distractors in nonce tasks. It is lower because a policy must read each of them
+in full.
+"""
 VARIANTS = 1000
-"""In the game's words, the game's own task among them."""
+"""Number of variants in the game's words, including the original task."""
 NONCE_VARIANTS = range(VARIANTS, 2000)
 DRAWN_VARIANTS = NONCE_VARIANTS[:800]
-"""Under made-up words; `DRAWN_VARIANTS` of them with counts drawn anew, the rest with the game's."""
+"""Variants with nonce names. `DRAWN_VARIANTS` have random counts, the other `NONCE_VARIANTS` the
+game's.
+"""
 AS_IN_THE_GAME = Renaming({})
 ONLY_AGENTGYMS = {20_000_000 + place: goal for place, goal in enumerate(ONLY_THERE)}
-"""The tasks that exist under AgentGym's rules alone, and their goals."""
+"""Task index -> goal, for tasks that exist only under AgentGym's rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What begins an episode.
+    """Initial state of an episode.
 
     Attributes:
-        goal: The item to craft, under its own name.
-        observation: What the agent is told first.
-        recipes: Those whose commands it lists.
-        book: The rules that hold: the game's, or those that the task lists alone.
-        renaming: How names are exchanged in what it sees; None where they are the game's.
+        goal: The item to craft, under its original name.
+        observation: The first observation.
+        recipes: The recipes whose commands the observation lists.
+        book: Recipes in force: the game's, AgentGym's, or exactly the listed ones.
+        renaming: Renaming of the agent's view. None if the names are the original ones.
     """
 
     goal: str
@@ -63,7 +72,7 @@ class Task:
 
 
 def goal(index: int) -> str:
-    """The item that task `index`, which is not a chain, asks for, under its own name, e.g. "oak planks".
+    """Return the goal of a task that is not a chain, under its original name, e.g. "oak planks".
 
     Raises:
         TaskIndexError: There is no such task.
@@ -76,7 +85,7 @@ def goal(index: int) -> str:
 
 
 def task_of(wanted: str) -> int:
-    """The task under AgentGym's rules that asks for an item in the game's words.
+    """Return the task index of a goal under AgentGym's rules.
 
     Args:
         wanted: The goal as the first observation names it, e.g. "dark oak sign".
@@ -91,7 +100,7 @@ def task_of(wanted: str) -> int:
 
 
 def depth(index: int) -> int:
-    """The crafting depth, 1 to 4, of the goal of task `index`.
+    """Return the crafting depth, 1 to 4, of the goal of task `index`.
 
     Raises:
         TaskIndexError: There is no such task.
@@ -106,13 +115,13 @@ def depth(index: int) -> int:
 
 
 def names_in(listed: Iterable[Recipe]) -> set[str]:
-    """The items and kinds that commands name."""
+    """Return the items and kinds that occur in the recipes."""
     return {name for recipe in listed for name in (recipe.output, *(name for name, _ in recipe.ingredients))}
 
 
 @lru_cache(maxsize=8192)
 def task(index: int, rules: Rules = "ours") -> Task:
-    """Task `index` as an agent meets it: every recipe that is of use and up to 10 that are not, in an order of its own.
+    """Return task `index` with all needed recipes and up to 10 distractors, shuffled per task.
 
     Raises:
         TaskIndexError: There is no such task.
@@ -130,7 +139,8 @@ def task(index: int, rules: Rules = "ours") -> Task:
     in_one_command = variant in ONE_COMMAND_VARIANTS
     n_distractors = n_distractors_of(index, variant) if in_one_command else NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
     distractors = _picked(others, f"distractors {index}", n_distractors)
-    if in_one_command and len(distractors) < n_distractors:  # too few have an ingredient in common with the one that is of use
+    # Too few recipes share an ingredient with the needed one.
+    if in_one_command and len(distractors) < n_distractors:
         more = [recipe for recipe in one_command_recipes() if recipe not in (*needed, *distractors)]
         distractors += _picked(more, f"more distractors {index}", n_distractors - len(distractors))
     listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
@@ -154,22 +164,26 @@ def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]
 
 
 def renaming_of(index: int) -> Renaming:
-    """How names are exchanged in task `index`: not at all where they are the game's."""
+    """Return the renaming of task `index`. It is the identity if the names are the game's."""
     variant = index // len(goals())
     return renaming(variant, words_exchanged(goal(index) in wood_goals())) if variant else AS_IN_THE_GAME
 
 
 @cache
 def words_exchanged(in_wood: bool) -> tuple[str, ...]:
-    """The words that renamings exchange: those of the wood family, with what else its commands mention, or of all names."""
+    """Return the words that renamings permute.
+
+    For the wood family these are the words in its commands, otherwise the words of all names.
+    """
     return words_of(wood_names() if in_wood else all_names())
 
 
 @cache
 def _listed(wanted: str, in_nonce: bool, book: RecipeBook) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
-    """The recipes that are of use for a goal, and those that are not but have an ingredient in common with them.
+    """Return a goal's needed recipes and its possible distractors.
 
-    Who learns from a goal is not to read how a held-out one is made: its command is never a distractor there.
+    A distractor shares an ingredient with a needed recipe. For a training goal it is never the
+    recipe of a held-out goal, so that training does not reveal how a held-out goal is made.
     """
     needed = needed_recipes(wanted, book)
     side = nonce_splits() if in_nonce else splits()

@@ -1,8 +1,8 @@
-"""Templates: what is left of a goal when names are taken away, the tree of its recipes and their counts.
+"""Templates: the tree of a goal's recipes and counts, without names.
 
-An oak fence and a birch fence are made alike: who saw one made can make the other by exchanging a word. So they are twins, and a split
-that keeps them apart would measure nothing. Goals that share a tree share a template; a template that another one needs on its way is
-contained in it.
+An oak fence and a birch fence are made alike, so knowing one plan gives the other by exchanging a
+word. A split that separates such near-duplicates would not measure generalisation. Goals that share
+a tree share a template. Template A is contained in template B if B's goals need A.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from environments.textcraft.goals import goals, needed_recipes
 from environments.textcraft.recipes import RecipeBook, recipe_book
 
 Tree = tuple[Any, ...]
-"""(How many one craft makes, its ingredients as (how many, tree), sorted); () for a raw material."""
+"""(output count of one craft, sorted ingredients as (count, tree)). () for a raw material."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Template:
     """Goals that can be made alike.
 
     Attributes:
-        goals: They, in the order of `goals`; the first one names the template.
-        needed_by: The first goals of the templates that contain this one: a goal of theirs has a goal of this one, or what is made like
-            it, on its way.
+        goals: The goals, in the order of `goals`. The first one names the template.
+        needed_by: Names of the templates that contain this one. Their goals need a goal of this
+            template, or an item made alike.
     """
 
     goals: tuple[str, ...]
@@ -36,12 +36,15 @@ class Template:
 
 @cache
 def trees(name: str) -> frozenset[Tree]:
-    """Every way to make an item or kind in the game, without names. For a kind, its least deep members stand for all."""
+    """Return all recipe trees of an item or kind in the game.
+
+    A kind is represented by its members of the least depth.
+    """
     return trees_by(recipe_book(), name)
 
 
 def trees_by(book: RecipeBook, name: str) -> frozenset[Tree]:
-    """Every way to make an item or kind by these rules; see `trees`."""
+    """Return all recipe trees of an item or kind under a recipe book. See `trees`."""
     if name in book.raw:
         return frozenset([()])
     if name in book.members:
@@ -56,7 +59,10 @@ def trees_by(book: RecipeBook, name: str) -> frozenset[Tree]:
 
 @cache
 def templates() -> tuple[Template, ...]:
-    """The templates of all goals: goals with a tree in common, directly or through others, have the same."""
+    """Return the templates of all goals.
+
+    Goals that share a tree, directly or through other goals, have the same template.
+    """
     first: dict[str, str] = {}  # goal -> the first goal of its template
     made_by: dict[Tree, str] = {}
     for wanted in goals():
@@ -76,12 +82,12 @@ def templates() -> tuple[Template, ...]:
 
 @cache
 def template_of(goal: str) -> Template:
-    """The template of a goal."""
+    """Return the template of a goal."""
     return next(template for template in templates() if goal in template.goals)
 
 
 def parts(tree: Tree) -> Iterator[Tree]:
-    """The tree and every tree in it, but for raw materials."""
+    """Yield the tree and all its subtrees except raw materials."""
     if tree:
         yield tree
         for _, ingredient in tree[1]:

@@ -1,4 +1,4 @@
-"""TextCraft: an agent gets raw materials and follows crafting commands until it has crafted the goal."""
+"""TextCraft: an agent gets raw materials and follows crafting commands up to a goal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from environments.textcraft.tasks import AGENTGYM_VERSION, ONLY_AGENTGYMS, VERSI
 
 
 class TextCraftEnvironment:
-    """One session. An episode ends with reward 1 when its goal is crafted; nothing else earns anything.
+    """One session. Crafting the goal ends the episode with reward 1. All other rewards are 0.
 
     Attributes:
-        goal: The item to craft; None when no episode is in progress.
-        inventory: How many of each item are held, in the order in which they came.
+        goal: The item to craft. None when no episode is in progress.
+        inventory: Item -> count held, in the order in which the items were obtained.
     """
 
     __slots__ = ("_book", "_listed", "_renaming", "_rules", "goal", "inventory")
@@ -36,7 +36,7 @@ class TextCraftEnvironment:
         self._renaming: Renaming | NonceNames | None = None
 
     def reset(self, index: int) -> str:
-        """Begins task `index` with nothing held; see `Environment.reset`."""
+        """Start task `index` with an empty inventory. See `Environment.reset`."""
         begun = task(index, self._rules)
         self.goal = begun.goal
         self.inventory = {}
@@ -46,7 +46,10 @@ class TextCraftEnvironment:
         return begun.observation
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`. An action that cannot be done changes nothing but is answered with why."""
+        """Perform one action. See `Environment.step`.
+
+        An impossible action changes nothing, and the observation states the reason.
+        """
         if self.goal is None:
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
         if self._renaming is None:
@@ -55,16 +58,20 @@ class TextCraftEnvironment:
         return replace(answer, observation=self._renaming.apply(answer.observation))
 
     def state_key(self) -> str:
-        """What is held; see `Environment`."""
+        """Return the inventory as a key. See `Environment`."""
         return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
 
     @property
     def objective(self) -> str:
-        """The goal under the name that the agent sees; empty when no episode is in progress."""
+        """The goal as the agent sees it. Empty when no episode is in progress."""
         return (self._renaming.apply(self.goal) if self._renaming else self.goal) if self.goal else ""
 
     def valid_actions(self) -> list[str]:
-        """Every command of the first message that can be followed now, and getting what one of them takes; see `EnumerableEnvironment`."""
+        """Return the actions that follow from the listed commands. See `EnumerableEnvironment`.
+
+        These are all commands that can be executed now, and one `get` for each raw ingredient. If
+        there is none, the only action is "inventory".
+        """
         if self.goal is None:
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
         raw = self._book.raw
@@ -74,15 +81,18 @@ class TextCraftEnvironment:
         return actions if self._renaming is None else [self._renaming.apply(action) for action in actions]
 
     def oracle_action(self) -> str:
-        """The first action of a short plan from what is held now; see `Environment.oracle_action`."""
+        """Return the first action of a short plan from the current state.
+
+        See `Environment.oracle_action`.
+        """
         return self._next_step()[1]
 
     def oracle_thought(self) -> str:
-        """From the goal to what `oracle_action` gets or crafts, command by command; see `Environment`."""
+        """Return the oracle's reasoning from the goal to `oracle_action`. See `Environment`."""
         return self._next_step()[0]
 
     def close(self) -> None:
-        """Ends the episode."""
+        """End the episode."""
         self.goal = None
         self.inventory = {}
 
@@ -128,7 +138,10 @@ class TextCraftEnvironment:
 
 
 class TextCraft:
-    """The world; see `World`. `tasks` also knows the lists of `environments.textcraft.lists.task_lists`."""
+    """The TextCraft environment. See `World`.
+
+    `tasks` also accepts the lists of `environments.textcraft.lists.task_lists`.
+    """
 
     name = "textcraft"
     instruction = (
@@ -144,33 +157,34 @@ class TextCraft:
     def __init__(self, rules: Rules = "ours") -> None:
         """
         Args:
-            rules: Under "agentgym" the recipes and the reading of an action are AgentGym's; see `agentgym_rules`.
+            rules: Under "agentgym", recipes and action parsing are AgentGym's. See
+                `agentgym_rules`.
         """
         self.rules = rules
         self.version = VERSION if rules == "ours" else AGENTGYM_VERSION
 
     @property
     def agentgym_tasks(self) -> tuple[int, ...]:
-        """The tasks that the index of AgentGym's dialect counts through: one for each goal; see `World`."""
+        """Tasks that an index of AgentGym's API can address: one for each goal. See `World`."""
         return (*range(len(goals())), *(ONLY_AGENTGYMS if self.rules == "agentgym" else ()))
 
     @property
     def n_tasks(self) -> int:
-        """The number of tasks; their indices are 0 to `n_tasks` - 1."""
+        """Number of goals. Tasks 0 to `n_tasks` - 1 are the goals under the game's own names."""
         return len(goals())
 
     def create(self) -> TextCraftEnvironment:
-        """A new session, before its first reset."""
+        """Return a new session, before its first reset."""
         return TextCraftEnvironment(self.rules)
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a split or of another named list, ascending.
+        """Return the task indices of a named list in ascending order.
 
         Raises:
-            KeyError: No list has this name; the message names those that exist.
+            KeyError: No list has this name. The message names the existing lists.
         """
         return task_list(name)
 
     def tag(self, index: int) -> str:
-        """How deep the goal of task `index` is crafted, e.g. "depth 2"."""
+        """Return the crafting depth of the goal of task `index`, e.g. "depth 2"."""
         return f"depth {depth(index)}"
