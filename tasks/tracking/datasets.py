@@ -1,4 +1,4 @@
-"""Task lists as MLflow's datasets: which tasks a run learnt from and was measured on, by name and digest."""
+"""Task lists as MLflow datasets: the tasks that a run trains and is evaluated on."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tasks.tracking.store import Store
 
 @dataclass(frozen=True, slots=True)
 class TaskListEntry:
-    """A task list as MLflow knows it.
+    """A task list as recorded in MLflow.
 
     Attributes:
         world: Name of the world.
-        version: The world's; the same index may mean another task in another version.
+        version: Version of the world. The same index may be another task in another version.
         name: Name of the list.
-        context: What the run used it for.
-        n_tasks: How many of its tasks were used.
-        digest: Of world, version and the task indices in order, 12 hex digits.
+        context: Whether the run trains or is evaluated on it.
+        n_tasks: Number of tasks used.
+        digest: Hash of world, version and the task indices in order, 12 hex digits.
     """
 
     world: str
@@ -33,13 +33,13 @@ class TaskListEntry:
 
     @classmethod
     def of(cls, world: str, version: str, name: str, context: Literal["training", "evaluation"], tasks: Sequence[int]) -> TaskListEntry:
-        """The entry of a list whose task indices are `tasks`."""
+        """Create the entry of a list with the task indices `tasks`."""
         digest = hashlib.sha256(json.dumps([world, version, list(tasks)]).encode()).hexdigest()[:12]
         return cls(world, version, name, context, len(tasks), digest)
 
 
 def log_task_lists(store: Store, run_id: str, entries: Sequence[TaskListEntry]) -> None:
-    """Store task lists as a run's inputs; one that the run has already is not stored again."""
+    """Store task lists as inputs of a run. Lists that are already stored are skipped."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
     from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 

@@ -1,4 +1,4 @@
-"""Metrics as MLflow takes them."""
+"""Convert metrics to the names and values that MLflow accepts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 def metric_name(name: str) -> str:
-    """A name that MLflow takes: "@" is read as "at" (pass@8 becomes pass_at_8), other refused characters become "_".
+    """Return a metric name that MLflow accepts.
 
-    A slash makes a section in the MLflow page and is kept.
+    "@" becomes "_at_" (pass@8 becomes pass_at_8) and other invalid characters become "_". Slashes
+    are kept: each makes a section on the MLflow page.
     """
     clean = _REFUSED.sub("_", name.replace("@", "_at_")).strip()
     clean = posixpath.normpath("/" + clean).lstrip("/")
-    return re.sub(r"^\.{2,}", "_", clean) or "_"  # a name must not look like a way out of a folder
+    return re.sub(r"^\.{2,}", "_", clean) or "_"  # prevent path traversal
 
 
 def usable_metrics(metrics: Mapping[str, float | None]) -> tuple[dict[str, float], int]:
-    """The metrics under clean names, and how many were left out because they are None, nan or infinite.
+    """Return the finite metrics under valid names, and the number of metrics left out.
+
+    Metrics are left out if they are None, nan or infinite.
 
     Raises:
-        ValueError: Two names become the same.
+        ValueError: Two metrics get the same name.
     """
     clean: dict[str, float] = {}
     left_out = 0

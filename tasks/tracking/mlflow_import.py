@@ -1,4 +1,4 @@
-"""MLflow, imported late and kept quiet. Everything else in this package gets it from here."""
+"""Import MLflow on first use and silence its output. The rest of this package uses this module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The sender tries again by itself; MLflow's own seven retries of two minutes each would hide a dead server for a quarter of an hour.
+    # The sender retries by itself. MLflow's own seven retries of two minutes each would hide a dead
+    # server for a quarter of an hour.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
@@ -20,20 +21,25 @@ _LOGGERS = {
     "mlflow.store.db.utils": logging.WARNING,  # "Creating initial MLflow database tables..."
     "mlflow.store.model_registry.abstract_store": logging.WARNING,  # "Waiting up to 300 seconds for model version..."
     "alembic": logging.WARNING,  # one line per migration
-    "mlflow.utils.git_utils": logging.ERROR,  # where git is not installed
-    "urllib3.connectionpool": logging.ERROR,  # one line per attempt to reach a server that is away; the sender says it once
+    "mlflow.utils.git_utils": logging.ERROR,  # warns if git is not installed
+    # One line for each failed attempt to connect. The sender logs the outage once.
+    "urllib3.connectionpool": logging.ERROR,
 }
 
-# Codes of MLflow's errors that may pass: the store is busy, unreachable or restarting. Others are refusals, and final.
+# Error codes of transient MLflow errors: the store is busy, unreachable or restarting. All others
+# are permanent.
 _PASSING = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
 
 
 class TrackingError(Exception):
-    """Something could not be recorded in MLflow; the message names what, and what to do."""
+    """Something could not be recorded in MLflow. The message names it and what to do."""
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same request may succeed later: MLflow is away or busy. Anything else is a refusal."""
+    """Return whether the same request may succeed later.
+
+    True if MLflow is unavailable or busy. Any other error is a permanent rejection.
+    """
     if isinstance(error, FileNotFoundError):
         return False
     return isinstance(error, OSError) or getattr(error, "error_code", None) in _PASSING
@@ -41,7 +47,13 @@ def may_pass(error: Exception) -> bool:
 
 @contextmanager
 def as_tracking_error(what: str) -> Iterator[None]:
-    """Turns MLflow's refusals within into `TrackingError`; `what` could not be opened. Errors that may pass are left as they are."""
+    """Convert MLflow's permanent errors to `TrackingError` inside a `with` block.
+
+    Transient errors are raised unchanged.
+
+    Args:
+        what: What could not be opened, for the message.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
@@ -54,7 +66,10 @@ def as_tracking_error(what: str) -> Iterator[None]:
 
 @cache
 def load_mlflow() -> Any:
-    """The `mlflow` module. The first call takes 1-6 s; settings that a user has made in the environment win over ours."""
+    """Return the `mlflow` module. The first call takes 1-6 s.
+
+    Environment variables that the user set take precedence over our defaults.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     for name, level in _LOGGERS.items():

@@ -1,8 +1,9 @@
-"""How MLflow's page shows our runs: which of its two faces opens, which columns come first, and links that lead there.
+"""Configure how MLflow's web page shows the runs, and build links to it.
 
-MLflow 3.17 opens every experiment as "GenAI", with the runs under "Evaluation runs", unless the address says `workflowType`, or the
-browser has chosen "Model training" before. Its list of runs shows no metric until a person chooses columns, or opens a saved view:
-an experiment's tag that the address names.
+By default MLflow 3.17 opens every experiment as "GenAI", with the runs under "Evaluation runs". It
+opens "Model training" if the address contains `workflowType` or the browser chose it before. Its
+list of runs shows no metrics until the user chooses columns or opens a saved view. A saved view is
+a tag of the experiment that the address names.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 COLUMNS = ("evaluation/success", "rollout/success", "rollout/turns", "rollout/horizon")
-"""Metrics that are seen first, in this order."""
+"""Metrics in the first columns, in this order."""
 
 _VIEW = "success"
 _NAME = "Success"
@@ -26,7 +27,7 @@ _MODEL_TRAINING = "workflowType=machine_learning"
 
 
 def present_experiment(client: MlflowClient, experiment_id: str) -> None:
-    """Marks an experiment as one of model training and gives it a view whose first columns are `COLUMNS`."""
+    """Mark an experiment as model training and save a view that starts with `COLUMNS`."""
     wanted = {_KIND_TAG: _KIND, _VIEW_TAG: saved_view()}
     present = client.get_experiment(experiment_id).tags
     for tag, value in wanted.items():
@@ -35,7 +36,7 @@ def present_experiment(client: MlflowClient, experiment_id: str) -> None:
 
 
 def saved_view() -> str:
-    """The state of MLflow's list of runs with our columns, as MLflow's page stores it."""
+    """Return the state of the list of runs with our columns, in MLflow's storage format."""
     state = {
         "searchFilter": "",
         "orderByKey": "attributes.start_time",
@@ -62,10 +63,10 @@ def saved_view() -> str:
 
 
 def experiment_link(uri: str, experiment_id: str) -> str:
-    """Address of an experiment's runs on the page of the MLflow server at `uri`, with our columns."""
+    """Return the address of an experiment's runs at the MLflow server `uri`, with our columns."""
     return f"{uri}/#/experiments/{experiment_id}/runs?{_MODEL_TRAINING}&viewStateShareKey={_VIEW}"
 
 
 def run_link(uri: str, experiment_id: str, run_id: str) -> str:
-    """Address of a run on the page of the MLflow server at `uri`."""
+    """Return the address of a run's page at the MLflow server `uri`."""
     return f"{uri}/#/experiments/{experiment_id}/runs/{run_id}?{_MODEL_TRAINING}"

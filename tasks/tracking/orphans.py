@@ -1,4 +1,4 @@
-"""What earlier commands left behind in MLflow: records that it was not there for, and runs whose process was killed."""
+"""Complete what earlier commands left in MLflow: unsent records and runs of killed processes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ _log = logging.getLogger(__name__)
 
 
 def unsent_outboxes(runs: Path) -> list[Path]:
-    """The outboxes below a folder of runs that hold something MLflow may lack."""
+    """Return the outboxes below a runs folder with records that MLflow may lack."""
     return [path.parent for path in sorted(runs.glob(f"*/records/{OUTBOX}")) if is_unsent(path.parent)]
 
 
 def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> int:
-    """Sends what earlier commands could not, as far as it is meant for this MLflow and its run is not going on.
+    """Send the records that earlier commands could not send.
+
+    Outboxes that are meant for another MLflow or whose run is still active are skipped.
 
     Args:
         tracking_uri: Address of the store.
-        folders: Of outboxes.
-        store: The store's name, as `Tracker` was given it.
+        folders: Folders of the outboxes.
+        store: Name of the store, as passed to `Tracker`.
 
     Returns:
-        How many runs were completed there. One that MLflow does not take is left for the next time.
+        Number of completed outboxes. At the first error sending stops, and the next call retries.
     """
     completed = 0
     for folder in folders:
@@ -52,7 +54,7 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
                 sender.send_all()
             except RunLostError:
                 sender.send_all()
-        except Exception as problem:  # noqa: BLE001 - it is somebody else's run: this command goes on
+        except Exception as problem:  # noqa: BLE001 - another run's records must not stop this command
             _log.debug("the records in %s could not be sent: %s", folder, problem)
             return completed
         completed += 1
@@ -61,10 +63,12 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
 
 
 def end_killed_runs(tracking_uri: str) -> list[str]:
-    """Ends the runs that MLflow shows as running though their process is surely gone, as KILLED, at the time of their last metric.
+    """Mark the runs of ended processes, which MLflow shows as running, as KILLED.
+
+    Their end time is the time of their last metric.
 
     Returns:
-        MLflow's ids of them.
+        MLflow ids of these runs.
     """
     client = connect(tracking_uri)
     experiments = [each.experiment_id for each in client.search_experiments()]
@@ -75,7 +79,7 @@ def end_killed_runs(tracking_uri: str) -> list[str]:
 def _end_if_gone(client: MlflowClient, run: Run) -> bool:
     if not is_gone(run.data.tags.get(OWNER_TAG, "")):
         return False
-    now = client.get_run(run.info.run_id)  # its command may have been given again meanwhile
+    now = client.get_run(run.info.run_id)  # read again: the run may have been resumed meanwhile
     if now.info.status != "RUNNING" or not is_gone(now.data.tags.get(OWNER_TAG, "")):
         return False
     last = max((metric.timestamp for metric in now.to_proto().data.metrics), default=0)

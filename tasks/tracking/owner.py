@@ -1,4 +1,4 @@
-"""Which process owns a run, written down so that any later process can tell for certain whether it is gone."""
+"""Record which process owns a run, so that later processes can tell if it has ended."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ from tasks.provision.process import started_at
 
 OWNER_TAG = "owner"
 FLOW_RUNS = Path("prefect", "flow-runs")
-"""Below the runs folder: a note for each flow run, with the process that carries it out."""
+"""Folder, relative to the runs folder, with one note per flow run that names its process."""
 OWN_SERVER = "of these runs"
-"""In such a note: any Prefect server over the database in the runs folder, because its address changes."""
+"""Value of a note's `server` for any Prefect server over the database in the runs folder.
+
+The address of such a server changes, so it is not used.
+"""
 
 
 class RunBusyError(RuntimeError):
-    """Another process is doing the same work; the message says which, where, and what to do."""
+    """Another process does the same work. The message names it, the folder and what to do."""
 
 
 @contextmanager
 def claimed(folder: Path, what: str, instead: str) -> Iterator[None]:
-    """Makes the folder where it is absent, and keeps a second process from the same work; a killed owner keeps nobody out.
+    """Create a folder if it is absent and lock it for this process.
+
+    The kernel releases the lock if the owner is killed.
 
     Args:
-        folder: Of the work.
-        what: The work in words, e.g. "this run".
-        instead: What the second one can do.
+        folder: Folder of the work.
+        what: Description of the work for the error message, e.g. "this run".
+        instead: What the second process can do, for the error message.
 
     Raises:
-        RunBusyError: Another process holds it.
+        RunBusyError: Another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "owner.lock").open("a+") as lock:
@@ -50,13 +55,16 @@ def claimed(folder: Path, what: str, instead: str) -> Iterator[None]:
 
 
 def this_process() -> str:
-    """Names this process: machine, its last start, the space in which process ids count, process id, and when it started."""
+    """Return an identifier of this process: host, boot id, pid namespace, pid and start time."""
     pid = os.getpid()
     return " ".join([*_machine(), str(pid), str(started_at(pid))])
 
 
 def is_gone(owner: str) -> bool:
-    """Whether a process named by `this_process` has surely ended. Of one on another machine, or in another container, nobody here knows."""
+    """Return whether a process named by `this_process` has certainly ended.
+
+    False if the process is on another host or in another container, because its state is unknown.
+    """
     try:
         host, boot, space, pid, started = owner.split()
         here_host, here_boot, here_space = _machine()
@@ -65,12 +73,15 @@ def is_gone(owner: str) -> bool:
     if host != here_host:
         return False
     if boot != here_boot:
-        return True  # the machine was started again
+        return True  # the machine was rebooted
     return space == here_space and pid.isdecimal() and str(started_at(int(pid))) != started
 
 
 def notes_of_ended(runs: Path, server: str) -> list[Path]:
-    """The notes of flow runs of a Prefect server whose process has surely ended, whatever Prefect shows of them."""
+    """Return the notes of flow runs on a Prefect server whose process has certainly ended.
+
+    The state that Prefect shows is ignored.
+    """
     return [note for note in sorted((runs / FLOW_RUNS).glob("*.json")) if _names_one_that_is_gone(note, server)]
 
 
@@ -84,7 +95,7 @@ def _names_one_that_is_gone(note: Path, server: str) -> bool:
 
 @cache
 def _machine() -> tuple[str, str, str]:
-    """Host (its name and, where there is one, the machine's id), boot and pid space."""
+    """Return host (with the machine id, if there is one), boot id and pid namespace."""
     return f"{platform.node()}/{_read('/etc/machine-id')}", _read("/proc/sys/kernel/random/boot_id"), os.readlink("/proc/self/ns/pid")
 
 

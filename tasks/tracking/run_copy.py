@@ -1,12 +1,15 @@
-"""A run's folder in shared storage: what is uploaded in which order, and how a machine without it gets it back.
+"""Upload a run's folder to shared storage, and restore it on a machine that lacks it.
 
-STORAGE/<run>/...                           rollouts, evaluations, metrics, records: uploaded first
-STORAGE/<run>/checkpoints/step-000010/...   complete once it has its manifest, which is uploaded after all of the above
-STORAGE/<run>/done/..., collapse.json       marks of what is done, uploaded last
-STORAGE/<run>/owner.json                    which process carries the run out (run_lease.py)
+The files are uploaded in this order:
 
-A checkpoint with a manifest therefore has everything in the storage that its steps left behind. An upload that is cut off at any
-point leaves a folder from which the run continues without a gap.
+STORAGE/<run>/...                           rollouts, evaluations, metrics, records: first
+STORAGE/<run>/checkpoints/step-000010/...   each checkpoint's manifest last, after all of the above
+STORAGE/<run>/done/..., collapse.json       completion marks, last
+
+STORAGE/<run>/owner.json names the process that owns the run (run_lease.py).
+
+If a checkpoint in the storage has a manifest, everything that its steps produced is there too. The
+run can therefore continue without a gap, wherever an upload was cut off.
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ CHECKPOINTS, RECORDS = "checkpoints", "records"
 RECORDS_NAME = f"{RECORDS}/{OUTBOX}"
 OWNER = "owner.json"
 BEGUN = "begun.json"
-"""In a checkpoint that is being uploaded: its manifest. Files beside it are of an earlier attempt at the same checkpoint."""
+"""Copy of the manifest, kept in a checkpoint while it is uploaded.
+
+If it equals the local manifest, the remote files come from an earlier attempt at the same
+checkpoint. They are not uploaded again.
+"""
 COLLAPSE = "collapse.json"
 MARK = 2
-"""Rank of the marks: what they say is true only with the checkpoints, so they are uploaded last."""
+"""Upload rank of completion marks. They hold only if the checkpoints exist, so they go last."""
 STORED = ".stored.json"
-"""In the run's own folder: which of its files are in the storage, with the size and time that they had then."""
+"""File in the run's folder that lists its uploaded files with their size and mtime at upload."""
 FOLDERS_STAYING_HERE = (CHECKPOINTS, "progress")
 STAYS_HERE = (SENT,)
 STAYS_HERE_SUFFIXES = (".lock", ".log", ".verdict")
@@ -43,16 +50,19 @@ Stat = tuple[int, int]
 
 
 def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]], list[int]], check: Callable[[], None]) -> None:
-    """Uploads what the storage lacks of a run's folder and deletes the checkpoints that are not kept. Called again, it goes on.
+    """Upload missing files of a run's folder and delete superseded checkpoints in the storage.
+
+    Repeated calls upload only what is still missing.
 
     Args:
-        storage: Where to.
-        folder: The run's.
-        superseded: Which of the steps that have a checkpoint there need none.
-        check: Called before each larger upload; raises when it must not go on.
+        storage: Destination.
+        folder: Folder of the run.
+        superseded: Takes the steps that have a checkpoint and returns those to delete.
+        check: Called before each larger upload. It raises an exception to stop the upload.
     """
-    # Each is listed before what it stands on: marks, checkpoints, records, all other files. Records may be further than the
-    # checkpoints: what they say of later steps is taken back when the run continues.
+    # Files are listed in reverse order of dependency: marks, checkpoints, records, all other files.
+    # So nothing is uploaded without the files it depends on. Records may be ahead of the
+    # checkpoints. Their later steps are dropped when the run resumes.
     marks = {name: stat for name, stat in _files(folder).items() if _rank(name) == MARK}
     here, there = steps_in(folder / CHECKPOINTS), storage.files(folder.name)
     records = _read_records(folder)
@@ -62,7 +72,8 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
     known = {*here, *(step for step in _whole(there) if step <= max(here))} if here else set()
     kept = known.difference(superseded(sorted(known)))
     if here:
-        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step > max(here)])  # they were rolled back
+        # Later steps were rolled back.
+        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step > max(here)])
     stored = _read_stored(folder, storage.url)
 
     def put(some: dict[str, Stat]) -> None:
@@ -88,27 +99,32 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
 def _remove_checkpoints(storage: SharedStorage, folder: Path, steps: list[int]) -> None:
     for step in steps:
         place = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
-        storage.remove(f"{place}/{MANIFEST}")  # first: what is left of it is not whole
+        storage.remove(f"{place}/{MANIFEST}")  # delete first: marks it incomplete
         storage.remove(place)
 
 
 def is_stored(folder: Path, url: str) -> bool:
-    """Whether all of a run's folder but its checkpoints was uploaded; asks the folder alone. Marks of what is done come after these."""
+    """Return whether all files of a run's folder except its checkpoints are uploaded.
+
+    Reads only the local folder. Completion marks are uploaded after these files.
+    """
     return _read_stored(folder, url).items() >= _files(folder).items()
 
 
 def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | None:
-    """Fetches a run that is further in the storage than in its folder: its newest whole checkpoint, and all but the checkpoints before it.
+    """Fetch a run from the storage if the storage is ahead of the local folder.
 
-    The checkpoint takes its name last: a fetch that was cut off is begun again.
+    Fetches the newest complete checkpoint and all files except older checkpoints. The checkpoint is
+    renamed to its final name last, so an interrupted fetch starts again from the beginning.
 
     Args:
-        storage: Where from.
-        folder: The run's, claimed.
-        fingerprint: Names the experiment in its checkpoints.
+        storage: Source.
+        folder: Folder of the run, claimed by this process.
+        fingerprint: Identifier of the experiment in its checkpoints.
 
     Returns:
-        The step of the checkpoint, 0 where there is none yet; None where the folder is as far and nothing was fetched.
+        Step of the fetched checkpoint, or 0 if the run has none yet. None if the local folder is up
+            to date and nothing was fetched.
     """
     there = storage.files(folder.name)
     there.pop(OWNER, None)
@@ -127,7 +143,7 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     fetched_now = _files(folder)
     _write_stored(folder, storage.url, {name: fetched_now[name] for name in names if name in fetched_now})
     if (folder / RECORDS_NAME).exists():
-        Outbox(folder / RECORDS).begin_anew()  # MLflow may have been given more than the storage was
+        Outbox(folder / RECORDS).begin_anew()  # MLflow may be ahead of the storage
     if fetched is not None:
         target = folder / CHECKPOINTS / folder_name(step)
         shutil.rmtree(target, ignore_errors=True)
@@ -141,10 +157,10 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
     try:
         manifest = (local / MANIFEST).read_bytes()
     except FileNotFoundError:
-        return  # deleted meanwhile, because there are newer ones
+        return  # deleted meanwhile, superseded by newer ones
     has_manifest = f"{place}/{MANIFEST}" in there
     if has_manifest and storage.read(f"{remote}/{MANIFEST}") == manifest:
-        if f"{place}/{BEGUN}" in there:  # killed between the two
+        if f"{place}/{BEGUN}" in there:  # killed between the last two operations below
             storage.remove(f"{remote}/{BEGUN}")
         return
     with _held(local) as held:
@@ -155,7 +171,8 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
         except CheckpointError as damaged:
             _log.warning("Not uploaded to %s: %s", storage.url, damaged)
             return
-        if has_manifest:  # of other weights of this step, which were damaged here and made again
+        # The remote manifest is of other weights: this step was damaged here and recomputed.
+        if has_manifest:
             storage.remove(f"{remote}/{MANIFEST}")
         sizes = {name: size for name, (size, _) in json.loads(manifest)["files"].items()}
         done = storage.files(remote) if storage.read(f"{remote}/{BEGUN}") == manifest else {}
@@ -171,7 +188,7 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
 
 
 def _fetch_checkpoint(storage: SharedStorage, folder: Path, step: int, fingerprint: str) -> Path | None:
-    """Downloads a checkpoint beside its place and verifies it; None where it is damaged."""
+    """Download a checkpoint to a temporary folder and verify it. Return None if it is damaged."""
     remote = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
     fetched = folder / CHECKPOINTS / f".fetched-{folder_name(step)}"
     try:
@@ -186,7 +203,7 @@ def _fetch_checkpoint(storage: SharedStorage, folder: Path, step: int, fingerpri
 
 
 def _fetch(storage: SharedStorage, folder: Path, names: list[str]) -> None:
-    """Downloads files beside their places, and gives them their names when all are there."""
+    """Download files to a temporary folder, then move them into place once all have arrived."""
     if not names:
         return
     beside = folder / ".fetched"
@@ -199,7 +216,10 @@ def _fetch(storage: SharedStorage, folder: Path, names: list[str]) -> None:
 
 @contextmanager
 def _held(checkpoint: Path) -> Iterator[Path | None]:
-    """The files of a checkpoint under second names, so that none goes while it is uploaded; None where it is gone already."""
+    """Hard-link a checkpoint's files, so that deleting it does not affect an upload.
+
+    Yields None if the checkpoint is already deleted.
+    """
     held = checkpoint.with_name(f".uploaded-{checkpoint.name}")
     try:
         shutil.copytree(checkpoint, held, copy_function=os.link)
@@ -216,13 +236,13 @@ def _held(checkpoint: Path) -> Iterator[Path | None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what a killed upload or fetch left behind."""
+    """Remove temporary folders of a killed upload or fetch."""
     for left in (folder / ".fetched", *folder.glob(f"{CHECKPOINTS}/.fetched-*"), *folder.glob(f"{CHECKPOINTS}/.uploaded-*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _files(folder: Path) -> dict[str, Stat]:
-    """What is uploaded of a run's folder beside its checkpoints: names, each with the file's size and time of change."""
+    """List the files to upload except checkpoints: name to (size in bytes, mtime in ns)."""
     found = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in FOLDERS_STAYING_HERE]
@@ -236,7 +256,10 @@ def _files(folder: Path) -> dict[str, Stat]:
 
 
 def _read_records(folder: Path) -> tuple[Stat, bytes] | None:
-    """The records as they are now, and the size and time of what was read, or of less."""
+    """Read the records file.
+
+    The size and mtime are taken before the content, so they never describe more than was read.
+    """
     try:
         about = (folder / RECORDS_NAME).stat()
         return (about.st_size, about.st_mtime_ns), (folder / RECORDS_NAME).read_bytes()
@@ -245,7 +268,11 @@ def _read_records(folder: Path) -> tuple[Stat, bytes] | None:
 
 
 def _rank(name: str) -> int:
-    """The place in the order of uploads and fetches: trajectories and pictures, figures and records about them, marks."""
+    """Return a file's rank in the order of uploads and fetches.
+
+    0 is for trajectories and pictures, 1 for JSON files and records about them, 2 for completion
+    marks.
+    """
     if name.startswith("done/") or name == COLLAPSE:
         return MARK
     return 1 if name.endswith(".json") or name == RECORDS_NAME else 0
@@ -256,12 +283,15 @@ def _steps(there: dict[str, int]) -> list[int]:
 
 
 def _whole(there: dict[str, int]) -> list[int]:
-    """Steps of the checkpoints that have their manifest."""
+    """Return the steps of all checkpoints that have a manifest."""
     return [step for step in _steps(there) if f"{CHECKPOINTS}/{folder_name(step)}/{MANIFEST}" in there]
 
 
 def _has_sizes(checkpoint: Path) -> bool:
-    """Whether a checkpoint's files have the sizes of its manifest; the trainer compares the digests, too."""
+    """Return whether a checkpoint's files have the sizes in its manifest.
+
+    The trainer also compares the digests.
+    """
     try:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         return all((checkpoint / name).stat().st_size == size for name, (size, _) in files.items())

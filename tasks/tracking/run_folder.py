@@ -1,6 +1,7 @@
-"""The folder of a run: what is finished, and every metric of every step. It is what a run is resumed from.
+"""The folder of a run: its completed work and the metrics of every step. Runs resume from it.
 
-MLflow and Prefect show the same things to people; the folder is the truth that does not depend on a server.
+MLflow and Prefect show the same data to users. The folder is the source of truth and needs no
+server.
 """
 
 from __future__ import annotations
@@ -22,30 +23,32 @@ from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_s
 from tasks.training.collapse import TrainingCollapsedError
 
 FINISHED, COLLAPSED = "run", "collapsed"
-"""Marks of a run that came to its end, and of one that came to it by a collapse."""
+"""Marks of a run that completed, and of one that ended because training collapsed."""
 TITLE = "title.json"
-"""File with the run's name in Prefect and MLflow, and when it first began."""
+"""File with the run's name in Prefect and MLflow, and the time it first started."""
 
 
 class RunFileError(Exception):
-    """A file of a run is damaged; the message names it and says what to do."""
+    """A file of a run is damaged. The message names the file and what to do."""
 
 
 class RunFolder:
-    """runs/<name>-<fingerprint>: the same recipe always leads to the same folder."""
+    """The folder runs/<name>-<fingerprint>. The same recipe always maps to the same folder."""
 
     def __init__(self, runs: Path, experiment: Experiment) -> None:
-        """Names the folder; it is made when it is claimed."""
+        """Set the folder's path. `claimed` creates the folder."""
         self.fingerprint = fingerprint(experiment)
         self.path = (runs / f"{experiment.name}-{self.fingerprint}").absolute()
         self._experiment = experiment
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Makes the folder where it is absent, and keeps a second process from carrying out the same run; a killed owner keeps nobody out.
+        """Create the folder if it is absent, and lock the run for this process.
+
+        The kernel releases the lock if the owner is killed.
 
         Raises:
-            RunBusyError: Another process holds it.
+            RunBusyError: Another process holds the lock.
         """
         private_runs(self.path.parent)
         with claimed(self.path, "this run", "wait for it, or change a seed"):
@@ -53,7 +56,10 @@ class RunFolder:
             yield
 
     def note_title(self, title: str) -> None:
-        """Notes the run's name in Prefect and MLflow; the first time also when it began, in seconds since 1970."""
+        """Store the run's name in Prefect and MLflow.
+
+        The first call also stores the start time, in seconds since 1970.
+        """
         try:
             began = json.loads((self.path / TITLE).read_text(encoding="utf-8"))["began"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -61,31 +67,31 @@ class RunFolder:
         _replace(self.path / TITLE, json.dumps({"title": title, "began": began}))
 
     def evaluation(self, name: str) -> Path:
-        """The JSON file of an evaluation; its trajectories lie beside it as .parquet."""
+        """Return the path of an evaluation's JSON file. Its trajectories are in .parquet."""
         return self.path / "evaluations" / f"{name}.json"
 
     def is_done(self, what: str) -> bool:
-        """Whether a piece of work was marked as done."""
+        """Return whether a piece of work is marked as done."""
         return (self.path / "done" / what).is_file()
 
     def mark_done(self, what: str) -> None:
-        """Marks a piece of work as done, once all that it leaves behind is stored."""
+        """Mark a piece of work as done. Call it once all its results are stored."""
         (self.path / "done").mkdir(exist_ok=True)
         _replace(self.path / "done" / what, "")
 
     def mark_undone(self, what: str) -> None:
-        """Takes such a mark back."""
+        """Remove the mark that a piece of work is done."""
         (self.path / "done" / what).unlink(missing_ok=True)
 
     def note_collapse(self, fall: TrainingCollapsedError) -> None:
-        """Notes that the run collapsed, before anything is done about it: training will not go on."""
+        """Record that training collapsed and will not continue. Call it before acting on it."""
         _replace(self.path / "collapse.json", json.dumps({"note": str(fall), "last_good": fall.last_good}))
 
     def collapse(self) -> TrainingCollapsedError | None:
-        """The collapse that was noted.
+        """Return the recorded collapse, or None if there is none.
 
         Raises:
-            RunFileError: The note is damaged.
+            RunFileError: The file is damaged.
         """
         path = self.path / "collapse.json"
         try:
@@ -97,23 +103,27 @@ class RunFolder:
             raise RunFileError(f"{path} is damaged: delete it, and the run is judged by its metrics again") from None
 
     def checkpoint(self, step: int) -> Path:
-        """The folder of the checkpoint of a step."""
+        """Return the path of the checkpoint of a step."""
         return self.path / "checkpoints" / f"step-{step:06d}"
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends the metrics of a step (counted from 1)."""
+        """Append the metrics of a step (counted from 1)."""
         append_step(self.path / METRICS, step, metrics)
 
     def metrics(self) -> Steps:
-        """Step to metrics. The last of them may not be in a checkpoint yet; after a kill these are done, and counted, again."""
+        """Return step to metrics.
+
+        The last steps may not be in a checkpoint yet. After a kill they are repeated and counted
+        again.
+        """
         return read_steps(self.path / METRICS)
 
     def metrics_in_checkpoint(self, step: int) -> Steps:
-        """The metrics of the steps that went into a checkpoint, which are lost or kept together with its weights."""
+        """Return the metrics of the steps in a checkpoint, which are stored with its weights."""
         return read_steps(self.checkpoint(step) / METRICS)
 
     def replace_metrics(self, steps: Steps) -> None:
-        """Makes these the metrics of the run."""
+        """Replace the run's metrics."""
         if steps != self.metrics() and (steps or self.metrics()):
             write_steps(self.path / METRICS, steps)
 

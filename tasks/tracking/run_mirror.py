@@ -1,7 +1,7 @@
-"""Keeps a run's folder in shared storage while the run goes on, beside it: training never waits for an upload.
+"""Mirror a run's folder to shared storage in the background. Training never waits for uploads.
 
-While the storage is away everything stays in the run's folder; it is uploaded when the storage is back, or by the next call of the same
-command.
+While the storage is unavailable, everything stays in the run's folder. It is uploaded once the
+storage is back, or when the same command runs again.
 """
 
 from __future__ import annotations
@@ -22,23 +22,30 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 PATIENCE_S, PATIENCE_AFTER_A_FAULT_S = 60.0, 5.0
-"""How long the end of a run waits for a storage that is away, and the end by a fault for what is not uploaded."""
+"""Longest wait at the end of a run, in seconds.
+
+The first applies while the storage is unavailable. The second applies after an error in the run, to
+anything not yet uploaded.
+"""
 
 
 class RunMirror:
-    """Uploads in daemon threads while a `with` block lasts; leaving it waits until the storage has everything, or is away.
+    """Upload in daemon threads during a `with` block.
+
+    Leaving the block waits until all files are uploaded or the storage is unavailable.
 
     Attributes:
-        storage: Where to.
+        storage: Destination.
     """
 
     def __init__(self, storage: SharedStorage, folder: Path, fingerprint: str, superseded: Callable[[list[int]], list[int]]) -> None:
         """
         Args:
-            storage: Where to, checked.
-            folder: The run's, claimed by this process.
-            fingerprint: Names the experiment in its checkpoints.
-            superseded: Which of the steps that have a checkpoint in the storage need none.
+            storage: Destination, checked.
+            folder: Folder of the run, claimed by this process.
+            fingerprint: Identifier of the experiment in its checkpoints.
+            superseded: Takes the steps that have a checkpoint in the storage and returns those to
+                delete.
         """
         self.storage, self._folder, self._fingerprint, self._superseded = storage, folder, fingerprint, superseded
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
@@ -49,10 +56,10 @@ class RunMirror:
         self._closed = False
 
     def __enter__(self) -> Self:
-        """Takes the run over from whoever had it, fetches what the storage has of it, and begins to upload.
+        """Take the run's lease, restore the run from the storage and start uploading.
 
         Raises:
-            RunBusyError: Another machine carries it out.
+            RunBusyError: Another machine runs it.
         """
         self._lease.take()
         step = restore(self.storage, self._folder, self._fingerprint)
@@ -78,25 +85,29 @@ class RunMirror:
         if self._away_since is None and self._taken_over is None:
             try:
                 self._lease.release()
-            except Exception as problem:  # noqa: BLE001 - the next owner waits for it to run out
+            except Exception as problem:  # noqa: BLE001 - the next owner waits until it expires
                 _log.debug("the lease of %s stays: %s", self._folder, problem)
 
     def wake(self) -> None:
-        """Says that there is something to upload."""
+        """Notify the upload thread that there are changes."""
         with self._changed:
             self._wanted += 1
             self._changed.notify_all()
 
     def check(self) -> None:
-        """
+        """Raise an error if the run was taken over.
+
         Raises:
-            RunTakenOverError: Another machine carries the run out now.
+            RunTakenOverError: Another machine runs it now.
         """
         if self._taken_over is not None:
             raise self._taken_over
 
     def _wait(self, after_a_fault: bool) -> bool:
-        """Waits until all is uploaded; returns whether it is. An upload that goes on is waited for, unless the run ends by a fault."""
+        """Wait until all changes are uploaded and return whether they are.
+
+        The time limit applies only while the storage is unavailable or after an error in the run.
+        """
         began = time.monotonic()
         with self._changed:
             target = self._wanted
@@ -123,7 +134,7 @@ class RunMirror:
                 upload(self.storage, self._folder, self._superseded, self.check)
             except RunTakenOverError as taken:
                 return self._lost(taken)
-            except Exception as problem:  # noqa: BLE001 - whatever the file system raises: it is tried again
+            except Exception as problem:  # noqa: BLE001 - any error of the file system is retried
                 self._away(problem)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
@@ -136,7 +147,7 @@ class RunMirror:
                 self._changed.notify_all()
 
     def _renew(self) -> None:
-        """An upload may take longer than the lease lasts."""
+        """Renew the lease, because an upload may take longer than the lease lasts."""
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closed or self._taken_over is not None, RENEW_S):
@@ -145,7 +156,7 @@ class RunMirror:
                 self._lease.renew()
             except RunTakenOverError as taken:
                 return self._lost(taken)
-            except Exception as problem:  # noqa: BLE001 - the uploads say that the storage is away
+            except Exception as problem:  # noqa: BLE001 - the upload thread reports the outage
                 _log.debug("the lease of %s was not renewed: %s", self._folder, problem)
 
     def _lost(self, taken: RunTakenOverError) -> None:

@@ -1,9 +1,11 @@
-"""Trajectories as MLflow traces: the trace page of MLflow is a good viewer of episodes.
+"""Store trajectories as MLflow traces, so that MLflow's trace page can show episodes.
 
-The spans of one episode are named for what happened: the root "textcraft 12: truncated after 6 turns, horizon" (agent), below it "reset"
-(tool) and turn by turn "turn 3: craft 4 oak planks using 1 oak log" (chat model) and "answer 3: Crafted 4 oak planks" (tool).
-The spans of many episodes go to the store in one request: about 20 ms for an episode of 10 turns on sqlite, where MLflow's tracer, which
-sends span by span, takes 150.
+The root span is the whole episode (agent), e.g. "textcraft 12: truncated after 6 turns, horizon".
+Its children are "reset" (tool) and two spans per turn: "turn 3: craft 4 oak planks using 1 oak log"
+(chat model) and "answer 3: Crafted 4 oak planks" (tool).
+
+The spans of many episodes are sent in one request. An episode of 10 turns takes about 20 ms on
+sqlite. MLflow's tracer sends each span separately and takes 150 ms.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ from tasks.tracking.store import Store
 if TYPE_CHECKING:
     from mlflow.entities import Span
 
-_NAME_LENGTH = 60  # of a span, in characters
-_NO_NUL = "\N{REPLACEMENT CHARACTER}"  # PostgreSQL refuses texts with a NUL, which a policy may write, and with them all that follows
-_NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")  # not what is a backslash and then "u0000" in the text itself
-_AT_ONCE = 50  # episodes in a request; MLflow links at most 100 traces to a run at once
+_NAME_LENGTH = 60  # maximum length of a span's name, in characters
+# A policy may write NUL characters. PostgreSQL rejects such texts and everything after them.
+_NO_NUL = "\N{REPLACEMENT CHARACTER}"
+# Does not match an escaped backslash followed by "u0000".
+_NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_AT_ONCE = 50  # episodes per request; MLflow links at most 100 traces at once
 
 
 def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
-    """At most `count` trajectories that cover outcomes and tasks evenly.
+    """Return at most `count` trajectories that cover outcomes and tasks evenly.
 
-    Every outcome that occurs comes first, the rarest before the others; then whatever task has been taken least, and of its episodes the
-    outcome taken least. Ties go to the order of the batch.
+    First each outcome that occurs is taken once, the rarest first. Then the task with the fewest
+    samples is taken next, and within it the outcome with the fewest samples. Ties are broken by the
+    order in the batch.
     """
     frequency = Counter(each.outcome for each in trajectories)
     outcomes: Counter[Outcome] = Counter()
@@ -55,14 +60,15 @@ def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory
 def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str], time: int) -> None:
     """Store trajectories as traces and link them to a run.
 
-    The same trajectory of the same run always gets the same trace id, and is passed over if that is stored already.
+    The trace id is derived from the run and the episode. Trajectories that are already stored are
+    skipped.
 
     Args:
-        store: Where to.
-        run_id: The run they are linked to.
+        store: Destination.
+        run_id: The run that they are linked to.
         trajectories: Any number of episodes.
-        tags: Tags of all of them, besides environment, task, step, horizon and outcome, which each gets.
-        time: When they were given, in ms; their spans end then.
+        tags: Tags of all traces. Environment, task, step, horizon and outcome are added to each.
+        time: Time at which they were recorded, in ms. The episodes end at this time.
     """
     from mlflow.entities.trace_state import TraceState
     from mlflow.tracing.client import TracingClient
@@ -76,14 +82,15 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
         undecided = {_trace_id(number) for number, each in new if each.outcome in (Outcome.FINISHED, Outcome.TRUNCATED)}
         for trace in tracing.batch_get_traces(sorted(undecided)) if undecided else []:
-            # MLflow reads a root span that is no error as a success; what is said of the trace itself wins.
+            # MLflow counts every root span without an error as a success. The state of the trace
+            # itself takes precedence.
             trace.info.state = TraceState.STATE_UNSPECIFIED
             tracing.start_trace(trace.info)
         store.client.link_traces_to_run(ids, run_id)
 
 
 def _trace_number(run_id: str, trajectory: Trajectory) -> int:
-    """128 bits that are the same whenever the same episode is stored."""
+    """Return a 128-bit id that is always the same for the same episode of a run."""
     t = trajectory
     identity = (run_id, t.environment, t.task, t.group, t.member, t.seed, t.horizon, t.policy_version)
     return int.from_bytes(hashlib.sha256(repr(identity).encode()).digest()[:16], "big")
@@ -94,7 +101,10 @@ def _trace_id(number: int) -> str:
 
 
 def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: int) -> Iterator[Span]:
-    """The spans of one episode, which is drawn as if it had ended at `ended` (ns): trajectories hold durations, not times of day."""
+    """Yield the spans of one episode, placed so that it ends at `ended` (ns).
+
+    Uses the durations of the turns, not their start times.
+    """
     from mlflow.entities import SpanType
     from mlflow.tracing.constant import SpanAttributeKey, TraceTagKey
 
@@ -151,7 +161,7 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
 
 
 def _ending(trajectory: Trajectory) -> str:
-    """How an episode ended, in words, e.g. "truncated after 6 turns, horizon"."""
+    """Describe how an episode ended, e.g. "truncated after 6 turns, horizon"."""
     n = len(trajectory.turns)
     how = "no success" if trajectory.outcome is Outcome.FINISHED else str(trajectory.outcome)
     why = f", {_first_words(trajectory.reason)}" if trajectory.reason else ""
@@ -159,14 +169,17 @@ def _ending(trajectory: Trajectory) -> str:
 
 
 def _status(trajectory: Trajectory) -> tuple[str, str]:
-    """OpenTelemetry's status: OK for a success alone, ERROR where infrastructure broke the episode; anything else is neither."""
+    """Return the OpenTelemetry status and its message.
+
+    OK if the episode succeeded, ERROR if the infrastructure failed, and UNSET otherwise.
+    """
     if trajectory.outcome is Outcome.FAILED:
         return "ERROR", trajectory.reason
     return ("OK" if trajectory.outcome is Outcome.SUCCESS else "UNSET"), ""
 
 
 def _first_words(text: str) -> str:
-    """The first line of a text, cut to what a list of spans can show."""
+    """Return the first non-empty line of a text, cut to the maximum length of a span name."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "(nothing)")
     return line if len(line) <= _NAME_LENGTH else f"{line[: _NAME_LENGTH - 3]}..."
 
@@ -182,7 +195,7 @@ def _span(
     attributes: Mapping[str, Any],
     status: tuple[str, str] = ("OK", ""),
 ) -> Span:
-    """A finished span; `place` 0 is the root, the others hang below it. Times in ns."""
+    """Create a finished span. `place` 0 is the root, all others are its children. Times in ns."""
     from mlflow.entities import Span
     from mlflow.tracing.constant import SpanAttributeKey
     from opentelemetry.sdk.resources import Resource
