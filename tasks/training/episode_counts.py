@@ -1,4 +1,4 @@
-"""How many episodes of a batch all processes of the trainer have finished: each notes its own share in a file, and reads the others'."""
+"""Episode progress across all trainer ranks, exchanged through one file per rank."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from pathlib import Path
 
 
 class EpisodeCounts:
-    """One process's view of everybody's counts."""
+    """The episode counts of all ranks, read and written by one of them."""
 
     def __init__(self, folder: Path, rank: int, processes: int) -> None:
         """
         Args:
-            folder: The same for all processes, on a disk that they share.
-            rank: This process's number, from 0.
-            processes: How many there are.
+            folder: The same folder on every rank, on a shared disk.
+            rank: Rank of this process, from 0.
+            processes: Number of ranks.
         """
         self._folder, self._rank, self._processes = folder, rank, processes
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, batch: str, finished: int, total: int) -> tuple[int, int]:
-        """Notes this process's counts of a batch.
+        """Write this rank's counts for a batch and return the totals.
 
         Args:
-            batch: What the episodes are of; the same in all processes, another for each batch.
-            finished: Episodes of its share that are finished.
-            total: Episodes of its share.
+            batch: Name of the batch: the same on all ranks, different for each batch.
+            finished: Number of finished episodes in this rank's share.
+            total: Number of episodes in this rank's share.
 
         Returns:
-            Episodes finished and in all, of everybody. A process that has not said anything of this batch is taken to have an equal share.
+            Finished episodes and all episodes, over all ranks. A rank without counts for this batch
+            is assumed to have an equal share and no finished episodes.
         """
         self._write({"batch": batch, "finished": finished, "total": total})
         counts = [self._read(rank, batch) or (0, total) for rank in range(self._processes) if rank != self._rank]

@@ -1,7 +1,8 @@
-"""What a training process holds at its fullest, traced by torch on tensors without contents: no weights, no GPU, any number of ranks.
+"""Trace the peak memory of a trainer process with torch's fake tensors.
 
-The update is run for real on torch's fake tensors: the model of transformers, TRL's fused head, FSDP2 over a process group that
-answers at once, AdamW. torch's `MemTracker` sees each storage come and go.
+The trace needs no weights and no GPU, and supports any number of ranks. It runs the real update on
+fake tensors: the transformers model, TRL's fused head, FSDP2 over a fake process group, and AdamW.
+torch's `MemTracker` records every allocation and release.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import torch
 from configs.experiment import Lora
 
 FEW_TOKENS = 32
-"""As many as the check of the engine's new weights scores of a prompt."""
+"""Number of prompt tokens that the weight-sync check scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedUpdate:
-    """What is traced.
+    """The settings of a traced update.
 
     Attributes:
-        processes: Of the trainer, in all.
-        sharded: FSDP2, or everything whole on every process.
-        rows: Trajectories of a micro-batch.
-        tokens: Tokens of each, prompt and padding included.
-        compute: Number type of the layers' computation.
-        gradient_checkpointing: Whether activations are computed again.
+        processes: Number of trainer ranks.
+        sharded: Whether FSDP2 shards the models. If not, every rank holds full copies.
+        rows: Trajectories in a micro-batch.
+        tokens: Tokens of each trajectory, including prompt and padding.
+        compute: Compute dtype of the layers.
+        gradient_checkpointing: Whether activations are recomputed in the backward pass.
         reference: Whether there is a reference model.
-        lora: Corrections of low rank that are trained in place of the policy's weights.
         critic: Whether there is a critic.
+        lora: LoRA settings. None means full fine-tuning.
     """
 
     processes: int
@@ -46,17 +47,18 @@ class TracedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """Bytes of one process.
+    """Memory of one rank, in bytes, except `parameters`.
 
     Attributes:
-        weights: Of the policy.
-        gradients: Of the policy.
-        optimiser: Of the policy.
-        reference: Its weights.
-        critic: Weights, gradients and optimiser of the critic.
-        parameters: Of the policy, their number.
-        activations: What the fullest moment holds besides: activations, gathered blocks, logits of a tile, temporaries.
-        scoring: What scoring a few tokens holds besides the weights: gathered or cast blocks.
+        weights: Policy weights.
+        gradients: Policy gradients.
+        optimiser: Optimiser state of the policy.
+        reference: Weights of the reference model.
+        critic: Weights, gradients and optimiser state of the critic.
+        parameters: Number of policy parameters.
+        activations: Everything else at the peak: activations, gathered blocks, logits of a tile,
+            temporaries.
+        scoring: Memory beyond the weights while scoring a few tokens: gathered or cast blocks.
     """
 
     weights: int
@@ -70,16 +72,16 @@ class TrainerMemory:
 
     @property
     def peak(self) -> int:
-        """All together."""
+        """Peak memory, in bytes."""
         return self.weights + self.gradients + self.optimiser + self.reference + self.critic + self.activations
 
 
 def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
-    """The memory of one optimiser update.
+    """Trace the memory of one optimiser update.
 
     Args:
-        config: A transformers configuration; its size is all that is asked of the model.
-        update: What is done.
+        config: A transformers configuration. Only the size of the model matters.
+        update: The settings of the update.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed.device_mesh import init_device_mesh
@@ -113,7 +115,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
 
     models = {"policy": made(AutoModelForCausalLM, torch.float32 if update.lora is None else update.compute)}
     if update.lora is not None:
-        with unset_fake_temporarily():  # peft moves what it places, which fake tensors refuse
+        with unset_fake_temporarily():  # fake tensors do not support the moves of peft
             place_lora(models["policy"], update.lora)
         begin_lora(models["policy"], seed=0)
         if update.gradient_checkpointing:
@@ -137,7 +139,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     def tracker() -> Any:
         made = MemTracker()
         for hook in ("_pre_fw_hook", "_post_fw_hook", "_pre_bw_hook", "_post_bw_hook"):
-            setattr(made, hook, lambda *_: None)  # they keep a record for each module, which frozen parameters break
+            setattr(made, hook, lambda *_: None)  # per-module records fail on frozen parameters
         states = (value for optimiser in optimisers.values() for state in optimiser.state.values() for value in state.values())
         made.track_external(*(p for model in models.values() for p in model.parameters()), *states)
         return made
@@ -159,8 +161,9 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
 
     with tracker() as scoring, torch.no_grad():
         scored("policy", ids[:1, :FEW_TOKENS])
-    # The first update makes the optimiser's state. It is not tracked: where DTensor meets an operation for the first time it tries the
-    # shapes of the result with whole tensors, which are fake in a real run too, but here look like the rest.
+    # The first update allocates the optimiser state and is not tracked. On the first call of an
+    # operation, DTensor propagates shapes
+    # with full fake tensors. They are free in a real run, but the tracker would count them here.
     learn()
     with tracker() as updating:
         if update.reference:
@@ -169,7 +172,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         learn()
     peak = _peak(updating)
     own, gradients = held["policy"], _bytes(trained["policy"])
-    buckets = gradients if update.processes > 1 and not update.sharded else 0  # of DDP, which the fake group does without
+    buckets = gradients if update.processes > 1 and not update.sharded else 0  # DDP's buckets, absent from the fake group
     known = own + 3 * gradients + held.get("reference", 0) + 4 * held.get("critic", 0)
     return TrainerMemory(
         weights=own,
@@ -184,12 +187,12 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
 
 
 def _peak(tracker: Any) -> int:
-    """The most bytes that were held at once while it tracked."""
+    """Return the peak of the tracked memory, in bytes."""
     return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 
 
 def _bytes(parameters: Any) -> int:
-    """Of this process's part."""
+    """Return the local bytes of some parameters."""
     from torch.distributed.tensor import DTensor
 
     return sum((p.to_local() if isinstance(p, DTensor) else p).untyped_storage().nbytes() for p in parameters)

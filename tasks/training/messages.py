@@ -1,4 +1,4 @@
-"""What the flow and the trainer process say to each other. No torch here: the flow imports it too."""
+"""Messages between the flow and the trainer process. Without torch, because the flow imports it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from configs.part import Part
 
 
 class TrainerJob(Part):
-    """What a trainer process is started with, as a JSON file."""
+    """The job of a trainer process, passed as a JSON file."""
 
     experiment: Experiment
     """The recipe."""
     fingerprint: str
-    """Names the experiment in its checkpoints."""
+    """Identifier of the experiment, stored in its checkpoints."""
     policy: str
     """Hugging Face name or folder of the policy that training starts from."""
     folder: Path
@@ -26,43 +26,45 @@ class TrainerJob(Part):
     environment_urls: list[str]
     """Addresses of the environment servers."""
     environment_identity: str = ""
-    """Name and version of the world that they host; empty: whatever they host."""
+    """Expected name and version of the servers' world. Empty accepts any world."""
     success_score: float = 1.0
     """The score from which an episode is a success."""
     instruction: str | None
-    """What the agent is told before its first observation."""
+    """Instruction to the agent before its first observation."""
     train_tasks: list[int]
-    """Task indices to learn from."""
+    """Task indices to train on."""
     from_step: int | None = None
-    """Step whose weights are loaded, 0 for the policy that training starts from; by default those of the newest whole checkpoint."""
+    """Step whose weights are loaded; 0 is the policy that training starts from. Empty loads the
+    newest complete checkpoint."""
     sharded: bool = False
-    """Whether policy, reference and critic are divided among the processes (FSDP2)."""
+    """Whether policy, reference and critic are sharded across ranks (FSDP2)."""
     engine_memory_fraction: float
-    """Share of a GPU's memory for the engine."""
+    """Fraction of a GPU's memory for the engine, 0 to 1."""
     engine_sleep: bool = False
     """Whether the engine in the trainer's process frees its memory during the update."""
     engine_cpu_cache_gb: int
     """KV cache of the engine on a CPU, in GiB."""
     engine_urls: list[str] = Field(default_factory=list)
-    """vLLM servers that generate; an engine in the trainer's process when empty."""
+    """Addresses of the vLLM servers that generate. Empty means an engine in the trainer's process.
+    """
     engine_weights: Literal["folder", "nccl"] = "folder"
-    """How these get new weights."""
+    """How the vLLM servers get new weights."""
     engine_weights_folder: Path | None = None
-    """Where they are put for the servers to read; None: in this machine's memory."""
+    """Folder through which the servers get new weights. None means this machine's memory."""
     socket: str
     """Unix socket on which the flow listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Command: train until so many steps are done or the phase ends, then checkpoint."""
+    """Command: train until `until` steps are done or the phase ends, then save a checkpoint."""
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Command: play each task `samples` times and write the trajectories to `path`."""
+    """Command: run `samples` episodes of each task and write the trajectories to `path`."""
 
     tasks: tuple[int, ...]
     samples: int
@@ -74,7 +76,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Command: end."""
+    """Command: exit."""
 
 
 Command = Train | Evaluate | Close
@@ -82,14 +84,15 @@ Command = Train | Evaluate | Close
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Event: the policy and the engine are loaded and agree.
+    """Event: policy and engine are loaded and their weights match.
 
     Attributes:
-        step: Training steps already done (from a checkpoint).
-        batch_invariant: Whether this engine samples the same tokens whatever else is in flight, so that runs repeat bit for bit.
-        parameters: Weights of the policy.
-        seconds: What the start took, by part.
-        notes: Things a person should know, e.g. a damaged checkpoint that was passed over.
+        step: Number of training steps already done (from a checkpoint).
+        batch_invariant: Whether sampled tokens are independent of the other requests in flight. If
+            so, runs repeat bit for bit.
+        parameters: Number of policy parameters.
+        seconds: Start-up time by part, in seconds.
+        notes: Messages for the user, e.g. about a damaged checkpoint that was skipped.
     """
 
     step: int
@@ -119,7 +122,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Event: episodes of the current batch or evaluation that are finished."""
+    """Event: number of finished episodes in the current batch or evaluation."""
 
     finished: int
     all: int
@@ -142,7 +145,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Event: the trainer cannot go on."""
+    """Event: the trainer failed and exits."""
 
     kind: str
     message: str

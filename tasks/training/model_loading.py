@@ -1,4 +1,4 @@
-"""Models of a training, whole or sharded, and the proof that every process holds the file's weights."""
+"""Load the models of a training run, sharded or not, and check them against the weight files."""
 
 from __future__ import annotations
 
@@ -26,32 +26,37 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 class WeightsError(RuntimeError):
-    """A process holds other weights than the file that they were loaded from."""
+    """The weights of a rank differ from the file that they were loaded from."""
 
 
 def load_policy(policy: Policy, source: str, sharded: bool, compute: torch.dtype, seed: int) -> Any:
-    """The policy that training starts from: what is trained of it float32, and what LoRA leaves as it is in `compute`.
+    """Load the policy that training starts from.
+
+    Trained parameters are float32. With LoRA, the frozen base weights are in `compute`.
 
     Args:
-        policy: Says how it is computed, and what of it is trained.
+        policy: Computation settings and trained parameters of the policy.
         source: Hugging Face name or folder.
-        sharded: Whether it is divided among the processes.
-        compute: Number type of the layers' computation.
-        seed: Of LoRA's corrections.
+        sharded: Whether to shard the model across ranks.
+        compute: Compute dtype of the layers.
+        seed: Seed of the LoRA weights.
     """
     dtype = torch.float32 if policy.lora is None else compute
     model = load_model(source, sharded=sharded, dtype=dtype, attention=policy.attn_implementation)
     if policy.lora is not None:
         add_lora(model, policy.lora, seed)
         if policy.gradient_checkpointing:
-            model.enable_input_require_grads()  # else no gradient would pass what is computed again after a frozen embedding
+            model.enable_input_require_grads()  # for checkpointing after a frozen embedding
     if sharded:
         shard_loaded(model, compute)
     return model
 
 
 def load_reference(policy: Policy, source: str, sharded: bool, compute: torch.dtype) -> Any:
-    """A policy that is never trained, in the number type that it is computed in; see `load_policy`."""
+    """Load a frozen copy of the policy, in its compute dtype.
+
+    The arguments are those of `load_policy`.
+    """
     model = load_model(source, sharded=sharded, dtype=compute, attention=policy.attn_implementation)
     if sharded:
         shard_loaded(model, compute)
@@ -60,7 +65,10 @@ def load_reference(policy: Policy, source: str, sharded: bool, compute: torch.dt
 
 
 def whole_policy(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All weights that a policy computes with, on the CPU of the main process; elsewhere it is empty. Every process must call it."""
+    """Return the full weights of the policy, LoRA merged, on the CPU of rank 0.
+
+    The result is empty on other ranks. Every rank must call the function.
+    """
     keep, found = PartialState().is_main_process, {}
     for name, value in computed_weights(model):
         if keep:
@@ -72,15 +80,16 @@ def whole_policy(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_model(source: str, *, sharded: bool, dtype: torch.dtype, attention: str | None = None, head: bool = True) -> Any:
-    """A model with the weights of `source`, in training mode, on the CPU.
+    """Load the weights of `source` into a model in training mode, on the CPU.
 
     Args:
         source: Hugging Face name or folder.
-        sharded: Whether `shard_loaded` follows: then the main process alone reads the weights, and the others hold memory that nothing
-            was written to.
-        dtype: Number type of the weights.
-        attention: Implementation of the attention, as transformers calls it; its own choice when None.
-        head: With the language model's head; else the layers alone.
+        sharded: Whether `shard_loaded` follows. In this case only rank 0 reads the weights, and the
+            other ranks hold uninitialised memory.
+        dtype: Dtype of the weights.
+        attention: Attention implementation, by its transformers name. None means the default of
+            transformers.
+        head: Whether to load the language model head, or only the layers.
     """
     kind = AutoModelForCausalLM if head else AutoModel
     settings = {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
@@ -90,15 +99,21 @@ def load_model(source: str, *, sharded: bool, dtype: torch.dtype, attention: str
 
 
 def empty_model(kind: Any, config: Any, settings: Mapping[str, Any]) -> Any:
-    """A model in whose memory nobody has written yet, in training mode; `kind` is a class such as AutoModelForCausalLM."""
+    """Return a model in training mode with uninitialised weights.
+
+    `kind` is a class such as AutoModelForCausalLM.
+    """
     with no_init_weights():
         model = kind.from_config(config, **settings).train()
-    model.tie_weights()  # what was left out, too: an embedding of its own for the head would be one more parameter
+    model.tie_weights()  # an untied head would add a parameter
     return model
 
 
 def shard_loaded(model: nn.Module, compute: torch.dtype) -> None:
-    """Shards a model of `load_model(sharded=True)` in place; every process gets its part of what the main process read."""
+    """Shard a model loaded with `load_model(sharded=True)`, in place.
+
+    Every rank gets its shard of the weights that rank 0 read.
+    """
     whole = model.state_dict() if PartialState().is_main_process else {}
     shard(model, compute)
     give_weights(model, whole)
@@ -106,16 +121,20 @@ def shard_loaded(model: nn.Module, compute: torch.dtype) -> None:
 
 @torch.no_grad()
 def check_weights(model: nn.Module, source: str) -> int:
-    """Compares what this process holds with the files, each parameter or its part; returns how many parameters were compared.
+    """Compare the parameters of this rank, or its shards of them, with the weight files.
 
-    Parameters that the files call otherwise than the model (of files that are not safetensors: all) are left out.
+    Skips parameters whose name is not in the files. All parameters are skipped if the files are not
+    in safetensors format.
 
     Args:
         model: Sharded or not.
-        source: Hugging Face name or folder that its weights come from.
+        source: Hugging Face name or folder of the weights.
+
+    Returns:
+        Number of compared parameters.
 
     Raises:
-        WeightsError: One differs; the message names it, the process and the file.
+        WeightsError: A parameter differs. The message names the parameter, the rank and the file.
     """
     files, compared = _files_of(source), 0
     for name, parameter in model.named_parameters():
@@ -143,7 +162,7 @@ def check_weights(model: nn.Module, source: str) -> int:
 
 
 def _files_of(source: str) -> Mapping[str, str]:
-    """Tensor name -> safetensors file."""
+    """Return the safetensors file of each tensor name."""
     index = _file(source, INDEX)
     if index is not None:
         names: dict[str, str] = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]

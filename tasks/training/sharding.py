@@ -1,7 +1,8 @@
-"""FSDP2 (torch's `fully_shard`): weights, gradients and optimiser state of a model divided among the processes.
+"""FSDP2 (torch's `fully_shard`): shards weights, gradients and optimiser state across ranks.
 
-torch is called without accelerate's plugin between: that adds gradients up in bfloat16, leaves reference models and critics to
-themselves, and does not shard on a CPU, where the tests run it.
+The module calls torch directly, because accelerate's FSDP plugin has three drawbacks. It
+accumulates gradients in bfloat16. It does not handle reference models and critics. It does not
+shard on a CPU, where the tests run.
 """
 
 from __future__ import annotations
@@ -18,43 +19,44 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh | None = None) -> None:
-    """Divides a model among all processes, in place, and moves each process's part to its device.
+    """Shard a model across all ranks, in place, and move each rank's shard to its device.
 
-    A transformer block's weights are gathered when it is computed and given up right after. Gradients are exchanged after every
-    micro-batch and added up in float32.
+    The weights of a transformer block are gathered for its computation and released right after.
+    Gradients are reduced after every micro-batch and accumulated in float32.
 
     Args:
-        model: On the CPU; one parameter at a time is whole on the device meanwhile. What processes other than the first hold is of no
-            matter if `give_weights` follows.
-        compute: Number type in which it is computed; its parameters keep their own.
-        mesh: The processes; all of them when None.
+        model: A model on the CPU. During sharding, one full parameter at a time is on the device.
+            Only rank 0's values matter if `give_weights` follows.
+        compute: Compute dtype. The parameters keep their dtype.
+        mesh: The ranks; None means all of them.
     """
     mesh = mesh or _mesh()
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for block in blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    # The root's parameters (embeddings, head) too are given up after each pass: else what is read between passes would be a stale copy.
+    # Also reshard the root's parameters (embeddings, head) after each pass. Otherwise a read
+    # between passes would return a stale copy.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The transformer blocks of a model, by what transformers says must not be split."""
+    """Return the transformer blocks of a model, as listed in transformers' `_no_split_modules`."""
     names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether `shard` has divided it."""
+    """Whether `shard` has sharded the model."""
     return isinstance(model, FSDPModule)
 
 
 @torch.no_grad()
 def give_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
-    """Gives a sharded model the weights that the main process has: it scatters them, one parameter at a time.
+    """Scatter the weights of rank 0 into a sharded model, one parameter at a time.
 
     Args:
-        model: In every process.
-        whole: In the main process its whole state by name; elsewhere it is not read.
+        model: The sharded model, on every rank.
+        whole: Full state dict by parameter name on rank 0. Ignored on other ranks.
     """
     processes = PartialState()
     for name, target in model.state_dict().items():
@@ -70,7 +72,7 @@ def give_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
 
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A figure of all processes as a plain tensor."""
+    """Return a tensor as a plain, fully gathered tensor."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

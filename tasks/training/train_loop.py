@@ -1,4 +1,4 @@
-"""One training step of every method, in the order in which it happens:
+"""The training step, shared by every method, in the order in which it runs.
 
 plan -> collect -> advantages -> loss -> optimiser -> weights to the engine -> record
 """
@@ -18,12 +18,13 @@ from tasks.training.step_metrics import device_metrics, rollout_metrics
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training step plays.
+    """The episodes of a training step.
 
     Attributes:
         step: The training step, from 0.
-        horizon: Its turn limit.
-        batches: This process's episodes of this step and, after it, of steps that may be played ahead; empty where nothing is played.
+        horizon: The turn limit of the step.
+        batches: This rank's episodes of the step, followed by those of later steps that may run
+            ahead. Empty if the step collects no episodes.
     """
 
     step: int
@@ -33,14 +34,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Collected:
-    """What a training step learns from.
+    """The trajectories of a training step.
 
     Attributes:
-        mine: This process's trajectories, in order.
-        learned: Everybody's, in the main process.
-        played: Everybody's that were played for this step, in the main process; also what dynamic sampling discarded.
-        seconds: Wall time of playing.
-        metrics: More to be said of it.
+        mine: This rank's trajectories, in order.
+        learned: The train trajectories of all ranks; rank 0 only.
+        played: The trajectories collected for this step on all ranks, including those discarded by
+            dynamic sampling; rank 0 only.
+        seconds: Wall time of the collection.
+        metrics: Additional metrics of the collection.
     """
 
     mine: list[Trajectory]
@@ -51,35 +53,51 @@ class Collected:
 
 
 class BatchSource(Protocol):
-    """Where trajectories come from: the present policy (`RolloutBatches`), or records and explorations (`OfflineBatches`)."""
+    """The source of trajectories.
+
+    `RolloutBatches` samples them from the current policy. `OfflineBatches` reads a data set that is
+    recorded, or explored by an earlier policy.
+    """
 
     def plan(self, step: int, history: Steps) -> Plan:
-        """Which episodes a training step (from 0) plays; a pure function of the recipe, the step and the metrics before it."""
+        """Return the episodes of a training step (from 0).
+
+        The plan is a pure function of the recipe, the step and the metrics of earlier steps.
+        """
         ...
 
     def collect(self, plan: Plan) -> Collected:
-        """Plays them, and returns what the step learns from. An engine in this process may then be asleep."""
+        """Run the planned episodes and return the train trajectories.
+
+        An engine in this process may be asleep when the method returns.
+        """
         ...
 
     def load_engine(self, step: int) -> dict[str, float]:
-        """Gives the engine the weights after `step` training steps, where the next step needs them; returns what to report of it."""
+        """Load the weights after `step` training steps into the engine if the next step needs them.
+
+        Returns the metrics of the load.
+        """
         ...
 
 
 class TrainLoop:
-    """Trains one step at a time. Every process runs the same steps on its share of the trajectories."""
+    """Train one step at a time. Every rank runs the same steps on its share of the trajectories."""
 
     def __init__(self, experiment: Experiment, trainer: Any, source: BatchSource) -> None:
         """
         Args:
             experiment: The recipe.
-            trainer: A `BaseTrainer`, prepared: policy, loss, optimiser.
-            source: Where its trajectories come from.
+            trainer: A prepared `BaseTrainer`, which holds the policy, the loss and the optimiser.
+            source: The source of the trajectories.
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source
 
     def train_step(self, step: int, history: Steps) -> dict[str, float]:
-        """Trains one step (from 0); returns its metrics. `history` holds those of the steps before it."""
+        """Train one step (from 0) and return its metrics.
+
+        `history` holds the metrics of the earlier steps.
+        """
         trainer, source, algorithm = self._trainer, self._source, self._experiment.algorithm
 
         plan = source.plan(step, history)
