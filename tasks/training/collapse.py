@@ -1,8 +1,15 @@
-"""Whether training has collapsed: a verdict over the metrics of all steps so far. Pure functions, nothing to save.
+"""Detect a training collapse from the metrics of all steps so far. Pure functions without state.
 
-What a collapse looks like in multi-turn training (arXiv 2509.08755, figure 1; arXiv 2504.20073, section 4.2): the reward falls and does not
-come back, while the policy becomes certain of one message or of none, repeats itself, stops writing actions that can be read, leaves the
-policy it began as, or is moved by ever larger gradients. One of these signs alone is no collapse: entropy falls in good runs, too.
+In a collapse of multi-turn training the reward falls and does not recover (arXiv 2509.08755, figure
+1; arXiv 2504.20073, section 4.2). At the same time at least one of these signs appears:
+
+- The policy's entropy collapses or explodes.
+- The policy repeats itself.
+- The policy stops writing parsable actions.
+- The policy drifts far from the starting policy.
+- The gradients grow.
+
+One of these signs alone is not a collapse. For example, entropy also falls in good runs.
 """
 
 from __future__ import annotations
@@ -19,26 +26,27 @@ Metrics = Mapping[str, float]
 HEALTHY, STRAINED, COLLAPSED = 0.0, 1.0, 2.0
 
 WINDOW = 5
-"""Steps in a mean: one batch says little."""
+"""Number of steps in a mean, since a single batch is noisy."""
 LEAST_FALL = 0.1
-"""A reward that falls by less is noise."""
+"""Smallest fall of the reward that is not treated as noise."""
 ENTROPY_FLOOR, ENTROPY_CEILING = 0.1, 2.0
-"""Entropy as a share of its start."""
+"""Normal range of the entropy, as a multiple of its initial value."""
 SHARE_RISE = 0.3
-"""Rise of a share of bad turns."""
+"""Rise of a share of bad turns that counts as a sign."""
 KL_CEILING = 0.5
-"""Nats per token away from the starting policy."""
+"""Largest normal KL divergence from the starting policy, in nats per token."""
 GRADIENT_FACTOR = 10.0
-"""Gradient norm as a multiple of its median so far."""
+"""Largest normal gradient norm, as a multiple of its median so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be thought of a run.
+    """The health of a run.
 
     Attributes:
-        level: HEALTHY (0), STRAINED (1: there are signs) or COLLAPSED (2: the reward fell, too, or a number is no number).
-        signs: What was seen, in words.
+        level: HEALTHY (0), STRAINED (1: there are signs) or COLLAPSED (2: the reward fell as well,
+            or a metric is not finite).
+        signs: Descriptions of the signs.
     """
 
     level: float
@@ -46,10 +54,10 @@ class Verdict:
 
 
 class TrainingCollapsedError(RuntimeError):
-    """A run collapsed and its recipe says that it is to end then.
+    """A run collapsed, and its recipe asks to stop in this case.
 
     Attributes:
-        last_good: The last step (counted from 1) at which it was healthy; 0 if it never was.
+        last_good: The last healthy step (counted from 1), or 0 if there is none.
     """
 
     def __init__(self, note: str, last_good: int) -> None:
@@ -58,11 +66,12 @@ class TrainingCollapsedError(RuntimeError):
 
 
 def verdict(history: Sequence[Metrics]) -> Verdict:
-    """Judges a run by its metrics, one mapping for each step in order.
+    """Judge the health of a run by its metrics, given as one mapping per step, in order.
 
-    It reads rollout/reward, rollout/entropy, rollout/repeated_share, rollout/malformed_share, rollout/refused_share, update/kl,
-    update/gradient_norm and update/loss. A missing metric gives no sign. Means are over WINDOW steps, so the first bad verdict comes
-    after two windows, except for numbers that are not finite.
+    The metrics are rollout/reward, rollout/entropy, rollout/repeated_share,
+    rollout/malformed_share, rollout/refused_share, update/kl, update/gradient_norm and update/loss.
+    A missing metric gives no sign. Means are over WINDOW steps, so the first bad verdict needs two
+    windows. Metrics that are not finite are reported at once.
     """
     last = history[-1] if history else {}
     broken = [name for name in ("update/loss", "update/gradient_norm") if not math.isfinite(last.get(name, 0.0))]
@@ -82,24 +91,28 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
 
 
 def verdict_at(history: Mapping[int, Metrics], step: int) -> Verdict:
-    """The verdict after a step (counted from 1), given the metrics of it and of those before."""
+    """Return the verdict after a step (counted from 1), from the metrics up to this step."""
     return verdict([history[earlier] for earlier in sorted(history) if earlier <= step])
 
 
 def last_good_step(history: Mapping[int, Metrics]) -> int:
-    """The last step (counted from 1) at which the run was healthy; 0 if it never was."""
+    """Return the last healthy step (counted from 1), or 0 if there is none."""
     return max((step for step in history if verdict_at(history, step).level == HEALTHY), default=0)
 
 
 def checkpoints_kept(experiment: Experiment) -> int:
-    """How many of the newest checkpoints must stay: a collapse shows steps after the last good one, to which a run may be rolled back."""
+    """Return how many of the newest checkpoints to keep.
+
+    A collapse is detected several steps after the last healthy step. A rollback needs a checkpoint
+    from before the collapse.
+    """
     if experiment.algorithm.on_collapse != "roll_back":
         return experiment.keep_checkpoints
     return max(experiment.keep_checkpoints, -(-2 * WINDOW // experiment.checkpoint_every) + 1)
 
 
 def collapse_note(history: Mapping[int, Metrics]) -> str:
-    """A sentence for the summary of a run: when it collapsed and by which signs; empty if it did not."""
+    """Describe when a run collapsed and by which signs; empty if it did not collapse."""
     for step in sorted(history):
         found = verdict_at(history, step)
         if found.level == COLLAPSED:
@@ -122,7 +135,10 @@ def _now(history: Sequence[Metrics], name: str) -> float | None:
 
 
 def _fall(history: Sequence[Metrics]) -> tuple[float, float] | None:
-    """Best and present mean reward, if more than half of the best, and more than noise, is gone."""
+    """Return the best and the current mean reward if the reward fell, else None.
+
+    A fall is a loss of more than half of the best reward and of more than LEAST_FALL.
+    """
     rewards = [metrics["rollout/reward"] for metrics in history if "rollout/reward" in metrics]
     if len(rewards) < 2 * WINDOW:
         return None

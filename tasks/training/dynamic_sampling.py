@@ -1,4 +1,4 @@
-"""Dynamic sampling: groups from which nothing can be learned give way to groups of other tasks."""
+"""Dynamic sampling: replaces zero-variance groups by groups of other tasks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def resampled(
     step: int,
     play: Callable[[Sequence[RolloutRequest]], list[Trajectory]],
 ) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Replaces zero-variance groups by groups of other tasks (arXiv 2503.14476, section 3.2).
+    """Replace zero-variance groups by groups of other tasks (arXiv 2503.14476, section 3.2).
 
     Args:
-        trajectories: This process's, as played first.
+        trajectories: This rank's trajectories from the first collection.
         experiment: The recipe.
-        algorithm: Its algorithm; `max_resample_rounds` bounds how often this is done.
+        algorithm: The recipe's algorithm. Its `max_resample_rounds` limits the number of rounds.
         tasks: Task indices to draw from.
         step: The training step (from 0).
-        play: Plays episodes on this process, under the settings of the step.
+        play: Runs episodes on this rank with the rollout settings of the step.
 
     Returns:
-        The batch, in which groups that still have no variance after the last round stay, and what was discarded.
+        The batch and the discarded trajectories. Groups that still have zero variance after the
+        last round stay in the batch.
     """
     rollout, kept, discarded = experiment.rollout, list(trajectories), list[Trajectory]()
     for number in range(1, algorithm.max_resample_rounds + 1):
@@ -47,7 +48,7 @@ def resampled(
 
 
 def discarded_cost(discarded: Sequence[Trajectory]) -> dict[str, float]:
-    """What dynamic sampling threw away, for the metrics."""
+    """Return the metrics of the episodes and tokens that dynamic sampling discarded."""
     return {
         "rollout/discarded_episodes": float(len(discarded)),
         "rollout/discarded_tokens": float(sum(len(turn.tokens) for t in discarded for turn in t.turns)),

@@ -1,4 +1,4 @@
-"""Groups of trajectories: which of them can be learned from, and whether their rewards differ."""
+"""Groups of trajectories: which are usable for training, and whether their rewards differ."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 EQUAL = 1e-9
-"""Rewards are sums of floats: those that differ by less are equal."""
+"""Rewards that differ by less are equal, since rewards are sums of floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A batch, group by group.
+    """A batch, split into groups.
 
     Attributes:
-        kept: Trajectories of the same task, by group and member; none is failed, each has a turn.
-        left_out: Groups of which nothing is kept because of failed members.
-        left_out_episodes: Failed trajectories, and all members of the groups that they cost.
-        without_turns: Trajectories left out because the policy said nothing: their first prompt filled the whole budget.
+        kept: Usable trajectories by group and member. None of them is failed, and each has a turn.
+        left_out: Number of groups dropped because of failed members.
+        left_out_episodes: Failed trajectories, and all members of the dropped groups.
+        without_turns: Number of trajectories without a turn, because the first prompt fills the
+            token budget.
     """
 
     kept: list[list[Trajectory]]
@@ -29,12 +30,13 @@ class Groups:
 
 
 def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Groups:
-    """Sorts trajectories into groups and leaves out what cannot be learned from.
+    """Group the trajectories and drop those that are not usable for training.
 
     Args:
-        trajectories: In any order.
-        complete: Whether the method compares the members of a group with each other: a failed one then costs the group, since which
-            members a fault leaves may depend on how they went. Otherwise it costs itself alone.
+        trajectories: Trajectories in any order.
+        complete: Whether the method compares the members of a group with each other. If so, a
+            failed member drops its whole group, because the survivors of a fault may be a biased
+            sample. Otherwise only the failed member is dropped.
     """
     groups: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
@@ -56,11 +58,11 @@ def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Grou
 
 
 def reward_range(group: Sequence[Trajectory]) -> float:
-    """The largest difference between the rewards of a group's members."""
+    """Return the largest difference between the rewards of a group's members."""
     rewards = [t.reward for t in group]
     return max(rewards) - min(rewards)
 
 
 def zero_variance(group: Sequence[Trajectory]) -> bool:
-    """Whether all members of a group have the same reward: relative to each other none is better."""
+    """Whether all rewards of a group are equal, so that its relative advantages are 0."""
     return reward_range(group) < EQUAL

@@ -1,7 +1,8 @@
-"""Episodes of a batch that are not learned from because infrastructure broke them, or another member of their group.
+"""Episodes of a batch that are left out of the update because of an infrastructure fault.
 
-They are not a random sample: a deadline or a lost answer ends long episodes more often. So their share is measured at every
-step, and training stops where it is large.
+The fault hit the episode or another member of its group. Such episodes are not a random sample:
+deadlines and lost answers hit long episodes more often. The share is therefore logged at every
+step, and training stops if it is too large.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.groups import learnable_groups
 
 WARNING_SHARE = 0.01
-"""Share of the episodes above which a step is worth a warning."""
+"""Share of left-out episodes above which a step logs a warning."""
 
 
 class EpisodesLeftOutError(RuntimeError):
@@ -22,13 +23,13 @@ class EpisodesLeftOutError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What is left out of a batch.
+    """Summary of the episodes that are left out of a batch.
 
     Attributes:
-        episodes: Number of episodes that are left out.
+        episodes: Number of left-out episodes.
         share: Their share of all episodes, 0 to 1.
-        turns: Their mean length in turns, as far as they were played; 0 if none is left out.
-        reason: What broke most of them; empty if none was broken.
+        turns: Their mean length so far, in turns; 0 if there is none.
+        reason: The most frequent fault; empty if no episode failed.
     """
 
     episodes: int
@@ -37,12 +38,12 @@ class LeftOut:
     reason: str
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of a step."""
+        """Return the metrics of a step."""
         return {"rollout/left_out_share": self.share, "rollout/left_out_turns": self.turns}
 
 
 def left_out(trajectories: Sequence[Trajectory], complete_groups: bool) -> LeftOut:
-    """What is left out of a batch; see `learnable_groups` for the arguments."""
+    """Summarise the left-out episodes of a batch. The arguments are those of `learnable_groups`."""
     missing = learnable_groups(trajectories, complete_groups).left_out_episodes
     reasons = [t.reason for t in missing if t.outcome is Outcome.FAILED]
     return LeftOut(
@@ -54,11 +55,11 @@ def left_out(trajectories: Sequence[Trajectory], complete_groups: bool) -> LeftO
 
 
 def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, limit: float, step: int) -> LeftOut:
-    """What is left out of a batch; refuse the batch if that is too much.
+    """Summarise the left-out episodes of a batch and check their share.
 
     Args:
-        trajectories: All of the batch.
-        complete_groups: See `learnable_groups`.
+        trajectories: All trajectories of the batch.
+        complete_groups: Whether a failed member drops its whole group, as in `learnable_groups`.
         limit: `rollout.max_left_out_share`.
         step: The training step, from 0.
 
@@ -76,7 +77,7 @@ def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, li
 
 
 def left_out_warning(step: int, metrics: Mapping[str, float]) -> str:
-    """A line about a step of which more than `WARNING_SHARE` is left out; empty otherwise."""
+    """Return a warning if a step leaves out more than `WARNING_SHARE` of its episodes, else ""."""
     share = metrics.get("rollout/left_out_share", 0.0)
     if share <= WARNING_SHARE:
         return ""

@@ -1,4 +1,4 @@
-"""From trajectories to the padded tensors of one forward-backward pass."""
+"""Turn trajectories into the padded tensors of one forward-backward pass."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ Tensors = dict[str, torch.Tensor]
 
 
 def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
-    """Cuts a batch into at most `parts` micro-batches so that the largest, padding included, is as small as it can be.
+    """Split a batch into `parts` micro-batches so that the largest is as small as possible.
 
-    The trajectories are sorted by length and the sorted list is cut into runs; a run costs rows x longest row, which is what it
-    takes of memory and, nearly, of time.
+    The size of a micro-batch includes padding. The trajectories are sorted by length, and the
+    sorted list is cut into consecutive runs. A run costs rows x longest row, which is its memory
+    and, approximately, its time.
 
     Args:
         lengths: Tokens of each trajectory.
         parts: Number of micro-batches.
 
     Returns:
-        `parts` lists of indices into `lengths` that together hold each index once; the last may be empty.
+        `parts` lists of indices into `lengths`, each index exactly once. The last lists may be
+        empty.
     """
     low, high = max(lengths, default=0), max(lengths, default=0) * len(lengths)
     while low < high:
@@ -37,17 +39,20 @@ def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batches: int) -> int:
-    """Which mini-batch of a training step a trajectory belongs to; it does not depend on which process holds it.
+    """Return the mini-batch of a training step that a trajectory belongs to.
 
-    The members of a group are shuffled and dealt out in turn, so each mini-batch has its share of every group; groups begin at
-    different mini-batches, which evens out the sizes.
+    The result does not depend on the rank that holds the trajectory. The members of a group are
+    shuffled and assigned round-robin, so each mini-batch gets its share of every group. Groups
+    start at different mini-batches to balance the sizes.
     """
     order = torch.randperm(group_size, generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)))
     return (order.tolist().index(member) + group) % mini_batches
 
 
 def within(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cuts a batch, longest first, into micro-batches of rows x longest row <= `budget` tokens; what is longer goes alone.
+    """Split a batch, longest first, into micro-batches of rows x longest row <= `budget` tokens.
+
+    A trajectory longer than the budget gets a micro-batch for itself.
 
     Returns:
         Lists of indices into `lengths`.
@@ -62,15 +67,19 @@ def within(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
-    """Tensors of some trajectories in the layout that TRL's GRPO loss reads: prompts padded left, completions right.
+    """Pad trajectories into the layout of TRL's GRPO loss.
+
+    Prompts are padded on the left, completions on the right.
 
     Args:
-        trajectories: B trajectories with P tokens of prompt and T tokens of completion at most; may be empty.
+        trajectories: B trajectories with at most P prompt tokens and T completion tokens; may be
+            empty.
         pad_token: Token id of the padding.
 
     Returns:
-        prompt_ids, prompt_mask of shape (B, P); completion_ids, completion_mask, tool_mask (1 on the policy's tokens) and
-        sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T). An empty batch becomes one masked row.
+        prompt_ids, prompt_mask of shape (B, P); completion_ids, completion_mask, tool_mask (1 on
+        the policy's tokens) and sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T).
+        An empty batch becomes one masked row.
     """
     prompts = [t.prompt for t in trajectories] or [[pad_token]]
     completions = [t.completion for t in trajectories] or [[pad_token]]
@@ -87,7 +96,11 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
 
 
 def whole_rows(tensors: Tensors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts and completions one after the other, on a device: token ids and attention mask, each of shape (B, P + T)."""
+    """Concatenate prompts and completions on a device.
+
+    Returns:
+        Token ids and attention mask, each of shape (B, P + T).
+    """
     ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1)
     mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1)
     return ids.to(device), mask.to(device)

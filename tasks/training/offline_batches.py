@@ -1,4 +1,4 @@
-"""The batches of the methods by imitation: recorded trajectories, or those of explorations by an earlier policy."""
+"""The batches of the imitation methods: trajectories that are recorded, or explored earlier."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ from tasks.training.train_loop import Collected, Plan
 
 
 class OfflineBatches:
-    """A `BatchSource` of what was recorded or explored; the same step gives the same batch, also after a kill."""
+    """A `BatchSource` of recorded or explored trajectories.
+
+    The same step yields the same batch, also after a kill and resume.
+    """
 
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
-        """See `RolloutBatches`."""
+        """The arguments are those of `RolloutBatches`."""
         assert isinstance(job.experiment.algorithm, Imitation)
         self._job, self._experiment, self._algorithm = job, job.experiment, job.experiment.algorithm
         self._worker, self._trainer = worker, trainer
         self._pool: dict[int, list[Trajectory]] = {}
 
     def plan(self, step: int, history: Steps) -> Plan:
-        """Everybody's episodes of the exploration that is due, if one is; see `BatchSource.plan`."""
+        """Plan the exploration that is due, if any, for all ranks.
+
+        Implements `BatchSource.plan`.
+        """
         horizon, exploration = horizon_at(self._experiment, step, history), self._algorithm.explorations(step) - 1
         batches = []
         if self._algorithm.recorded() is None and exploration not in self._pool and not self._path(exploration).is_file():
@@ -43,10 +49,10 @@ class OfflineBatches:
         return Plan(step, horizon, batches)
 
     def collect(self, plan: Plan) -> Collected:
-        """What a step imitates: successes, or pairs; see `BatchSource.collect`.
+        """Return the successes or pairs that a step imitates. Implements `BatchSource.collect`.
 
         Raises:
-            NothingToImitateError: What was recorded or explored holds nothing good enough.
+            NothingToImitateError: No recorded or explored trajectory is good enough.
         """
         began, played = time.perf_counter(), list[Trajectory]()
         explorations = self._algorithm.explorations(plan.step)
@@ -58,19 +64,20 @@ class OfflineBatches:
         rollout, seed = self._experiment.rollout, self._experiment.seeds.training
         chosen = self._algorithm.batch(pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
         processes, unit = self._worker.processes, self._algorithm.unit
-        self._worker.sleep()  # an exploration, or an evaluation before this step, has woken it
+        self._worker.sleep()  # an exploration or an earlier evaluation woke it
         mine = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
         return Collected(mine, chosen, played, seconds)
 
     def load_engine(self, step: int) -> dict[str, float]:
-        """The engine gets weights when something is to be explored; see `BatchSource.load_engine`."""
+        """Return the engine's metrics only: explorations load the weights when they start."""
         return self._worker.metrics()
 
     def _explore(self, step: int, batch: Batch, path: Path) -> list[Trajectory]:
-        """Play episodes with the weights of a step, shared out over the processes; the main process stores them.
+        """Run episodes with the weights of a step, split across ranks. Rank 0 stores them.
 
         Raises:
-            EpisodesLeftOutError: Too many episodes are left out. Nothing is stored then, and the same command plays them again.
+            EpisodesLeftOutError: Too many episodes are left out. Nothing is stored in this case,
+                and the same command runs them again.
         """
         self._worker.load_weights(step, self._trainer)
         found = self._worker.collect_shared(batch.name, batch.requests, batch.settings)

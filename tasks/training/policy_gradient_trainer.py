@@ -1,7 +1,7 @@
-"""The trainer of the methods by reinforcement: TRL's GRPO loss on our trajectories, advantages and micro-batches.
+"""The trainer of the RL methods: TRL's GRPO loss on our trajectories and advantages.
 
-TRL gives the clipped loss and the KL term. What it learns from are groups of multi-turn trajectories, token in, token out, with
-loss on the policy's tokens only.
+TRL supplies the clipped loss and the KL term. The training data are groups of multi-turn
+trajectories, as token ids throughout. Only the policy's tokens carry loss.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ from tasks.training.whitening import whitened
 
 
 class NothingToLearnError(RuntimeError):
-    """Nothing of a batch can be learned from: the infrastructure is down, or no first prompt leaves room for a message."""
+    """A batch has no usable trajectory.
+
+    Either the infrastructure is down, or every first prompt fills the token budget.
+    """
 
 
 class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
-    """Policy-gradient updates from trajectories of several turns."""
+    """Policy-gradient updates from multi-turn trajectories."""
 
     def __init__(
         self,
@@ -53,15 +56,16 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         fingerprint: str,
         sharded: bool = False,
     ) -> None:
-        """Loads the policy and, where the method has them, reference and critic.
+        """Load the policy and, if the method uses them, the reference and the critic.
 
         Args:
             experiment: The recipe; its algorithm is a `PolicyGradient`.
-            policy: Hugging Face name or folder of the policy that training starts from; also the reference of the KL term.
-            tokenizer: Its tokenizer.
-            folder: The run's folder; checkpoints go below it.
-            fingerprint: Names the experiment in the checkpoints.
-            sharded: Whether all models are divided among the processes (FSDP2).
+            policy: Hugging Face name or folder of the policy that training starts from. It is also
+                the reference of the KL term.
+            tokenizer: The policy's tokenizer.
+            folder: The run's folder, which will contain the checkpoints.
+            fingerprint: Identifier of the experiment, stored in its checkpoints.
+            sharded: Whether to shard all models across ranks (FSDP2).
         """
         assert isinstance(experiment.algorithm, PolicyGradient)
         self.algorithm = algorithm = experiment.algorithm
@@ -75,12 +79,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             model=self.load_policy(),
             reward_funcs=[_scored_by_the_environment],
             args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": [""]}),  # it asks for one
+            train_dataset=Dataset.from_dict({"prompt": [""]}),  # TRL requires one
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
         if algorithm.kl_coefficient and experiment.policy.lora is None:
-            # TRL's own would be whole on every process.
+            # TRL's own reference would be a full copy on every rank.
             self.ref_model = self.load_reference().to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=self.temperature)
         self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
@@ -89,13 +93,14 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             self.critic = Critic(policy, settings, self.accelerator.device, self.compute_dtype, experiment.policy, sharded)
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
-        """Groups become train samples with advantages, and those become tensors; see `BaseTrainer.mini_batches_of`.
+        """Compute the advantages of all groups and return the batch as tensors.
 
-        Episodes whose sampled log-probabilities are not those of the trainer's weights are left out, see `in_sync`.
+        `in_sync` drops episodes whose sampled log-probabilities do not match the trainer's weights.
+        The arguments are those of `BaseTrainer.mini_batches_of`.
 
         Raises:
-            NothingToLearnError: No process has a trajectory to learn from.
-            WeightSyncError: Nothing is left to learn from because the engine computed with other weights.
+            NothingToLearnError: No rank has a usable trajectory.
+            WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
         trajectories = self.in_sync(trajectories, step)
@@ -127,11 +132,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return [self._mini_batch(share) for share in shares]
 
     def in_sync(self, trajectories: list[Trajectory], step: int) -> list[Trajectory]:
-        """Mark episodes as failed whose tokens the engine did not sample with the trainer's weights.
+        """Mark episodes as failed if their tokens were not sampled with the trainer's weights.
 
-        Only tokens that were sampled under the weights of `step`, the trainer's present ones, are compared. Tokens of older weights
-        differ for a good reason. An episode fails if the mean of |log pi_trainer - log pi_engine| over its compared tokens exceeds
-        `episode_tolerance` of the engine's dtype, or is not a number.
+        Only tokens sampled under the weights of `step`, the trainer's current ones, are compared.
+        For older weights a difference is expected. An episode fails if the mean of |log pi_trainer
+        - log pi_engine| over its compared tokens exceeds `episode_tolerance` of the engine's dtype,
+        or is not a number.
         """
         fresh = [t for t in trajectories if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))]
         self._out_of_sync = {EPISODES: 0.0}
@@ -151,7 +157,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return [replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in beyond else t for t in trajectories]
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
-        """The advantages of this process's share of the batch, and what the critic is to learn."""
+        """Compute the advantages and the value targets of this rank's share of the batch."""
         algorithm = self.algorithm
         experience = experience_of(trajectories)
         if algorithm.kl_in == "reward":
@@ -178,7 +184,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ]
 
     def _with_penalties(self, experience: Experience, trajectories: list[Trajectory]) -> Experience:
-        """Takes kl_coefficient * (log pi_sampled - log pi_reference) off the reward of each token (arXiv 2203.02155, equation 2)."""
+        """Subtract the KL penalty from the reward of each token.
+
+        The penalty is kl_coefficient * (log pi_sampled - log pi_reference) (arXiv 2203.02155,
+        equation 2).
+        """
         references = self._rows(self.score_reference, trajectories)
         gaps = [torch.tensor(t.log_probabilities) - row for t, row in zip(trajectories, references, strict=True)]
         gap = padded(gaps, 0.0, torch.float64)
@@ -187,32 +197,41 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return replace(experience, penalties=self.algorithm.kl_coefficient * gap)
 
     def _rows(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int = 0) -> list[torch.Tensor]:
-        """A score of each token, one row per trajectory of its T tokens and `extra` columns more, computed in micro-batches."""
+        """Compute a score for each token, in micro-batches.
+
+        Returns:
+            One row per trajectory, with one column per completion token (T) and `extra` more
+            columns.
+        """
         rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
         for part in self.parts([length_of(t) for t in trajectories], self.algorithm.mini_batches):
-            # Of nothing, too: the processes must compute a sharded model equally often.
+            # Run even on an empty micro-batch: under FSDP every rank must do the same number of
+            # forward passes.
             scored = score(self._padded(items_at(trajectories, part))).cpu()
             for i, row in zip(part, scored[: len(part)], strict=True):
                 rows[i] = row[: len(trajectories[i].completion) + extra]
         return rows
 
     def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
-        """The micro-batches of one optimiser update."""
+        """Return the micro-batches of one optimiser update."""
         algorithm = self.algorithm
         tokens = self.count_everywhere(sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns))
         trajectories = self.count_everywhere(len(samples))
         places = self.count_everywhere(sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None))
         if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
-            # A trajectory with advantage 0 adds nothing to the gradient; its tokens still count in the mean.
+            # A trajectory with advantage 0 adds nothing to the gradient. Its tokens still count in
+            # the mean.
             samples = [sample for sample in samples if sample.advantages.any()]
         micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
         for part in parts:
             chosen = items_at(samples, part)
             tensors = self._padded([sample.trajectory for sample in chosen]) | loss_tensors(chosen)
-            # TRL divides by the tokens of the whole batch over its number of mini-batches: give it this mini-batch's own count.
+            # TRL divides by the tokens of the whole batch over its number of mini-batches. Pass the
+            # token count of this mini-batch instead.
             tensors["num_items_in_batch"] = torch.tensor(float(tokens * self.args.steps_per_generation / len(parts)))
             if algorithm.loss_aggregation != "tokens":
-                # TRL takes the mean over a micro-batch, and ours differ in size: weigh each by its share of the mini-batch.
+                # TRL takes the mean over a micro-batch, and ours differ in size. Weight each by its
+                # share of the mini-batch.
                 share = len(chosen) * len(parts) * self.accelerator.num_processes / max(1, trajectories)
                 tensors["loss_weight"] = torch.tensor(share)
             if self.critic is not None:
@@ -222,7 +241,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     @torch.no_grad()
     def _with_old_probabilities(self, tensors: Tensors) -> Tensors:
-        """Adds what the loss compares with: old log-probabilities, importance weights, reference log-probabilities."""
+        """Add the log-probabilities that the loss compares with.
+
+        These are the old log-probabilities, importance weights and reference log-probabilities.
+        """
         sampled = tensors["sampling_per_token_logps"]
         if self.algorithm.importance_correction == "behaviour":
             tensors["old_per_token_logps"] = sampled
@@ -235,7 +257,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        """TRL's loss, less the entropy bonus."""
+        """Return TRL's loss minus the entropy bonus."""
         weight = inputs.pop("loss_weight", None)
         self._in_loss = inputs
         loss: torch.Tensor = super()._compute_loss(model, inputs)
@@ -246,10 +268,13 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return loss if weight is None else loss * weight
 
     def _get_per_token_logps_and_entropies(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any) -> Any:
-        """TRL's, or of packed sequences; within the loss it keeps the entropies, and turns the token's ratio into that of the sequence.
+        """Compute log-probabilities and entropies as TRL does, also for packed sequences.
 
-        GSPO's variant for advantages that differ from token to token (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t]
-        with the trajectory's s = exp(mean of log pi / pi_old). TRL's ratio of a token is pi_t / old_t, so old_t = sg[pi_t / s] gives it.
+        Within the loss, the method also keeps the entropies and, for `ratio: sequence`, replaces
+        the token ratio by the sequence ratio. This is GSPO's variant for advantages that differ
+        between tokens (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t], with s
+        = exp(mean of log pi / pi_old) over the trajectory. TRL's token ratio is pi_t / old_t, so
+        old_t = sg[pi_t / s] yields s_t.
         """
         found: Any
         if packs(self.experiment.policy.attn_implementation) and mask.any() and not named.get("compute_aux_loss"):
@@ -267,7 +292,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return found
 
     def _seen_by_loss(self, inputs: Tensors) -> LossTokens:
-        """The tokens of the micro-batch whose loss was computed last."""
+        """Return the tokens of the micro-batch whose loss was computed last."""
         logps, sampled, advantages = self._logps.detach(), inputs["sampling_per_token_logps"], inputs["advantages"]
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         threshold = self.off_policy_mask_threshold
@@ -276,11 +301,14 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept, reference)
 
     def update_metrics(self) -> dict[str, float]:
-        """See `BaseTrainer.update_metrics`."""
+        """Return the metrics of `BaseTrainer.update_metrics` and the off-policy metrics."""
         return super().update_metrics() | self._meter.take(self.all_reduce_sum, self.all_reduce_max)
 
     def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
-        """This micro-batch's part of the policy's entropy per token, a mean of the same kind as that of TRL's loss."""
+        """Return this micro-batch's share of the policy's mean entropy per token.
+
+        The mean is aggregated like TRL's loss.
+        """
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         sums: torch.Tensor = (self._entropies * mask).sum(-1)
         by = self.algorithm.loss_aggregation
@@ -293,13 +321,17 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return torch.as_tensor(mean)
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
-        """See `BaseTrainer.add_gradient`; the critic's gradient comes from the same micro-batch, when the policy's activations are gone."""
+        """Add the gradients of the policy and the critic for a micro-batch.
+
+        The critic runs after the policy's activations are freed. The arguments are those of
+        `BaseTrainer.add_gradient`.
+        """
         super().add_gradient(micro_batch, number, of)
         if self.critic is not None:
             self.critic.add_gradient({name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()})
 
     def optimiser_step(self) -> None:
-        """The critic's update, then the policy's."""
+        """Update the critic, then the policy."""
         if self.critic is not None:
             pretrained = self.critic.settings.pretraining_steps > 0
             lr_scale = 1.0 if pretrained else self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
@@ -309,19 +341,22 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
-        """Log-probabilities of the completions under `model` at the rollouts' temperature, shape (B, T), on the CPU."""
+        """Return the log-probabilities of the completions under `model`, shape (B, T), on the CPU.
+
+        They are computed at the temperature of the rollouts.
+        """
         ids, mask = whole_rows(tensors, self.accelerator.device)
         logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, tensors["completion_ids"].size(1))
         return torch.as_tensor(logps.float().cpu())
 
     def save_training_state(self, written: Path) -> None:
-        """See `BaseTrainer.save_training_state`; the critic travels with the checkpoint."""
+        """Save the state of `BaseTrainer.save_training_state` and the critic."""
         super().save_training_state(written)
         if self.critic is not None:
             self.critic.save(written)
 
     def load_training_state(self, written: Path) -> None:
-        """See `BaseTrainer.load_training_state`."""
+        """Load the state of `BaseTrainer.load_training_state` and the critic."""
         super().load_training_state(written)
         if self.critic is not None:
             self.critic.load(written)
@@ -331,5 +366,5 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
 
 def _scored_by_the_environment(**_: Any) -> list[float]:
-    """TRL asks for a reward function; the environments have already given the rewards."""
+    """Placeholder for TRL's reward function. The environments supply the rewards."""
     raise AssertionError("rewards come with the trajectories")

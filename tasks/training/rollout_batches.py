@@ -1,4 +1,4 @@
-"""The batches of the methods by reinforcement: episodes of the present policy, played for each training step."""
+"""The batches of the RL methods: episodes that the current policy runs for each step."""
 
 from __future__ import annotations
 
@@ -22,32 +22,40 @@ from tasks.training.train_loop import Collected, Plan
 
 
 class RolloutBatches:
-    """A `BatchSource` of whole groups, shared out over the processes. The main process stores everybody's."""
+    """A `BatchSource` of whole groups, split across ranks.
+
+    Rank 0 stores the trajectories of all ranks.
+    """
 
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
         """
         Args:
-            job: What is trained.
-            worker: Plays this process's episodes.
-            trainer: Whose weights it plays with.
+            job: The training job.
+            worker: Runs this rank's episodes.
+            trainer: Supplies the weights for the engine.
         """
         assert isinstance(job.experiment.algorithm, PolicyGradient)
         self._job, self._experiment, self._algorithm = job, job.experiment, job.experiment.algorithm
         self._worker, self._trainer = worker, trainer
 
     def plan(self, step: int, history: Steps) -> Plan:
-        """The tasks of the step, each for a group of episodes, and of the steps that may be played ahead; see `BatchSource.plan`."""
+        """Plan the groups of the step and of later steps that may run ahead.
+
+        Implements `BatchSource.plan`.
+        """
         last = min(step + self._experiment.rollout.max_off_policy_steps, self._algorithm.steps - 1)
         batches = [self._batch(each, history) for each in range(step, last + 1)]
         return Plan(step, batches[0].settings.horizon, batches)
 
     def collect(self, plan: Plan) -> Collected:
-        """Play this process's groups; zero-variance ones give way to others' where the recipe says so. See `BatchSource.collect`.
+        """Run this rank's groups and, if the recipe asks for it, resample zero-variance groups.
+
+        Implements `BatchSource.collect`.
 
         Raises:
             EpisodesLeftOutError: Too many episodes are left out.
         """
-        self._worker.load_weights(plan.step, self._trainer)  # at the start of the run; later `load_engine` has done it
+        self._worker.load_weights(plan.step, self._trainer)  # at the first step
         began = time.perf_counter()
         played = self._worker.collect(plan.batches)
         settings = plan.batches[0].settings
@@ -62,18 +70,18 @@ class RolloutBatches:
         if self._worker.processes.is_main_process:
             write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
         limit = self._experiment.rollout.max_left_out_share
-        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)  # of what could be learned from
+        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)  # kept groups
         cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
         return Collected(mine, everybodys, everybodys, seconds, cost | missing.metrics())
 
     def load_engine(self, step: int) -> dict[str, float]:
-        """See `BatchSource.load_engine`."""
+        """Load the trainer's weights into the engine. Implements `BatchSource.load_engine`."""
         self._worker.load_weights(step, self._trainer)
         return self._worker.metrics()
 
     def _batch(self, step: int, history: Steps) -> Batch:
-        """The episodes of a training step that are this process's."""
+        """Return this rank's episodes of a training step."""
         rollout, processes = self._experiment.rollout, self._worker.processes
         plans = plans_of_step(self._job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self._experiment.seeds.training)
         mine = [plan for plan in plans if plan.group % processes.num_processes == processes.process_index]
