@@ -1,4 +1,8 @@
-"""How a message says its action: "react" (arXiv 2210.03629) = free thought, then "Action: ..."; "bare" = the message is the action."""
+"""Action formats: how the action is read from a message.
+
+"react" (arXiv 2210.03629) is free thought followed by "Action: ...". With "bare" the whole message
+is the action.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,11 @@ from typing import Literal
 from configs.rules import Rules
 
 ActionFormat = Literal["react", "react-last", "bare"]
-"""How a message is read. "react-last" is "react" as AgentGym's client of SciWorld reads it: everything after the last "Action:"."""
+"""Format in which a message is read.
+
+"react-last" is "react" as AgentGym's client of SciWorld reads it: the action is everything after
+the last "Action:".
+"""
 
 REACT_FORM = """Answer each observation with one message of this form:
 Thought:
@@ -23,35 +31,41 @@ _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
 
 class MalformedActionError(Exception):
-    """No action can be read from the policy's message. The text is what the agent gets to see as its observation."""
+    """No action can be read from the message. The agent gets the text as its observation."""
 
 
 def reading_of(action_format: Literal["react", "bare"], world: str, rules: Rules) -> ActionFormat:
-    """How messages of a format are read in a world.
+    """Return the format in which a world reads messages of an action format.
 
-    AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does. What else they do to an action, the
-    worlds do under AgentGym's rules.
+    AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does.
+    Their other changes to an action are part of the worlds under AgentGym's rules.
     """
     return "react-last" if (action_format, world, rules) == ("react", "sciworld", "agentgym") else action_format
 
 
 def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:
-    """The environment's instruction, for "react" followed by the form that a message must have; None stays None."""
+    """Return the instruction, for "react" with the message form appended. None stays None."""
     if instruction is None or action_format == "bare":
         return instruction
     return f"{instruction.rstrip()}\n\n{REACT_FORM}"
 
 
 def said(action: str, thought: str, action_format: ActionFormat) -> str:
-    """The message that does `action`: for "react" with a thought, which may be empty, before it."""
+    """Format the message that performs `action`, for "react" with a preceding thought.
+
+    The thought may be empty.
+    """
     return action if action_format == "bare" else f"Thought:\n{thought}\n\nAction:\n{action}"
 
 
 def react_action(text: str) -> str:
-    """The action of a message in the "react" form: what follows "Action:", on its line or on the next that is not empty.
+    """Read the action of a "react" message: the text after "Action:".
+
+    The action is on the same line or on the next non-empty line.
 
     Raises:
-        MalformedActionError: "Action:" is missing, stands there more than once, or nothing follows it.
+        MalformedActionError: "Action:" is missing or occurs more than once, or no action follows
+            it.
     """
     count = text.count("Action:")
     if count == 0:
@@ -68,11 +82,12 @@ def react_action(text: str) -> str:
 
 
 def after_thought(text: str, opened: bool = False) -> str:
-    """Returns what a message says after its thought.
+    """Return the text of a message after its thought.
 
     Args:
-        text: The message. A thought stands between <think> and </think>.
-        opened: Whether the prompt already opened the thought, so that the message holds only </think>.
+        text: The message. A thought is enclosed in <think> and </think>.
+        opened: Whether the prompt already opened the thought, so that the message holds only
+            </think>.
 
     Raises:
         MalformedActionError: The message ends inside its thought.
@@ -86,19 +101,20 @@ def after_thought(text: str, opened: bool = False) -> str:
 
 
 def read_action(text: str, action_format: ActionFormat, thought_opened: bool = False) -> str:
-    """Reads the action of a message in either form, after its thought.
+    """Read the action of a message in any format, after its thought.
 
     Args:
         text: The message.
-        action_format: Its form.
-        thought_opened: See `after_thought`.
+        action_format: Format of the message.
+        thought_opened: The argument `opened` of `after_thought`.
 
     Raises:
-        MalformedActionError: The message ends inside its thought or, for "react", does not have the agreed form.
+        MalformedActionError: The message ends inside its thought or, for "react", is malformed.
     """
     text = after_thought(text, thought_opened)
     if action_format == "bare":
         return text.strip()
-    if action_format == "react-last":  # without "Action:" its client sends an empty action, and the world is asked
+    # without "Action:" AgentGym's client sends an empty action to the world
+    if action_format == "react-last":
         return text.rpartition("Action:")[2].strip() if "Action:" in text else ""
     return react_action(text)

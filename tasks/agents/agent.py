@@ -1,7 +1,7 @@
 """The contract of an agent: it reads observations and answers each with a message.
 
-A language model behind an engine (`token_agent`), a chat endpoint that shows text alone (`chat_agent`), a world's expert
-(`scripted_agent`): an episode does not know which of them it has.
+The implementations are a language model behind an engine (`token_agent`), a text-only chat endpoint
+(`chat_agent`) and a world's expert (`scripted_agent`). An episode treats them all alike.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an agent says in one turn.
+    """An agent's message of one turn.
 
     Attributes:
         text: Its text, without special tokens.
-        action: What the text tells the environment to do; None when no action can be read from it.
-        problem: Why not: the observation that the agent gets in the environment's place.
-        tokens: Its token ids; empty when the agent has none.
-        log_probabilities: As sampled, one per token; NaN where the agent does not tell.
+        action: Action read from the text. None if the text holds no readable action.
+        problem: Error text if there is no action. The agent gets it as its observation.
+        tokens: Token ids. Empty for an agent without tokens.
+        log_probabilities: One per token, as sampled. NaN if the agent does not report them.
         policy_version: Training step of the weights that wrote it.
-        cut: The budget that ended the message before the agent did, e.g. "rollout.turn_tokens"; empty otherwise.
+        cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
     """
 
     text: str
@@ -35,12 +35,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What an episode may use.
+    """Sampling temperature and token budgets of an episode.
 
     Attributes:
-        temperature: Sampling temperature; 0 is greedy.
-        turn_tokens: Most tokens of one message.
-        trajectory_tokens: Most tokens of the whole trajectory.
+        temperature: Sampling temperature. 0 is greedy.
+        turn_tokens: Maximum tokens of one message.
+        trajectory_tokens: Maximum tokens of the whole trajectory.
     """
 
     temperature: float
@@ -53,86 +53,97 @@ class TokenBudgetError(Exception):
 
 
 class NoActionError(Exception):
-    """The policy knows no action from here: its own failure, not one of the infrastructure. The text says why."""
+    """The policy has no action for this state. The text gives the reason.
+
+    This is a failure of the policy, not of the infrastructure.
+    """
 
 
 class Conversation(Protocol):
     """One episode of an agent.
 
     Attributes:
-        prompt: Token ids before the first message; empty when the agent has none.
+        prompt: Token ids before the first message. Empty for an agent without tokens.
     """
 
     prompt: list[int]
 
     async def act(self, turn: int) -> Message:
-        """The agent's message of this turn, counted from 0.
+        """Return the agent's message of this turn, counted from 0.
 
         Raises:
-            EngineError: No answer could be had.
-            TokenBudgetError: There is no room for one.
-            NoActionError: A script knows none.
+            EngineError: The engine gave no answer.
+            TokenBudgetError: There is no room for a message.
+            NoActionError: A scripted policy has no action.
         """
         ...
 
     def recall(self, message: Message) -> None:
-        """Takes a message that was written before for its own, in place of `act`: so an episode can go on where another one stood."""
+        """Record an earlier message as the agent's own instead of calling `act`.
+
+        This lets an episode continue from the state of another one.
+        """
         ...
 
     async def observe(self, observation: str) -> list[int]:
-        """Takes in the answer to the last message; returns the token ids that carry it, shape (R,), empty when the agent has none.
+        """Take in the environment's answer to the last message.
+
+        Returns:
+            The token ids that carry the answer, shape (R,). Empty for an agent without tokens.
 
         Raises:
-            EngineError: The agent cannot go on.
-            TokenBudgetError: It leaves no room for another message.
+            EngineError: The agent cannot continue.
+            TokenBudgetError: The answer leaves no room for another message.
         """
         ...
 
     async def close(self) -> None:
-        """Frees what the episode holds."""
+        """Free the resources of the episode."""
         ...
 
 
 class Agent(Protocol):
-    """Who plays.
+    """An agent that plays episodes.
 
     Attributes:
-        name: For the records, e.g. "vllm".
-        version: Training step of its present weights.
-        kv_cache_tokens: Tokens of conversations that it holds at once at no cost; None where that bounds nothing.
-        out_of_process: Whether it generates outside this process, and so may go on while the trainer updates.
-        progress: Grows while its messages are written; stands still while nothing is. None where that cannot be seen.
+        name: Name for the records, e.g. "vllm".
+        version: Training step of its current weights.
+        kv_cache_tokens: Number of conversation tokens that can be cached at once. None for no
+            limit.
+        out_of_process: Whether it generates outside this process and can continue during an update.
+        progress: Counter that grows while messages are written and stands still otherwise. None if
+            the progress cannot be observed.
     """
 
     @property
     def name(self) -> str:
-        """See above."""
+        """Name for the records."""
         ...
 
     @property
     def version(self) -> int:
-        """See above."""
+        """Training step of the current weights."""
         ...
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """See above."""
+        """Number of conversation tokens that can be cached at once, None for no limit."""
         ...
 
     @property
     def out_of_process(self) -> bool:
-        """See above."""
+        """Whether the agent generates outside this process."""
         ...
 
     @property
     def progress(self) -> int | None:
-        """See above."""
+        """Counter that grows while messages are written, None if it cannot be observed."""
         ...
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Conversation:
-        """Begins an episode with the environment's first observation.
+        """Begin an episode with the environment's first observation.
 
         Raises:
-            EngineError: It cannot.
+            EngineError: The engine cannot begin an episode.
         """
         ...

@@ -17,18 +17,19 @@ from tasks.inference.event_loop import in_event_loop
 
 @contextmanager
 def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Agent]:
-    """The agent of a collection, ready to play while the block lasts.
+    """Open the agent of a collection for the duration of the block.
 
     Args:
-        collection: What is collected.
-        world: What the servers host.
-        gpu_memory_fraction: Share of the GPU's memory for vLLM in this process.
+        collection: The collection.
+        world: World that the servers host.
+        gpu_memory_fraction: Fraction of the GPU's memory for vLLM in this process.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
 
     Raises:
-        EngineError: The engine could not start, or an endpoint does not answer as it should.
-        OSError: A model or tokenizer is not to be had.
-        WrongWorldError: A scripted policy knows another version of the world than the servers host, or cannot play it.
+        EngineError: The engine could not start, or an endpoint gives invalid answers.
+        OSError: A model or tokenizer is not available.
+        WrongWorldError: A scripted policy has another version of the world than the servers, or
+            cannot play it.
     """
     source, told = collection.source, world.instruction if collection.source.instruction else None
     read = reading_of(source.action_format, collection.environment.name, collection.environment.rules)
@@ -95,6 +96,7 @@ def _chat_format(source: Source, tokenizer: str | None, instruction: str | None,
         read,
         instruction,
         conversation_start=source.conversation_start,
-        # The tokenizer of a learner may have another template than the endpoint, which gets the variables.
+        # The learner's tokenizer may have another template than the endpoint, which gets the
+        # variables.
         chat_template_kwargs=None if source.kind == "openai" else source.chat_template_kwargs,
     )

@@ -1,5 +1,7 @@
-"""An endpoint that speaks OpenAI's chat protocol, as an agent: text in, text out. For demonstrations and for measuring; what such an
-agent says can be imitated, but without log-probabilities of its tokens it cannot be reinforced.
+"""A text-only agent behind an endpoint with OpenAI's chat protocol.
+
+It serves demonstrations and measurements. Its messages are usable for behaviour cloning, but not
+for RL, because its tokens have no log-probabilities.
 """
 
 from __future__ import annotations
@@ -30,12 +32,18 @@ CONNECT_S = 10.0
 
 
 def key_address() -> str:
-    """Returns the endpoint that OPENAI_API_KEY is set for, as OpenAI's own clients read it from the environment."""
+    """Return the endpoint that OPENAI_API_KEY is set for.
+
+    The variable is read as OpenAI's own clients read it.
+    """
     return os.environ.get(ADDRESS) or DEFAULT_ADDRESS
 
 
 def endpoint_key(url: str) -> str | None:
-    """Returns the key for an endpoint; None if no key is set for the origin (scheme, host and port) of this URL."""
+    """Return the key of an endpoint.
+
+    None if no key is set for the origin (scheme, host and port) of this URL.
+    """
     try:
         is_bound = URL(url).origin() == URL(key_address()).origin() and URL(url).user is None
     except ValueError:
@@ -59,15 +67,17 @@ class ChatAgent:
         chat_format: ChatFormat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """
+        """Configure the agent without opening a connection.
+
         Args:
-            url: Base URL, as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
+            url: Base URL as other clients of the protocol take it, e.g. http://127.0.0.1:8000/v1.
             model: The endpoint's name of the model.
-            action_format: How a message says its action.
-            instruction: What the agent is told first.
-            conversation_start: In whose name; see `configs.conversation_start`.
-            chat_template_kwargs: Variables of the chat template for the endpoint, e.g. {"enable_thinking": False}.
-            chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
+            action_format: Format in which a message gives its action.
+            instruction: Instruction at the start of the conversation.
+            conversation_start: Role of the instruction, see `configs.conversation_start`.
+            chat_template_kwargs: Variables of the endpoint's chat template, e.g.
+                {"enable_thinking": False}.
+            chat_format: Adds token ids to the trajectories, for a policy that is trained on them.
         """
         self.name = f"{model} at {url}"
         self._base_url = url.rstrip("/")
@@ -79,9 +89,9 @@ class ChatAgent:
         self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
         self.chat_format = chat_format
         self._more = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
-        self.kv_cache_tokens: int | None = None  # an endpoint does not tell
+        self.kv_cache_tokens: int | None = None  # not reported by an endpoint
         self.out_of_process = True
-        self.progress: int | None = None  # nor its progress
+        self.progress: int | None = None
         self._tokens_field = "max_tokens"
         key = endpoint_key(url)
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
@@ -92,18 +102,18 @@ class ChatAgent:
         )
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ChatConversation:
-        """Begins an episode; see `Agent.begin`."""
+        """Begin an episode, as in `Agent.begin`."""
         return ChatConversation(self, seed, observation, budgets, Retokenisation(self.chat_format, self.action_format, observation))
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def answer(self, messages: list[dict[str, str]], budgets: Budgets, seed: int) -> tuple[str, bool]:
-        """The next message, and whether `budgets.turn_tokens` cut it.
+        """Return the next message and whether `budgets.turn_tokens` cut it.
 
         Raises:
-            EngineError: No answer after some attempts, or one that makes no sense.
+            EngineError: There was no answer after ATTEMPTS attempts, or the answer is invalid.
             TokenBudgetError: The conversation is longer than the model's context.
         """
         session, problem = await self._session.get(), ""
@@ -131,7 +141,8 @@ class ChatAgent:
             if status == 400 and ("context_length" in said or "context length" in said):
                 raise TokenBudgetError(f"context length of {self.model}")
             if status == 400 and "max_completion_tokens" in said:
-                self._tokens_field = "max_completion_tokens"  # newer models of OpenAI know it by this name alone
+                # the only name that newer OpenAI models accept
+                self._tokens_field = "max_completion_tokens"
             elif status in (401, 403) and not self._has_key and os.environ.get(KEY):
                 problem += (
                     f"; {KEY} was not sent, because it is set for {key_address()}: set {ADDRESS}={self._base_url} if it belongs there"
@@ -146,7 +157,7 @@ class ChatConversation:
     """One episode of a `ChatAgent`."""
 
     def __init__(self, agent: ChatAgent, seed: int, observation: str, budgets: Budgets, retokenisation: Retokenisation) -> None:
-        """`observation` is the environment's first."""
+        """Start with the environment's first observation."""
         self.prompt = retokenisation.prompt
         self._agent = agent
         self._seed = seed
@@ -155,23 +166,23 @@ class ChatConversation:
         self._messages = [*agent.opening, {"role": "user", "content": observation}]
 
     async def act(self, turn: int) -> Message:
-        """The endpoint's next message; see `Conversation.act`."""
+        """Return the endpoint's next message, as in `Conversation.act`."""
         text, cut = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
         self._messages.append({"role": "assistant", "content": text})
         return self._retokenisation.message(text, "rollout.turn_tokens" if cut else "")
 
     def recall(self, message: Message) -> None:
-        """See `Conversation.recall`."""
+        """Record an earlier message, as in `Conversation.recall`."""
         self._messages.append({"role": "assistant", "content": message.text})
         self._retokenisation.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
-        """Appends the observation; see `Conversation.observe`."""
+        """Append the observation, as in `Conversation.observe`."""
         self._messages.append({"role": "user", "content": observation})
         return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the episode holds no resources."""
 
 
 def _read(body: bytes, url: str) -> tuple[str, bool]:
@@ -181,7 +192,7 @@ def _read(body: bytes, url: str) -> tuple[str, bool]:
         text, reason = choice["message"]["content"], choice.get("finish_reason")
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
         raise EngineError(f"{url} answered something unexpected: {body[:200]!r} ({unreadable})") from unreadable
-    if text is None:  # a thinking model used all tokens for its thought
+    if text is None:  # a thinking model spent all tokens on its thought
         return "", True
     if not isinstance(text, str):
         raise EngineError(f"{url} answered {type(text).__name__} in place of a text (finish_reason {reason!r})")

@@ -1,7 +1,8 @@
-"""The chat template as token ids: prompts, and what stands between two messages of a policy.
+"""The chat template as token ids: prompts and the tokens between two messages of a policy.
 
-Token in, token out: what the policy wrote is never decoded and encoded again. A turn is the policy's own tokens; only what stands
-between two of its messages (the end of its turn, the observation, the beginning of its next turn) comes from the chat template.
+Token in, token out: the policy's tokens are never decoded and encoded again. A turn consists of the
+policy's own tokens. Only the tokens between two of its messages come from the chat template: the
+end of its turn, the observation and the start of its next turn.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 
 CONSENT = "I understand. I will follow these instructions."
-"""How the assistant answers the instruction where a conversation starts as AgentGym's do."""
+"""The assistant's answer to the instruction in a conversation that starts as AgentGym's do."""
 
-# Stand-ins for texts of which the place in a rendered conversation is looked up. Nothing that a template trims or parses.
+# Placeholders for texts whose position in a rendered conversation is looked up. No template trims
+# or parses them.
 _INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecondzQ", "QzThirdzQ"
 _REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
 
@@ -33,15 +35,17 @@ CACHED_PROMPTS = 256
 
 
 class ChatTemplateError(ValueError):
-    """The tokenizer's chat template cannot carry a dialogue of several turns."""
+    """The tokenizer's chat template cannot render a dialogue of several turns."""
 
 
 def opening_messages(start: ConversationStart, instruction: str | None) -> list[Message] | None:
-    """The messages before the first observation; None where the instruction goes wherever the chat template can carry it.
+    """Return the messages before the first observation.
+
+    None if the instruction goes where the chat template can carry it.
 
     Args:
-        start: How conversations begin.
-        instruction: What the agent is told, the form of a message included; None for nothing.
+        start: Start of the conversation.
+        instruction: Instruction including the message form. None for no instruction.
     """
     if not isinstance(start, str):
         return [{"role": message.role, "content": message.content} for message in start]
@@ -51,12 +55,14 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
 
 
 class ChatFormat:
-    """Turns observations into token ids by a tokenizer's chat template, and a policy's tokens into an action.
+    """Converts observations to token ids with a chat template, and a policy's tokens to an action.
 
     Attributes:
-        action_format: How a message says its action.
-        stop_tokens: Ids that end a message: the template's end of turn first where it has one, then the tokenizer's end of text.
-        system_role: Whether the instruction goes into a system message; otherwise it stands before the first observation.
+        action_format: Format in which a message gives its action.
+        stop_tokens: Ids that end a message: first the template's end of turn, if it has one, then
+            the tokenizer's end of text.
+        system_role: Whether the instruction is a system message. Otherwise it precedes the first
+            observation.
         thought_opened: Whether the template ends its prompts inside a thought, after <think>.
     """
 
@@ -69,20 +75,23 @@ class ChatFormat:
         conversation_start: ConversationStart = "system",
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Derives the form of a turn from the chat template and checks it.
+        """Derive the form of a turn from the chat template and check it.
 
         Args:
             tokenizer: Any tokenizer with a chat template.
-            action_format: "react" = free thought, then "Action: ..."; "bare" = the message is the action.
-            instruction: What the agent is told before its first observation; for "react" the form of a message is added to it.
-                None leaves both out.
-            conversation_start: In whose name; see `configs.conversation_start`.
-            extra_stop_tokens: More ids that end a message, e.g. those of the model's generation config.
+            action_format: "react" is free thought followed by "Action: ...". With "bare" the
+                message is the action.
+            instruction: Instruction before the first observation. For "react" the message form is
+                appended. None omits both.
+            conversation_start: Role of the instruction, see `configs.conversation_start`.
+            extra_stop_tokens: More ids that end a message, e.g. those of the model's generation
+                config.
             chat_template_kwargs: Variables of the chat template, e.g. {"enable_thinking": False}.
 
         Raises:
-            ChatTemplateError: There is no template, it changes former turns as the conversation grows, it writes messages in
-                channels (harmony), or it does not use one of the variables.
+            ChatTemplateError: There is no template, it changes earlier turns as the conversation
+                grows, it writes messages in channels (harmony), or it does not use one of the
+                variables.
         """
         self._tokenizer = tokenizer
         self.action_format = action_format
@@ -96,7 +105,8 @@ class ChatFormat:
                 "name a chat model, or set tokenizer.chat_template"
             )
         self._check_template(str(tokenizer.chat_template), chat_template_kwargs or {})
-        # A frozen clock: a date in the prompt would make the same seeds give another run tomorrow.
+        # A frozen clock: with the current date in the prompt the same seeds would give another run
+        # each day.
         self._render_options: dict[str, Any] = {
             "strftime_now": partial(datetime.strftime, datetime(2025, 1, 1)),
             **(chat_template_kwargs or {}),
@@ -109,7 +119,8 @@ class ChatFormat:
         self._special_texts = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self.system_role = False
         self._anchor = self._encode(_REPLY)
-        # The members of a group see much the same: rendering a template and encoding take longer than a turn of a small engine.
+        # The members of a group see many equal texts. Rendering and encoding take longer than a
+        # turn of a small engine.
         self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
         self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._whole_prompt)
         tail = self._derive()
@@ -125,7 +136,7 @@ class ChatFormat:
             )
 
     def prompt(self, observation: str) -> list[int]:
-        """Token ids from the beginning up to where the policy writes its first message. Shape (P,)."""
+        """Return the token ids up to the start of the policy's first message. Shape (P,)."""
         return list(self._cached_prompt(observation))
 
     def _whole_prompt(self, observation: str) -> tuple[int, ...]:
@@ -135,12 +146,15 @@ class ChatFormat:
         return (*self._encode(before), *self._encode_plain(observation), *self._encode(after))
 
     def reply(self, observation: str, last_tokens: Sequence[int]) -> list[int]:
-        """Token ids that follow the policy's message and carry an observation to the start of its next message. Shape (R,).
+        """Return the token ids from the end of the policy's message to the start of its next one.
 
         Args:
-            observation: What the policy sees next.
-            last_tokens: The message just written. If it lacks the template's end of turn (the token budget cut it, or another stop
-                token ended it), the result begins with it.
+            observation: The observation that the policy sees next.
+            last_tokens: The message just written. If it lacks the template's end of turn (the token
+                budget cut it, or another stop token ended it), the result begins with that token.
+
+        Returns:
+            Token ids, shape (R,).
         """
         tokens = self._cached_reply(observation)
         if self._end_of_turn is not None and last_tokens and last_tokens[-1] == self._end_of_turn:
@@ -148,23 +162,24 @@ class ChatFormat:
         return list(tokens)
 
     def _whole_reply(self, observation: str) -> tuple[int, ...]:
-        """What follows a message without its end of turn."""
+        """Return the tokens that follow a message without its end of turn."""
         if self._has_special_text(observation):
             before, after = self._tail(_SECOND).split(_SECOND)
             return (*self._encode_after_reply(before), *self._encode_plain(observation), *self._encode(after))
         return tuple(self._encode_after_reply(self._tail(observation)))
 
     def message(self, text: str) -> list[int]:
-        """Returns the tokens of a demonstrated message, end of turn included. Shape (M,).
+        """Return the tokens of a demonstrated message, end of turn included. Shape (M,).
 
-        Where the prompt opened a thought, the message closes it first: a demonstration has none.
+        If the prompt opened a thought, the message closes it first, because a demonstration has
+        none.
         """
         if self.thought_opened and "</think>" not in text:
             text = f"\n</think>\n\n{text}"
         return [*self._encode(text), self.stop_tokens[0]]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Returns what the policy wrote, without special tokens. The marks of a thought stay in any case."""
+        """Decode the policy's tokens without special tokens, but keep the marks of a thought."""
         pieces: list[str] = []
         run: list[int] = []
         for token in tokens:
@@ -181,22 +196,22 @@ class ChatFormat:
         return decoded
 
     def action(self, tokens: Sequence[int]) -> str:
-        """The action in the policy's message.
+        """Return the action in the policy's message.
 
         Raises:
-            MalformedActionError: The message has not the form agreed on; only for "react".
+            MalformedActionError: The message is malformed. Only for "react".
         """
         return self.action_in(self.text(tokens))
 
     def action_in(self, text: str) -> str:
-        """The action in the text of the policy's message; see `action`."""
+        """Return the action in the text of the policy's message. Raises as `action` does."""
         return read_action(text, self.action_format, self.thought_opened)
 
     def _check_template(self, template: str, variables: Mapping[str, Any]) -> None:
-        """Refuses templates that no message can be read from, and variables without an effect.
+        """Reject templates whose messages cannot be read, and unused variables.
 
         Raises:
-            ChatTemplateError: The template is one of these.
+            ChatTemplateError: The template writes channels or does not use a variable.
         """
         if "<|channel|>" in template:
             raise self._fault(
@@ -223,7 +238,7 @@ class ChatFormat:
         return text
 
     def _tail(self, observation: str) -> str:
-        """What the template writes after the policy's message when `observation` answers it."""
+        """Return the template's text after the policy's message when `observation` answers it."""
         messages = [
             *self._opening(self._instruction, _FIRST),
             {"role": "assistant", "content": _REPLY},
@@ -232,7 +247,7 @@ class ChatFormat:
         return self._render(messages).partition(_REPLY)[2]
 
     def _derive(self) -> str:
-        """Settles where the instruction goes and returns the tail of a turn.
+        """Set the place of the instruction and return the tail of a turn.
 
         Raises:
             ChatTemplateError: Neither place works.
@@ -246,10 +261,11 @@ class ChatFormat:
         return self._checked_tail()
 
     def _checked_tail(self) -> str:
-        """The tail of a turn, proven to be the same in every turn of a growing conversation.
+        """Return the tail of a turn after checking that it is the same in every turn.
 
         Raises:
-            ChatTemplateError: It is not; the message names what the template does.
+            ChatTemplateError: The tail changes as the conversation grows. The message names the
+                cause.
         """
         marks = [_FIRST, _REPLY, _SECOND, _LATER_REPLY, _THIRD]
         opening = self._opening(None if self._instruction is None else _INSTRUCTION, _FIRST)
@@ -276,7 +292,7 @@ class ChatFormat:
         return f"{two[2]}{_SECOND}{two[3]}"
 
     def _split(self, text: str, marks: list[str]) -> list[str]:
-        """The pieces of `text` around the marks, one more than there are marks."""
+        """Return the pieces of `text` around the marks, one more than there are marks."""
         pieces = []
         for mark in marks:
             if text.count(mark) != 1:
@@ -295,17 +311,22 @@ class ChatFormat:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_plain(self, text: str) -> list[int]:
-        """Encodes text in which special tokens are spelled out, as ordinary characters: nobody forges the end of a turn."""
+        """Encode special tokens in the text as ordinary characters.
+
+        An observation can then not forge the end of a turn.
+        """
         return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def _has_special_text(self, text: str) -> bool:
         return any(special in text for special in self._special_texts)
 
     def _encode_after_reply(self, tail: str) -> list[int]:
-        """Encodes the text after a message in its place, so that a tokenizer that marks the start of a text does not mark it here.
+        """Encode the text after a message in context.
+
+        A tokenizer that marks the start of a text then adds no mark here.
 
         Raises:
-            ChatTemplateError: The end of a message and what follows share a token.
+            ChatTemplateError: The end of a message and the following text share a token.
         """
         tokens = self._encode(_REPLY + tail)
         if tokens[: len(self._anchor)] != self._anchor:
@@ -313,7 +334,10 @@ class ChatFormat:
         return tokens[len(self._anchor) :]
 
     def _find_end_of_turn(self, tail: list[int]) -> int | None:
-        """The special token that ends the policy's turn: the first of the tail, blanks before it aside; None if there is none."""
+        """Return the first special token of the tail, which ends the policy's turn.
+
+        None if there is none, or if text other than whitespace precedes it.
+        """
         special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
         for position, token in enumerate(tail):
             if token in special:

@@ -1,9 +1,9 @@
-"""Checks that a tokenizer can carry a conversation, in a process that imports no torch.
+"""Check that a tokenizer can carry a conversation, in a process that does not import torch.
 
 python -m tasks.agents.chat_format_check '{"tokenizer": NAME, "action_format": ..., ...}'
 
-Prints {"tokens": N} or {"error": TEXT}. The caller is a flow: it must not import transformers, and
-without torch the import takes two seconds instead of five.
+Prints {"tokens": N} or {"error": TEXT}. The caller is a flow, which must not import transformers.
+Without torch the import takes two seconds instead of five.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Loads the tokenizer and derives the form of a turn from its chat template.
+    """Load the tokenizer and derive the form of a turn from its chat template.
 
     Args:
         request: "tokenizer" (name or folder), "action_format", "instruction" (bool),
             "conversation_start", "chat_template_kwargs".
 
     Returns:
-        "tokens": how many token ids the tokenizer can produce. Or "error": what is wrong.
+        "tokens": the number of token ids that the tokenizer can produce. Or "error": the problem.
     """
     from pydantic import TypeAdapter
     from transformers import AutoTokenizer

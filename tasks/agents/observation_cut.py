@@ -1,6 +1,8 @@
-"""An observation that is longer than what is left of a trajectory's tokens is cut, with words that say so, rather than ending the episode.
+"""Cut an observation that exceeds the remaining tokens of a trajectory.
 
-Worlds bound their observations in characters, since they know no tokens; what is left of a trajectory is known here alone.
+The cut text names the number of lines left out, and the episode continues. Worlds limit their
+observations in characters, because they have no tokens. Only this module has the remaining token
+budget.
 """
 
 from __future__ import annotations
@@ -9,18 +11,21 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 LEAST_TOKENS = 256
-"""With less room than this the episode ends: so little of a page would tell the agent nothing."""
+"""The episode ends with less room than this, because such a short excerpt is of no use."""
 LAST_LINES = 3
-"""Kept from the end: where worlds write the goal, and WebArena the address, the objective and the last action."""
+"""Number of last lines that are kept.
+
+Worlds write the goal there, and WebArena the address, the objective and the last action.
+"""
 
 
 def cut_to_fit(observation: str, room: int, tokens: Callable[[str], int]) -> str | None:
-    """The observation without as many lines before its last ones as must go; None if that cannot help.
+    """Remove as many lines before the last lines as needed. None if that is not enough.
 
     Args:
-        observation: What is too long.
-        room: Most tokens.
-        tokens: How many tokens carry a text.
+        observation: The observation that is too long.
+        room: Maximum number of tokens.
+        tokens: Returns the number of tokens that carry a text.
     """
     lines = observation.split("\n")
     first, last = lines[:-LAST_LINES], lines[-LAST_LINES:]

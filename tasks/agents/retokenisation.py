@@ -1,4 +1,4 @@
-"""Retokenisation: messages of agents that have only text, in the token ids of the policy that will learn from them."""
+"""Retokenisation: encode text-only messages in the token ids of the policy trained on them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tasks.agents.chat_format import ChatFormat
 
 
 class Retokenisation:
-    """The tokens of one episode's texts, in order; none without a chat format."""
+    """Encodes the texts of one episode in order. Without a chat format there are no tokens."""
 
     def __init__(self, chat_format: ChatFormat | None, action_format: ActionFormat, observation: str) -> None:
-        """
+        """Encode the prompt.
+
         Args:
-            chat_format: Chat template and tokenizer of the policy that is to learn from the episode.
-            action_format: How a message says its action.
+            chat_format: Chat template and tokenizer of the policy that is trained on the episode.
+            action_format: Format in which a message gives its action.
             observation: The first observation.
         """
         self._chat_format = chat_format
@@ -25,10 +26,10 @@ class Retokenisation:
         self.prompt = chat_format.prompt(observation) if chat_format else []
 
     def message(self, text: str, cut: str = "") -> Message:
-        """A message that says `text`; `cut` is the budget that ended it, if one did."""
+        """Return the message with this text. `cut` names the budget that ended it, if any."""
         tokens = self._chat_format.message(text) if self._chat_format else []
         if cut:
-            tokens = tokens[:-1]  # it was not the policy that ended the turn
+            tokens = tokens[:-1]  # the policy did not end the turn
         self._last = tokens
         try:
             action, problem = (self._chat_format.action_in(text) if self._chat_format else read_action(text, self._action_format)), ""
@@ -37,5 +38,5 @@ class Retokenisation:
         return Message(text, action, problem, tokens, [math.nan] * len(tokens), cut=cut)
 
     def reply(self, observation: str) -> list[int]:
-        """The tokens that carry an observation to the next message."""
+        """Return the tokens that carry an observation to the next message."""
         return self._chat_format.reply(observation, self._last) if self._chat_format else []

@@ -1,7 +1,8 @@
-"""Scripted policies as agents: the world's oracle (its expert), the random valid action, and the replay of a twin.
+"""Scripted policies: oracle (the world's expert), random valid action, nearest-neighbour replay.
 
-They look into the state of a world, which the server does not tell. So each episode is played a second time beside the server's,
-in this process; as the same task and the same actions give the same observations everywhere, both stay alike, and that is checked.
+They need the state of a world, which the server does not expose. Therefore each episode is also
+played in a local copy of the environment, stepped in lock-step with the server's. The same task and
+the same actions give the same observations everywhere. Every observation is checked for that.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAgent:
-    """An `Agent` that does what the world's expert would, any valid action, or what its expert would in the nearest training task.
+    """An `Agent` that plays the oracle, random valid actions, or a nearest-neighbour replay.
 
     Attributes:
-        name: "oracle"; "random": each of the environment's `valid_actions` with the same chance; or "twin", see `TwinReplay`.
-        twins: Where twins are found, for "twin".
-        world: The world, of the same version as the servers'.
-        action_format: How a message says its action; the oracle also says its thought for "react", where its world tells one.
-        chat_format: Adds token ids to the trajectories, for a policy that is to learn from them.
+        name: "oracle", "random" (uniform over the environment's `valid_actions`) or "twin" (replay
+            of the nearest training task, see `TwinReplay`).
+        twins: The replay for "twin".
+        world: The world, in the version that the servers host.
+        action_format: Format in which a message gives its action. For "react" the oracle also
+            writes its thought, if its world provides one.
+        chat_format: Adds token ids to the trajectories, for a policy that is trained on them.
     """
 
     world: World
@@ -44,10 +47,10 @@ class ScriptedAgent:
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
-    progress: int | None = 0  # a script writes no tokens: its turn has the plain deadline
+    progress: int | None = 0  # a script writes no tokens, so its turn has the plain deadline
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ScriptedConversation:
-        """Begins an episode; see `Agent.begin`."""
+        """Begin an episode, as in `Agent.begin`."""
         environment = self.world.create()
         if self.name == "random" and not hasattr(environment, "valid_actions"):
             environment.close()
@@ -66,7 +69,7 @@ class ScriptedConversation:
     """One episode of a `ScriptedAgent`."""
 
     def __init__(self, agent: ScriptedAgent, task: int, seed: int, environment: Environment, retokenisation: Retokenisation) -> None:
-        """`environment` is the episode's double in this process."""
+        """Wrap `environment`, the local copy of the episode's environment."""
         self.prompt = retokenisation.prompt
         self._blocking = bool(getattr(agent.world, "blocking", False))
         self._action_format = agent.action_format
@@ -81,11 +84,11 @@ class ScriptedConversation:
         self._action: str | None = None
 
     async def start(self, observation: str) -> None:
-        """Begins the double's episode."""
+        """Reset the local copy and compare its first observation."""
         self._same(observation, await self._do(lambda: self._environment.reset(self._task)))
 
     async def act(self, turn: int) -> Message:
-        """The script's action; see `Conversation.act`."""
+        """Return the script's action, as in `Conversation.act`."""
         try:
             thought, action = await self._do(lambda: (self._think(), self._choose()))
         except OracleError as helpless:
@@ -94,26 +97,28 @@ class ScriptedConversation:
         return self._retokenisation.message(said(action, thought, self._action_format))
 
     def recall(self, message: Message) -> None:
-        """See `Conversation.recall`."""
+        """Record an earlier message, as in `Conversation.recall`."""
         self._action = message.action
         self._retokenisation.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
-        """Does the last action in the double too; see `Conversation.observe`."""
+        """Repeat the last action in the local copy, as in `Conversation.observe`."""
         action, self._action = self._action, None
-        if action is not None:  # a recalled message without an action was answered without asking the world
+        # a recalled message without an action was answered without a step of the world
+        if action is not None:
             self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
         return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
-        """Ends the double."""
+        """Close the local copy."""
         await self._do(self._environment.close)
 
     def _random_action(self) -> str:
-        return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())  # `begin` has looked
+        # checked in `begin`
+        return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())
 
     def _twin_action(self) -> str:
-        """The next action of the twin's plan; its last one again where the plan is over."""
+        """Return the next action of the replayed plan, and repeat its last one at the end."""
         if self._replayed is None:
             assert self._twins is not None
             self._replayed = self._twins.actions(cast(EnumerableEnvironment, self._environment).objective)

@@ -14,38 +14,38 @@ from tasks.inference.engine import Engine, Sampling
 
 @dataclass(frozen=True, slots=True)
 class TokenAgent:
-    """An `Agent` whose messages an engine samples, in the words of a chat format."""
+    """An `Agent` whose messages are sampled by an engine and rendered by a chat format."""
 
     engine: Engine
     chat_format: ChatFormat
 
     @property
     def name(self) -> str:
-        """The engine's."""
+        """Name of the engine."""
         return self.engine.name
 
     @property
     def version(self) -> int:
-        """Training step of the engine's present weights."""
+        """Training step of the engine's current weights."""
         return self.engine.policy_version
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """What the engine's KV cache holds."""
+        """Capacity of the engine's KV cache in tokens."""
         return self.engine.kv_cache_tokens
 
     @property
     def out_of_process(self) -> bool:
-        """Whether the engine is."""
+        """Whether the engine runs outside this process."""
         return self.engine.out_of_process
 
     @property
     def progress(self) -> int | None:
-        """The engine's."""
+        """Progress counter of the engine."""
         return self.engine.progress
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
-        """Begins an episode; see `Agent.begin`."""
+        """Begin an episode, as in `Agent.begin`."""
         length, _ = _limit(self.engine, budgets)
         prompt = self.chat_format.prompt(observation)
         if len(prompt) >= length:
@@ -55,10 +55,13 @@ class TokenAgent:
 
 
 class TokenConversation:
-    """One episode of a `TokenAgent`; its context only grows, so that the engine's prefix cache serves every later turn."""
+    """One episode of a `TokenAgent`.
+
+    Its context only grows, so the engine's prefix cache serves every later turn.
+    """
 
     def __init__(self, agent: TokenAgent, seed: int, prompt: list[int], budgets: Budgets) -> None:
-        """`prompt` holds the token ids before the first message."""
+        """Start with `prompt`, the token ids before the first message."""
         self.prompt = prompt
         self._agent = agent
         self._seed = seed
@@ -67,7 +70,7 @@ class TokenConversation:
         self._last: list[int] = []
 
     async def act(self, turn: int) -> Message:
-        """Samples a message with a seed of its own; see `Conversation.act`."""
+        """Sample a message with its own seed, as in `Conversation.act`."""
         engine, chat_format, budgets = self._agent.engine, self._agent.chat_format, self._budgets
         length, limit = _limit(engine, budgets)
         room = length - len(self._context)
@@ -92,11 +95,14 @@ class TokenConversation:
         return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut)
 
     def recall(self, message: Message) -> None:
-        """See `Conversation.recall`. A message without tokens, by another agent, gets those that this one would have written."""
+        """Record an earlier message, as in `Conversation.recall`.
+
+        A message without tokens, by another agent, is encoded by the chat format.
+        """
         self._last = message.tokens or self._agent.chat_format.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
-        """Appends the last message and the observation to the context; see `Conversation.observe`."""
+        """Append the last message and the observation, as in `Conversation.observe`."""
         chat_format = self._agent.chat_format
         reply = chat_format.reply(observation, self._last)
         self._context += self._last
@@ -111,11 +117,11 @@ class TokenConversation:
         return reply
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the episode holds no resources."""
 
 
 def _limit(engine: Engine, budgets: Budgets) -> tuple[int, str]:
-    """Most tokens of the context, and what sets it."""
+    """Return the maximum number of context tokens and the name of the limit."""
     if budgets.trajectory_tokens <= engine.context_length:
         return budgets.trajectory_tokens, "rollout.trajectory_tokens"
     return engine.context_length, f"context length of the engine ({engine.context_length})"

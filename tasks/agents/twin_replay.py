@@ -1,6 +1,7 @@
-"""Twin replay: does what the oracle does in the training task whose objective reads most like this one, with the differing words exchanged.
+"""Nearest-neighbour replay: a baseline that replays the oracle's actions of a training task.
 
-It looks at nothing else, so where it succeeds a task can be done without reading or looking.
+It selects the training task with the most similar objective and exchanges the differing words. It
+uses no other input, so a task on which it succeeds can be done without reading or looking.
 """
 
 from __future__ import annotations
@@ -13,26 +14,27 @@ from typing import cast
 from environments.environment import EnumerableEnvironment, OracleError, World
 
 MOST_TASKS = 500
-"""Training tasks that are looked through at most, spread evenly over the list."""
+"""Maximum number of training tasks compared, spaced evenly over the list."""
 MOST_TURNS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a training task asks for."""
+    """Objective of a training task."""
 
     task: int
     words: tuple[str, ...]
 
 
 class TwinReplay:
-    """Finds twins in a world's training tasks."""
+    """Finds the nearest training task of an objective."""
 
     def __init__(self, world: World, tasks: Sequence[int]) -> None:
-        """
+        """Read the objectives of the training tasks.
+
         Args:
-            world: Its environments must tell their `objective`.
-            tasks: The training tasks.
+            world: Its environments must provide their `objective`.
+            tasks: Indices of the training tasks.
         """
         self._environment = cast(EnumerableEnvironment, world.create())
         self._objectives = []
@@ -42,10 +44,10 @@ class TwinReplay:
         self._plans: dict[int, list[str]] = {}
 
     def actions(self, objective: str) -> list[str]:
-        """What the twin's oracle does, with the twin's words replaced by those that stand in their places here.
+        """Return the oracle's actions in the nearest task, with the differing words replaced.
 
         Args:
-            objective: What the task asks for, e.g. "birch fence".
+            objective: Objective of the task, e.g. "birch fence".
         """
         words = tuple(objective.split())
         twin = max(self._objectives, key=lambda each: SequenceMatcher(None, each.words, words, autojunk=False).ratio())
@@ -58,11 +60,11 @@ class TwinReplay:
         return actions
 
     def close(self) -> None:
-        """Frees the environment."""
+        """Close the environment."""
         self._environment.close()
 
     def _plan(self, task: int) -> list[str]:
-        """The oracle's actions in a training task."""
+        """Return the oracle's actions in a training task."""
         if task not in self._plans:
             self._environment.reset(task)
             plan: list[str] = []
