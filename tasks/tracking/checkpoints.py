@@ -1,4 +1,7 @@
-"""Checkpoints in MLflow's model registry. The weights stay where they are: the registry holds the folder's name and its digest."""
+"""Register checkpoints in MLflow's model registry.
+
+The weights are not copied. The registry holds the folder's path and digest.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ _SUCCESS = "evaluation/success"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """A checkpoint as the registry knows it.
+    """A checkpoint as recorded in the registry.
 
     Attributes:
-        model: Name of the registered model, e.g. the recipe's.
-        folder: Where the weights are.
-        digest: Of the folder's files.
-        step: Training steps that went into it.
-        horizon: Turn limit of its last step.
-        metrics: What was measured on it.
+        model: Name of the registered model, e.g. the recipe's name.
+        folder: Folder of the weights.
+        digest: Digest of the folder's files.
+        step: Number of training steps behind the weights.
+        horizon: Turn limit of the last step.
+        metrics: Metrics measured on the checkpoint.
     """
 
     model: str
@@ -46,16 +49,17 @@ def register_checkpoint(
 ) -> str:
     """Register a checkpoint of a run as the next version of its model.
 
-    There is one version for a step of a run: registered again, or done again after it was damaged, a checkpoint keeps its version, which
-    then tells of the present files. Its metrics are stored once, as metrics of the run that belong to the checkpoint.
+    Each step of a run has one version. A checkpoint that is registered again, or computed again
+    after damage, keeps its version, which is updated to the new files. Its metrics are stored once,
+    as metrics of the run that belong to the checkpoint.
 
     Args:
-        store: Where to.
-        run_id: The run, or its phase.
+        store: Destination.
+        run_id: The run or phase.
         entry: The checkpoint.
-        keys: Names of the run: its present key, and before it those that it had before it was taken back to an earlier step.
-        time: When it was given, in ms.
-        parent: The run that the phase is below, whose page lists the checkpoint too.
+        keys: Keys of the run: those from before it was rolled back, then the current one.
+        time: Time at which it was recorded, in ms.
+        parent: Parent run of the phase. Its page also lists the checkpoint.
 
     Returns:
         The version.
@@ -63,7 +67,8 @@ def register_checkpoint(
     mlflow = load_mlflow()
     from mlflow.entities import LoggedModelOutput
 
-    mlflow.set_tracking_uri(store.uri)  # the registry of an embedded database looks the checkpoint up through this setting
+    # The registry of an sqlite store finds the checkpoint through this setting.
+    mlflow.set_tracking_uri(store.uri)
     client = store.client
     metrics, _ = usable_metrics(entry.metrics)
     tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
@@ -79,7 +84,8 @@ def register_checkpoint(
         client.set_logged_model_tags(model.model_id, tags)
     else:
         model = mlflow.create_external_model(
-            f"{entry.model.replace('.', '-')}-step-{entry.step}",  # MLflow takes no full stop there, and in a registered model's name does
+            # MLflow rejects full stops in this name, but accepts them in registered models' names.
+            f"{entry.model.replace('.', '-')}-step-{entry.step}",
             run_id,
             tags={**tags, _IDENTITY: f"{keys[-1]}/{entry.step}"},
             model_type="checkpoint",
@@ -96,7 +102,7 @@ def register_checkpoint(
 
 
 def _about(tags: Mapping[str, str]) -> str:
-    """What the page of a version says in words."""
+    """Return the description of a version."""
     success = f" Held-out success: {float(tags['success']):.1%}." if "success" in tags else ""
     return f"Checkpoint of step {tags['step']}, trained under horizon {tags['horizon']}, in {tags['folder']}.{success}"
 
@@ -122,17 +128,23 @@ def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags:
 
 
 def point_aliases(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, aliases: Sequence[str]) -> None:
-    """Lets aliases of the registered model name the version of this checkpoint, which is registered where it is not."""
+    """Point aliases of the registered model to the version of this checkpoint.
+
+    The checkpoint is registered if necessary.
+    """
     version = register_checkpoint(store, run_id, entry, keys, time)
     for alias in aliases:
         store.client.set_registered_model_alias(entry.model, alias, version)
 
 
 def aliased_checkpoint(tracking_uri: str, model: str, alias: str) -> Path | None:
-    """The folder of the checkpoint that an alias of a registered model names; None where no version has the alias.
+    """Return the checkpoint folder that an alias of a registered model names.
+
+    None if no version has the alias.
 
     Raises:
-        TrackingError: The store cannot be opened. What may pass (a server that does not answer) is raised as it comes from MLflow.
+        TrackingError: The store cannot be opened. Transient errors, such as a server that does not
+            answer, are raised unchanged.
     """
     client = connect(tracking_uri)
     from mlflow.exceptions import MlflowException

@@ -1,5 +1,6 @@
-"""How each kind of record is stored in MLflow. Every function here may be called again with the same record, and then changes nothing:
-a record whose acknowledgement was lost is sent twice.
+"""Write each kind of record to MLflow.
+
+Every function is idempotent, because a record is sent twice if its acknowledgement is lost.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 def write(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
-    """Stores a record, and notes in `sent.runs` the runs that were made for it."""
+    """Store a record. The ids of new runs are added to `sent.runs`."""
     _KINDS[record["kind"]](store, outbox, sent, record)
 
 
 def _state(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
-    """A run begins, goes on, or ends."""
+    """Start, resume or end a run."""
     name = record["run"]
     if record["status"] != "RUNNING":
         store.client.set_terminated(sent.runs[name], record["status"], record["time"])
@@ -46,7 +47,7 @@ def _state(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 def _metrics(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     from mlflow.entities import Metric
 
-    # A metric of the same time, step and value is the same metric to MLflow: sent again, it is not there twice.
+    # MLflow deduplicates metrics with the same time, step and value.
     metrics = [Metric(name, value, record["time"], record["step"]) for name, value in record["values"].items()]
     for run in record["runs"]:
         store.client.log_batch(sent.runs[run], metrics=metrics)
@@ -55,7 +56,7 @@ def _metrics(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     try:
         trajectories = read_trajectories(outbox.run_folder / record["file"])
-    except (FileNotFoundError, TrajectoryFileError) as lost:  # deleted or damaged while MLflow was away
+    except (FileNotFoundError, TrajectoryFileError) as lost:  # deleted or damaged meanwhile
         log.warning("MLflow gets no traces of %s: %s", record["file"], lost)
         return
     log_traces(store, sent.runs[record["run"]], trajectories, record["tags"], record["time"])
@@ -82,7 +83,7 @@ def _task_lists(store: Store, outbox: Outbox, sent: Sent, record: Record) -> Non
 
 def _picture(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     path: Path = outbox.run_folder / record["file"]
-    if path.is_file():  # deleted by hand while MLflow was away
+    if path.is_file():  # the user may have deleted it meanwhile
         store.client.log_artifact(sent.runs[record["run"]], str(path))
 
 

@@ -1,11 +1,12 @@
-"""The records of a run on disk: what was given for MLflow, in order, and how much of it MLflow has.
+"""The records of a run for MLflow, on disk and in order, and how far they have been sent.
 
 outbox.jsonl   a line with the run's key, then one line for each record
-sent.json      how far MLflow has them, and MLflow's ids of the runs
+sent.json      the number of bytes sent, and MLflow's ids of the runs
 send.lock      held by the process that sends
 
-A record is data, and names itself by its `id`: given again, it is passed over. So records are never doubled, whatever was killed in
-between, and a store that was away, or that lost a run, can be told everything again.
+A record is plain data with an `id`. If the id is already recorded, the record is skipped. Records
+are therefore never duplicated, even after a kill. All records can be sent again to a store that was
+unavailable or lost a run.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Sent:
     """What MLflow has.
 
     Attributes:
-        key: Of the outbox that this is about.
+        key: Key of the outbox.
         offset: Bytes of the outbox whose records are stored.
         runs: Our name of a run ("run", "phase-1") to MLflow's id.
-        experiment_id: MLflow's number of the experiment that they are in; empty before it was asked.
+        experiment_id: MLflow's id of their experiment. Empty if it is not known yet.
     """
 
     key: str
@@ -45,28 +46,28 @@ class Sent:
 
 
 class OutboxError(Exception):
-    """The records for MLflow are damaged; the message names the file and says what to do."""
+    """The records for MLflow are damaged. The message names the file and what to do."""
 
 
 class Outbox:
-    """The records of one run and its phases. One process at a time adds to it: the owner of the run's folder.
+    """The records of one run and its phases. Only the owner of the run's folder adds records.
 
     Attributes:
-        folder: Where the files are, a folder of the run's folder.
-        key: Identifies the run in MLflow. It is drawn when the folder is made, so that a run that was deleted and begun anew, or taken
-            back to an earlier step, is another run there.
-        replaces: Keys that this run had before it was taken back to an earlier step.
+        folder: Folder of the files, inside the run's folder.
+        key: Random key that identifies the run in MLflow. A new key is drawn when the folder is
+            created or the run is rolled back, so that MLflow treats it as another run.
+        replaces: Keys that this run had before it was rolled back to an earlier step.
         experiment: MLflow's group of runs.
-        store: Which MLflow the records are meant for.
+        store: Name of the MLflow that the records are meant for.
     """
 
     def __init__(self, folder: Path, experiment: str = "", store: str = "") -> None:
-        """Opens the outbox, or makes it.
+        """Open the outbox, or create it.
 
         Args:
-            folder: Of its files, made where absent.
-            experiment: MLflow's group of runs, kept with a new outbox.
-            store: Name of the MLflow it is meant for, kept with a new outbox.
+            folder: Folder of its files. Created if absent.
+            experiment: MLflow's group of runs. Stored in a new outbox.
+            store: Name of the MLflow that the records are meant for. Empty keeps the stored name.
         """
         self.folder = folder
         self._path = folder / OUTBOX
@@ -81,29 +82,31 @@ class Outbox:
 
     @property
     def run_folder(self) -> Path:
-        """The folder that paths in records are relative to."""
+        """Base folder of the paths in records."""
         return self.folder.parent
 
     def __contains__(self, name: str) -> bool:
         return name in self._last
 
     def last(self, name: str) -> Record | None:
-        """The last record of this id."""
+        """Return the last record with this id, or None."""
         return self._last.get(name)
 
     def parent_of(self, run: str) -> str | None:
-        """Our name of the run that a phase is below; None for a run of its own."""
+        """Return our name of the parent run of a phase. None for a top-level run."""
         return next((record["parent"] for record in self._records if record.get("run") == run and record.get("parent")), None)
 
     def add(self, record: Record, *, update: bool = False) -> bool:
-        """Appends a record, flushed to disk, unless it is there.
+        """Append a record and flush it to disk, unless it is already recorded.
 
         Args:
-            record: Plain data with an `id`, a `kind`, and the `step` it belongs to where it belongs to one. The time is added.
-            update: Whether a record of the same id may come again with other content, e.g. a table that changes.
+            record: Plain data with an `id`, a `kind`, and optionally the `step` that it belongs to.
+                The time is added if it is missing.
+            update: Whether a record with the same id but other content is appended, e.g. a table
+                that changes.
 
         Returns:
-            Whether it was new.
+            Whether the record was appended.
         """
         with self._lock:
             former = self._last.get(record["id"])
@@ -121,10 +124,12 @@ class Outbox:
             return True
 
     def drop(self, unwanted: Callable[[Record], bool]) -> bool:
-        """Forgets records; MLflow, which cannot, is given the others again under a new key.
+        """Drop records.
+
+        MLflow cannot delete single records, so the remaining ones are sent again under a new key.
 
         Returns:
-            Whether there were any to forget.
+            Whether any record was dropped.
         """
         with self._lock:
             kept = [record for record in self._records if not unwanted(record)]
@@ -134,12 +139,18 @@ class Outbox:
             return True
 
     def begin_anew(self) -> None:
-        """Makes MLflow be given all records again under a new key: it may have been given later ones, which are lost here."""
+        """Change the key, so that all records are sent again to a new MLflow run.
+
+        MLflow may have later records that are lost locally.
+        """
         with self._lock:
             self._begin_anew(list(self._records))
 
     def unsent(self, sent: Sent) -> Iterator[tuple[Record, int]]:
-        """The records that MLflow lacks, each with the offset behind it. What is added meanwhile comes too."""
+        """Yield the records that MLflow lacks, each with the offset after it.
+
+        Records that are added during the iteration are included.
+        """
         offset = sent.offset
         while True:
             with self._lock, self._path.open("rb") as stream:
@@ -153,11 +164,14 @@ class Outbox:
                 yield record, offset
 
     def size(self) -> int:
-        """Bytes of the outbox."""
+        """Return the size of the outbox in bytes."""
         return self._path.stat().st_size
 
     def read_sent(self) -> Sent:
-        """What MLflow has, as far as is known: nothing where the file is missing or of another key."""
+        """Return what MLflow has.
+
+        Nothing is assumed to be sent if the file is missing or has another key.
+        """
         try:
             sent = Sent(**json.loads((self.folder / SENT).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -165,18 +179,19 @@ class Outbox:
         return sent if sent.key == self.key else Sent(self.key)
 
     def write_sent(self, sent: Sent) -> None:
-        """Notes what MLflow has, by rename."""
+        """Store what MLflow has. The file is replaced atomically."""
         unfinished = self.folder / f".{SENT}.{os.getpid()}.tmp"
         unfinished.write_text(json.dumps(asdict(sent)), encoding="utf-8")
         unfinished.replace(self.folder / SENT)
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Held by the process that sends: of two at once, both might make the run."""
+        """Lock sending for this process. Two senders at once might both create the run."""
         with (self.folder / "send.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self._lock, self._path.open("rb") as stream:
-                replaced = json.loads(stream.readline())["key"] != self.key  # by the run's owner, who was taken back to an earlier step
+                # The owner of the run rolled it back to an earlier step.
+                replaced = json.loads(stream.readline())["key"] != self.key
             if replaced:
                 self._read()
             yield
@@ -217,7 +232,7 @@ class Outbox:
 
 
 def is_unsent(folder: Path) -> bool:
-    """Whether the outbox in this folder holds records that MLflow may lack; reads no record."""
+    """Return whether the outbox in a folder may hold unsent records. Reads no records."""
     try:
         sent = json.loads((folder / SENT).read_text(encoding="utf-8"))
         return int(sent["offset"]) < (folder / OUTBOX).stat().st_size
@@ -228,7 +243,10 @@ def is_unsent(folder: Path) -> bool:
 
 
 def _ends_a_line(stream: Any) -> bool:
-    """Whether the next line can be appended as it is: a kill, or a full disk, may have cut the last one."""
+    """Return whether the file is empty or its last line is complete.
+
+    A kill or a full disk may have cut it off.
+    """
     if stream.seek(0, os.SEEK_END) == 0:
         return True
     stream.seek(-1, os.SEEK_END)
@@ -239,5 +257,5 @@ def _parsed(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
     except ValueError:
-        return None  # cut short by a kill
+        return None  # cut off by a kill
     return record if isinstance(record, dict) else None

@@ -1,8 +1,8 @@
-"""Links from a run's page in MLflow to Prefect and the viewer, also for runs that were made before these had pages.
+"""Link runs' MLflow pages to Prefect and the viewer, including runs older than these pages.
 
     python -m tasks.tracking.page_links PREFECT_UI VIEWER
 
-`make up` calls it; AGENTGYM_RUNS and AGENTGYM_MLFLOW_TRACKING_URI name the runs and MLflow.
+`make up` calls it. AGENTGYM_RUNS and AGENTGYM_MLFLOW_TRACKING_URI set the runs folder and MLflow.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NOTE, FLOW_RUN = "mlflow.note.content", "prefect_flow_run"
 
 
 def links_line(folder: str, prefect: str | None, viewer: str | None) -> str:
-    """The first line of a run's description.
+    """Return the first line of a run's description.
 
     Args:
         folder: Name of the run's folder.
-        prefect: Address of its flow run; None while Prefect has no page.
-        viewer: Address of its page in the viewer; None while the viewer is not up.
+        prefect: Address of its flow run. None if Prefect has no page.
+        viewer: Address of its page in the viewer. None if the viewer is not running.
     """
     links = [
         f"[Flow run in Prefect]({prefect})" if prefect else "Flow run in Prefect: `make up` shows it",
@@ -35,15 +35,15 @@ def links_line(folder: str, prefect: str | None, viewer: str | None) -> str:
 
 
 def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> int:
-    """Puts the present addresses in the descriptions of all runs below a folder; returns how many changed.
+    """Write the current addresses to the descriptions of all runs and return how many changed.
 
-    A description whose first line a person has replaced stays as it is.
+    A description is kept if the user replaced its first line.
     """
     client, changed = connect(tracking_uri), 0
     for folder, run_id, flow_run in _recorded(runs):
         try:
             tags = client.get_run(run_id).data.tags
-        except Exception as problem:  # noqa: BLE001 - the run was deleted in MLflow, or is in another store
+        except Exception as problem:  # noqa: BLE001 - the run was deleted or is in another store
             print(f"{folder.name}: its description keeps its links: {problem}", file=sys.stderr)
             continue
         first, _, rest = tags.get(NOTE, "").partition("\n")
@@ -58,7 +58,7 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
 
 
 def _recorded(runs: Path) -> Iterator[tuple[Path, str, str | None]]:
-    """The folders of runs that MLflow has, with MLflow's id of the run and Prefect's of its flow run."""
+    """Yield each run folder that MLflow has, with its MLflow run id and Prefect flow run id."""
     for path in sorted(runs.glob(f"*/records/{SENT}")):
         folder = path.parent.parent
         try:

@@ -1,7 +1,8 @@
-"""A folder of runs that was moved: MLflow's database names every artifact by its whole path, so the paths are rewritten to the new place.
+"""Update the paths in MLflow's database after a folder of runs was moved.
 
-MLflow has no call for this, and takes relative addresses only through a server, so the few columns that hold addresses are changed in
-the sqlite file itself. Everything else in a run's folder is found from the folder.
+MLflow stores the absolute path of every artifact. It has no call to change paths and accepts
+relative ones only through a server. The few columns with paths are therefore changed in the sqlite
+file. Everything else in a run's folder is found relative to the folder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 _log = logging.getLogger(__name__)
 
-# (table, column, condition): where MLflow keeps addresses of artifacts, and our tags that name folders.
+# (table, column, condition) of artifact addresses and of our tags that hold folders.
 _ADDRESSES = [
     ("experiments", "artifact_location", "1"),
     ("runs", "artifact_uri", "1"),
@@ -27,15 +28,17 @@ _ADDRESSES = [
     ("model_version_tags", "value", "key = 'folder'"),
 ]
 
-# (table, column, condition): where our descriptions name folders in words.
+# (table, column, condition) of descriptions that mention folders.
 _TEXTS = [("tags", "value", "key = 'mlflow.note.content'"), ("model_versions", "description", "1")]
 
 
 def follow_moved_folder(database: Path) -> None:
-    """Rewrites the addresses in an sqlite store that was moved (or copied) together with its artifacts, and says so once.
+    """Rewrite the paths in an sqlite store that was moved or copied with its artifacts.
+
+    The rewrite is logged once.
 
     Args:
-        database: The sqlite file; its artifacts are in the folder `artifacts` beside it.
+        database: The sqlite file. Its artifacts are in the folder `artifacts` next to it.
     """
     if not database.is_file():
         return
@@ -49,7 +52,7 @@ def follow_moved_folder(database: Path) -> None:
 
 
 def _former_places(connection: sqlite3.Connection, now: Path) -> set[Path]:
-    """Folders whose `artifacts` an experiment still names though they are not the present one."""
+    """Return former parent folders of `artifacts` that experiments still name."""
     try:
         rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()
     except sqlite3.OperationalError:
@@ -58,7 +61,7 @@ def _former_places(connection: sqlite3.Connection, now: Path) -> set[Path]:
     for number, name, location in rows:
         path = _local_path(location or "")
         if path is None or path.name not in (str(number), name) or path.parent.name != "artifacts":
-            continue  # not an address that we or `make up` gave
+            continue  # not written by this package or `make up`
         before = path.parent.parent
         if before != now and not (before.exists() and before.samefile(now)):
             places.add(before)
@@ -80,13 +83,13 @@ def _rewrite(connection: sqlite3.Connection, table: str, column: str, condition:
                 (new, len(old) + 1, len(old), old),
             ).rowcount
         except sqlite3.OperationalError as error:
-            if "no such" not in str(error):  # a table of another version of MLflow
+            if "no such" not in str(error):  # this MLflow version lacks the table or column
                 raise
     return changed
 
 
 def _rewrite_text(connection: sqlite3.Connection, table: str, column: str, condition: str, before: Path, now: Path) -> int:
-    """Changes a folder's name in texts, where it stands after a blank or in backquotes."""
+    """Replace a folder's path in texts, where it follows a space or a backquote."""
     changed = 0
     for old, new in ((f"{mark}{before}/", f"{mark}{now}/") for mark in (" ", "`")):
         changed += connection.execute(

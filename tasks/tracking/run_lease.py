@@ -1,7 +1,8 @@
-"""Which process carries out a run that several machines could: a file in shared storage that its owner rewrites while it lives.
+"""A lease that prevents several machines from running the same run.
 
-An object store has no locks. Two that begin within the same second may both take the file; the one that wrote first then finds the other's
-name in it, and ends.
+The lease is a file in shared storage, which its owner rewrites as a heartbeat. Object stores have
+no locks. Two processes that start within the same second may both write the file. The first writer
+then finds the other's token in it and stops.
 """
 
 from __future__ import annotations
@@ -18,39 +19,48 @@ from tasks.tracking.shared_storage import SharedStorage
 _log = logging.getLogger(__name__)
 
 RENEW_S, LEASE_S, LOOK_S = 20.0, 90.0, 2.0
-"""An owner writes every RENEW_S; one on another machine that has not for LEASE_S is taken for gone."""
+"""Seconds between heartbeats, until a lease expires, and between two checks of a lease.
+
+The owner renews its lease every RENEW_S. An owner on another machine that sends no heartbeat for
+LEASE_S counts as dead.
+"""
 
 
 class RunTakenOverError(RunBusyError):
-    """Another machine carries the run out now, because this one was out of the storage's reach for too long."""
+    """Another machine runs this run, because this one could not reach the storage for too long."""
 
 
 class RunLease:
-    """The right to carry out a run."""
+    """The exclusive right to run a run."""
 
     def __init__(self, storage: SharedStorage, name: str) -> None:
-        """`name`: of the file in the storage."""
+        """
+        Args:
+            storage: Shared storage.
+            name: Name of the lease file there.
+        """
         self._storage, self._name = storage, name
         self._process, self._token = this_process(), secrets.token_hex(8)
         self._renewals = 0
 
     def take(self) -> None:
-        """Takes the lease; waits for an owner that may be gone.
+        """Take the lease. If the owner may be dead, wait until its lease expires.
 
         Raises:
-            RunBusyError: It is not.
+            RunBusyError: The owner is alive.
         """
         owner = self._read()
         process = owner.get("process", "") if owner else ""
-        if owner is not None and process != self._process and not is_gone(process):  # this process carries the run out once at a time
+        # A process never executes the same run twice at once, so a lease of this process is stale.
+        if owner is not None and process != self._process and not is_gone(process):
             self._outlive(owner)
         self._write()
 
     def renew(self) -> None:
-        """Gives a sign of life.
+        """Send a heartbeat.
 
         Raises:
-            RunTakenOverError: Somebody else has the lease.
+            RunTakenOverError: Another process holds the lease.
         """
         owner = self._read()
         if owner is not None and owner.get("token") != self._token:
@@ -61,7 +71,7 @@ class RunLease:
         self._write()
 
     def release(self) -> None:
-        """Lets others have it at once."""
+        """Release the lease, so that others can take it immediately."""
         owner = self._read()
         if owner is not None and owner.get("token") == self._token:
             self._storage.remove(self._name)

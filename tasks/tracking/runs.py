@@ -1,4 +1,4 @@
-"""Runs of MLflow that are found again: the same key leads to the same run, whatever happened to the process in between."""
+"""Find or create MLflow runs by key, so that a restarted process continues the same run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 EXPERIMENT_KEY = "experiment_key"
 PHASE_KEY = "phase_key"
 PARENT_RUN_TAG = "mlflow.parentRunId"
-"""MLflow's own tag of a run that is shown below another."""
+"""MLflow's tag for the parent run of a nested run."""
 
-_LONGEST_VALUE = 6000  # of a parameter, in MLflow
+_LONGEST_VALUE = 6000  # MLflow's limit for a parameter
 _LONGEST_NAME = 250
 
 
@@ -30,8 +30,8 @@ class OpenedRun:
     """A run that is open for writing.
 
     Attributes:
-        run_id: MLflow's name of it.
-        parameters: Those that it already has.
+        run_id: MLflow's id of the run.
+        parameters: Parameters that the run already has.
     """
 
     run_id: str
@@ -39,15 +39,16 @@ class OpenedRun:
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
-    """The id of the experiment (MLflow's group of runs) of this name, made if it is absent.
+    """Return the id of the experiment (MLflow's group of runs) and create it if it is absent.
 
     Args:
-        client: To the store.
-        name: The experiment.
-        artifacts: Address of the folder for pictures and tables; None leaves it to the server.
+        client: Client of the store.
+        name: Name of the experiment.
+        artifacts: Address of the folder for pictures and tables. None lets the server choose.
 
     Raises:
-        TrackingError: It was deleted in MLflow, or its artifacts can be reached through a server only.
+        TrackingError: The experiment was deleted in MLflow, or its artifacts are only available
+            through a server.
     """
     from mlflow.exceptions import MlflowException
 
@@ -58,7 +59,7 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(name)  # another process was faster
+            found = client.get_experiment_by_name(name)  # another process created it
     if found.lifecycle_stage != "active":
         raise TrackingError(
             f"the MLflow experiment {name!r} was deleted; bring it back with "
@@ -73,15 +74,15 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
 
 
 def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping[str, str], parent: str | None, started: int) -> OpenedRun:
-    """The run with this identity, running, or a new one.
+    """Find the run with this identity and set it to running, or create it.
 
     Args:
-        store: Where to look for it.
-        identity: Tags that identify it.
-        name: Shown in MLflow, if the run is new.
-        tags: Set on it; those that it has already keep their value when not given here.
-        parent: The run it is a phase of; None for a run of its own.
-        started: When it began, in ms, if it is new.
+        store: Store to search.
+        identity: Tags that identify the run.
+        name: Name in MLflow. Used only for a new run.
+        tags: Tags to set. Other tags of an existing run are kept.
+        parent: Run of which this is a phase. None for a top-level run.
+        started: Start time of a new run, in ms.
     """
     from mlflow.entities import RunTag
     from mlflow.tracking.context.registry import resolve_tags
@@ -95,14 +96,17 @@ def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping
         run = client.create_run(store.experiment_id, started, resolve_tags({**tags, **identity}), name)
         return OpenedRun(run.info.run_id, {})
     run = found[0]
-    client.update_run(run.info.run_id, status="RUNNING")  # its name may be a person's by now
+    client.update_run(run.info.run_id, status="RUNNING")  # a user may have changed its name
     if tags:
         client.log_batch(run.info.run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
     return OpenedRun(run.info.run_id, dict(run.data.params))
 
 
 def delete_runs(store: Store, identities: Mapping[str, Sequence[str]]) -> None:
-    """Deletes the runs that have one of the values given for a tag, and the phases below them; MLflow can bring them back."""
+    """Delete all runs that have one of the given values of a tag, and their phases.
+
+    Deleted runs can be restored in MLflow.
+    """
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
     for tag, values in identities.items():
@@ -122,7 +126,8 @@ def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) 
     """Store the parameters that the run lacks.
 
     Raises:
-        TrackingError: One of them differs from what the run has: the key does not identify the experiment.
+        TrackingError: A parameter differs from its stored value, so the key does not identify the
+            experiment.
     """
     from mlflow.entities import Param
 
@@ -139,9 +144,10 @@ def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) 
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested mappings as (dotted name, text) pairs; lists as JSON.
+    """Convert nested mappings to (dotted name, text) pairs. Lists become JSON.
 
-    A text that is too long for MLflow is cut, and ends with a digest of the whole, so that different values stay different.
+    Texts that are too long for MLflow are cut and end with a digest of the full text. Different
+    values therefore stay different.
     """
     for name, value in parameters.items():
         if isinstance(value, Mapping):

@@ -1,6 +1,7 @@
-"""A thread that sends a run's records to MLflow in the order in which they were given, so that training never waits for MLflow.
+"""Send a run's records to MLflow in a background thread. Training never waits for MLflow.
 
-While MLflow is away the records stay in the run's folder; they are sent when it is back, or by a later command.
+Records are sent in the order in which they were added. While MLflow is unavailable they stay in the
+run's folder. They are sent when it is back, or by a later command.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class RunLostError(Exception):
-    """The run was deleted in MLflow, or this is another MLflow: it has to be told everything again."""
+    """The run was deleted in MLflow, or this is another MLflow. All records must be sent again."""
 
 
 class Sender:
-    """Sends what an outbox holds, in a daemon thread that is started by the first `wake`.
+    """Send the records of an outbox in a daemon thread, which the first `wake` starts.
 
-    A record that fails for a passing reason is tried again until it succeeds, and the ones behind it wait. One that MLflow refuses is
-    passed over and raised by the next `wait`. The thread never keeps the process from ending.
+    After a transient error a record is retried until it succeeds, and later records wait. If MLflow
+    rejects a record, it is skipped and the next `wait` raises the error. The thread does not block
+    the process from exiting.
     """
 
     def __init__(self, outbox: Outbox, open_store: Callable[[], Store]) -> None:
@@ -43,7 +45,7 @@ class Sender:
         self.sent = outbox.read_sent()
 
     def wake(self) -> None:
-        """Tells the thread that there is something to send."""
+        """Notify the thread that there are records to send."""
         with self._changed:
             self._wanted += 1
             if self._thread is None:
@@ -52,17 +54,17 @@ class Sender:
             self._changed.notify_all()
 
     def wait(self, seconds: float, patience: float) -> bool:
-        """Waits until everything given so far is sent.
+        """Wait until all records are sent.
 
         Args:
-            seconds: At most so long.
-            patience: And so long while MLflow does not answer.
+            seconds: Longest wait, in seconds.
+            patience: Longest wait while MLflow does not answer, in seconds.
 
         Returns:
-            Whether MLflow has everything. What it lacks is on disk.
+            Whether MLflow has all records. Missing ones are on disk.
 
         Raises:
-            TrackingError: A record was refused.
+            TrackingError: MLflow rejected a record.
         """
         began = time.monotonic()
         with self._changed:
@@ -81,7 +83,7 @@ class Sender:
             return self._idle >= target
 
     def send_all(self) -> None:
-        """Sends what MLflow lacks, here and now; raises whatever goes wrong."""
+        """Send all missing records in the calling thread and raise any error except rejections."""
         with self._outbox.sending():
             sent, store = self._outbox.read_sent(), None
             for record, offset in self._outbox.unsent(sent):
@@ -99,10 +101,10 @@ class Sender:
     def _store(self, store: Store, sent: Sent, record: Record) -> None:
         try:
             write(store, self._outbox, sent, record)
-        except Exception as error:  # whatever MLflow's client raises
+        except Exception as error:  # MLflow's client may raise any error
             if may_pass(error):
                 raise
-            _prove_healthy(store)  # what answers there may be no MLflow: then this raises, too
+            _prove_healthy(store)  # raises if the server is not MLflow
             refused = TrackingError(f"the record {record['id']} was refused by MLflow: {error}")
             refused.__cause__ = error
             _log.warning("%s", refused)
@@ -117,7 +119,7 @@ class Sender:
                 target = self._wanted
             try:
                 self.send_all()
-            except Exception as error:  # noqa: BLE001 - a thread has no caller: `wait` raises it there
+            except Exception as error:  # noqa: BLE001 - a thread has no caller, so `wait` raises it
                 if isinstance(error, RunLostError):
                     _log.warning("%s; everything is sent again, as a new run.", error)
                     continue
@@ -128,7 +130,7 @@ class Sender:
                     continue
                 self._away(error)
                 with self._changed:
-                    self._changed.wait(pause)  # a new record, or one who waits, has it tried at once
+                    self._changed.wait(pause)  # a new record or a call of `wait` retries at once
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE
@@ -152,7 +154,7 @@ class Sender:
 
 
 def _is_lost(store: Store, sent: Sent) -> bool:
-    """Whether one of the runs that MLflow is said to have is not there (any more)."""
+    """Return whether a run that was sent to MLflow does not exist there any more."""
     from mlflow.exceptions import MlflowException
 
     for run_id in sent.runs.values():
@@ -167,7 +169,11 @@ def _is_lost(store: Store, sent: Sent) -> bool:
 
 
 def _prove_healthy(store: Store) -> None:
-    """Raises `ConnectionError` if what answers at the store's address does not know the experiment that was just opened."""
+    """Check that the server at the store's address knows the experiment that was just opened.
+
+    Raises:
+        ConnectionError: It does not.
+    """
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,6 +1,7 @@
-"""Shared storage (AGENTGYM_SHARED_STORAGE): a folder or an object store that outlives the machine, reached through fsspec.
+"""Access shared storage (AGENTGYM_SHARED_STORAGE) through fsspec.
 
-Names are relative to the URL: "small-1a2b3c/rollouts/step-000001.parquet".
+It is a folder or an object store that outlives the machine. Names are relative to its URL, e.g.
+"small-1a2b3c/rollouts/step-000001.parquet".
 """
 
 from __future__ import annotations
@@ -14,35 +15,40 @@ from tasks.provision.errors import ProvisionError
 
 SETTING = "AGENTGYM_SHARED_STORAGE"
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-"""File systems that are packages of fsspec's own and of its version; of others fsspec says which they need."""
+"""Packages for file systems that fsspec maintains at its own version.
+
+For other file systems fsspec's error names the package.
+"""
 
 UNFINISHED = ".uploading"
 FILES_AT_ONCE = 4
-"""Of an object store: s3fs holds up to half a gigabyte of each in memory."""
+"""Number of parallel transfers with an object store. s3fs holds up to 0.5 GB of each in memory."""
 
 
 class SharedStorageError(ProvisionError):
-    """The shared storage cannot be used; the message names the setting, its value, and what to do."""
+    """The shared storage cannot be used. The message names the setting, its value and the fix."""
 
 
 class SharedStorage:
-    """Files below a URL. What fails here fails with whatever the file system raises, except in `__init__` and `check`.
+    """Files below a URL.
+
+    All methods except `__init__` and `check` raise the errors of the file system.
 
     Attributes:
-        url: As the setting has it.
+        url: Value of the setting.
     """
 
     def __init__(self, url: str) -> None:
         """
         Raises:
-            SharedStorageError: There is no such file system, or its package is not installed.
+            SharedStorageError: The file system is unknown, or its package is not installed.
         """
-        import fsspec  # here and not above: a command without shared storage need not wait for it
+        import fsspec  # slow import, needed only with shared storage
 
         self.url = url
         protocol = fsspec.utils.get_protocol(url)
         try:
-            # Listings are kept by default; here another machine changes them.
+            # No listings cache: other machines change the files.
             self._fs, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as missing:
             package = PACKAGES.get(protocol)
@@ -55,15 +61,16 @@ class SharedStorage:
         self._several = {"batch_size": FILES_AT_ONCE} if self._fs.async_impl else {}
 
     def check(self) -> None:
-        """Writes a token, lists it, reads it back and deletes it.
+        """Check access: write a token, list it, read it back and delete it.
 
         Raises:
-            SharedStorageError: One of these cannot be done, or the folder or bucket is not there.
+            SharedStorageError: One of these fails, or the folder or bucket does not exist.
         """
         name, token, doing = f".seen-{secrets.token_hex(8)}", secrets.token_bytes(16), "open it"
         try:
             if self._renames and not self._fs.isdir(self._root):
-                raise FileNotFoundError(f"there is no folder {self._root}")  # made here, it might lie below a mount that failed
+                # Do not create the folder: a failed mount would then go unnoticed.
+                raise FileNotFoundError(f"there is no folder {self._root}")
             doing = "write to it"
             self.write(f"{name}/token", token)
             doing = "read it"
@@ -84,7 +91,10 @@ class SharedStorage:
             ) from problem
 
     def files(self, folder: str) -> dict[str, int]:
-        """Names below a folder, relative to it, and their sizes in bytes; none where there is no such folder."""
+        """Return the names below a folder, relative to it, with their sizes in bytes.
+
+        Empty if the folder does not exist.
+        """
         try:
             found: Mapping[str, Mapping[str, Any]] = self._fs.find(self._path(folder), detail=True)
         except FileNotFoundError:
@@ -93,21 +103,24 @@ class SharedStorage:
         return {path[start:]: int(about["size"]) for path, about in found.items() if not path.endswith(UNFINISHED)}
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None where there is none."""
+        """Return the content of a file, or None if it does not exist."""
         try:
             return bytes(self._fs.cat_file(self._path(name)))
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file; it appears whole or not at all, and replaces an older one."""
+        """Write a file atomically. An existing file is replaced."""
         if not self._renames:
             self._fs.pipe_file(self._path(name), content)
             return
         self._renamed(name, lambda unfinished: self._fs.pipe_file(unfinished, content))
 
     def put(self, files: Mapping[str, Path]) -> None:
-        """Uploads files, name to local path, several at once where the file system can. Each appears whole or not at all."""
+        """Upload files (name to local path), in parallel if the file system supports it.
+
+        Each file appears atomically.
+        """
         if not self._renames and files:
             self._fs.put([str(path) for path in files.values()], [self._path(name) for name in files], **self._several)
             return
@@ -115,13 +128,13 @@ class SharedStorage:
             self._renamed(name, lambda unfinished, path=path: self._fs.put_file(str(path), unfinished))  # type: ignore[misc]
 
     def get(self, files: Mapping[str, Path]) -> None:
-        """Downloads files, name to local path; what a kill leaves there may be cut short."""
+        """Download files (name to local path). After a kill, local files may be incomplete."""
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         self._fs.get([self._path(name) for name in files], [str(path) for path in files.values()], **self._several)
 
     def remove(self, folder: str) -> None:
-        """Deletes all files below a folder, or the file of this name; nothing where there is none."""
+        """Delete a file, or all files below a folder. No error if it does not exist."""
         target = self._path(folder)
         if self._fs.exists(target):
             self._fs.rm(target, recursive=True)
@@ -143,7 +156,7 @@ class SharedStorage:
 
 
 def opened(url: str | None) -> SharedStorage | None:
-    """The shared storage of the settings, checked; None where they name none.
+    """Return the checked shared storage of the settings, or None if it is not set.
 
     Raises:
         SharedStorageError: It cannot be used.

@@ -1,4 +1,4 @@
-"""Opening an MLflow store: an sqlite file, or a server."""
+"""Open an MLflow store: an sqlite file or a server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SQLITE = "sqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An opened store.
+    """An open store.
 
     Attributes:
-        client: MLflow's client of it.
-        uri: Its address.
-        experiment_id: MLflow's number of the experiment in use.
+        client: MLflow's client of the store.
+        uri: Address of the store.
+        experiment_id: MLflow's id of the experiment in use.
     """
 
     client: MlflowClient
@@ -37,10 +37,10 @@ class Store:
 
 
 def absolute_uri(tracking_uri: str) -> str:
-    """The address of a store, independent of the working directory.
+    """Return the address of a store, independent of the working directory.
 
     Raises:
-        TrackingError: The address is neither an sqlite file's nor an MLflow server's.
+        TrackingError: The address is neither an sqlite file nor an MLflow server.
     """
     if not tracking_uri.startswith((_SQLITE, "http://", "https://")):
         raise TrackingError(
@@ -51,10 +51,10 @@ def absolute_uri(tracking_uri: str) -> str:
 
 
 def connect(tracking_uri: str) -> MlflowClient:
-    """MLflow's client of a store; the tables of an sqlite file are made where they are absent.
+    """Return MLflow's client of a store. Missing tables of an sqlite file are created.
 
     Raises:
-        TrackingError: The file is no database.
+        TrackingError: The file is not a database.
     """
     mlflow = load_mlflow()
     with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
@@ -64,13 +64,14 @@ def connect(tracking_uri: str) -> MlflowClient:
 
 
 def open_store(tracking_uri: str, experiment_name: str) -> Store:
-    """Opens a store, and makes the experiment (MLflow's group of runs) and, of an sqlite file, the tables where they are absent.
+    """Open a store, and create the experiment (MLflow's group of runs) if it is absent.
 
-    Pictures and tables of an sqlite store go to the folder `artifacts` beside the file.
+    Missing tables of an sqlite file are created. Pictures and tables of an sqlite store go to the
+    folder `artifacts` next to the file.
 
     Raises:
-        TrackingError: The file is no database, or the experiment was deleted. What may pass (a server that does not answer) is
-            raised as it comes from MLflow.
+        TrackingError: The file is not a database, or the experiment was deleted. Transient errors,
+            such as a server that does not answer, are raised unchanged.
     """
     mlflow = load_mlflow()
     database = _database(tracking_uri)
@@ -93,7 +94,10 @@ def _alone(tracking_uri: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _opened_alone(database: Path) -> Iterator[None]:
-    """Holds other processes back while MLflow makes the tables of a new sqlite file: of several that do it at once all but one fail."""
+    """Lock an sqlite file while MLflow opens it.
+
+    If several processes create its tables at once, all but one fail.
+    """
     try:
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with database.with_name(f"{database.name}.lock").open("a") as lock:
@@ -106,10 +110,13 @@ def _opened_alone(database: Path) -> Iterator[None]:
 
 
 def _write_ahead(database: Path) -> None:
-    """Puts an sqlite file in write-ahead mode: migrations and every write take half the time, and readers need not wait."""
+    """Set an sqlite file to write-ahead mode.
+
+    Migrations and writes then take half the time, and readers do not wait.
+    """
     with closing(sqlite3.connect(database)) as connection:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error):  # in use: it stays as it is
+            if "locked" not in str(error):  # in use: keep its mode
                 raise

@@ -1,4 +1,4 @@
-"""The load of the machine while a run trains, as the metrics that MLflow shows under "System metrics"."""
+"""Sample the machine's load during training, for MLflow's "System metrics" page."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ SAMPLE_SECONDS = 5.0
 
 
 class SystemMetrics:
-    """Samples the machine's load in a thread. Use it as a context manager."""
+    """Sample the machine's load in a thread. Use it as a context manager."""
 
     def __init__(self, sample_seconds: float = SAMPLE_SECONDS) -> None:
-        """`sample_seconds`: time between two samples."""
+        """
+        Args:
+            sample_seconds: Seconds between two samples.
+        """
         self._seconds = sample_seconds
         self._samples: dict[str, list[float]] = defaultdict(list)
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._sample_on, name="system-metrics", daemon=True)
 
     def __enter__(self) -> Self:
-        psutil.cpu_percent()  # the next call gives the mean since this one
+        psutil.cpu_percent()  # the next call returns the mean since this one
         self._thread.start()
         return self
 
@@ -33,7 +36,7 @@ class SystemMetrics:
         self._thread.join()
 
     def take(self) -> dict[str, float]:
-        """The means since the last call; a sample is taken now, too."""
+        """Take a sample and return the means since the last call."""
         self._sample()
         with self._lock:
             means = {name: fmean(values) for name, values in self._samples.items()}
@@ -52,7 +55,7 @@ class SystemMetrics:
 
 
 def machine_load() -> dict[str, float]:
-    """Processor, memory, disk and GPUs of this machine, named as MLflow names them."""
+    """Return the load of CPU, memory, disk and GPUs under MLflow's names."""
     memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
     load = {
         "cpu_utilization_percentage": psutil.cpu_percent(),
@@ -64,12 +67,12 @@ def machine_load() -> dict[str, float]:
 
 
 def gpu_load() -> dict[str, float]:
-    """Utilisation and memory of each NVIDIA GPU; nothing where there is none, or no driver."""
+    """Return utilisation and memory of each NVIDIA GPU. Empty without a GPU or driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - its error class is in the module that may be missing
+    except Exception:  # noqa: BLE001 - the error class is in a module that may be missing
         return {}
     try:
         load: dict[str, float] = {}
@@ -80,7 +83,7 @@ def gpu_load() -> dict[str, float]:
             load[f"gpu_{number}_memory_usage_megabytes"] = memory.used / 1e6
             load[f"gpu_{number}_memory_usage_percentage"] = 100 * memory.used / memory.total
         return load
-    except pynvml.NVMLError:  # a part of a GPU (MIG) has no utilisation of its own
+    except pynvml.NVMLError:  # MIG devices report no utilisation
         return {}
     finally:
         pynvml.nvmlShutdown()

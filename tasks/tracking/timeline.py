@@ -1,6 +1,7 @@
-"""timeline.jsonl: when the trainer did what, one span a line, in the run's folder.
+"""Read and write timeline.jsonl in the run's folder: the trainer's activities, one span per line.
 
-Its clock is that of the trajectories (`Trajectory.began`, `Turn.began`: seconds since 1970), so that both can be drawn over one another.
+It uses the same clock as `Trajectory.began` and `Turn.began` (seconds since 1970), so that both can
+be shown on one time axis.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ TIMELINE = "timeline.jsonl"
 
 
 class Span(NamedTuple):
-    """Something that took time.
+    """One timed activity of the trainer.
 
     Attributes:
-        step: The training step, from 1.
-        part: What was done: "collect", "update", "sync" (weights to the engine), "checkpoint" or "evaluation".
-        began: Seconds since 1970.
-        ended: Seconds since 1970.
+        step: Training step, from 1.
+        part: "collect", "update", "sync" (weights to the engine), "checkpoint" or "evaluation".
+        began: Start, in seconds since 1970.
+        ended: End, in seconds since 1970.
     """
 
     step: int
@@ -32,13 +33,16 @@ class Span(NamedTuple):
 
 
 def append_spans(path: Path, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
-    """Appends what was done in a step: part to its beginning and end."""
+    """Append the activities of a step, given as part to (start, end)."""
     for part, (began, ended) in spans.items():
         append_line(path, Span(step, part, began, ended)._asdict())
 
 
 def read_spans(path: Path) -> list[Span]:
-    """All spans in the order of their beginnings. Of a part that a kill made be done again the later one counts; a torn line is none."""
+    """Return all spans in order of their start.
+
+    If a part was repeated after a kill, the later span counts. Incomplete lines are skipped.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

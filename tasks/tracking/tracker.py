@@ -1,4 +1,4 @@
-"""The door to MLflow for a flow: runs, metrics, trajectories, checkpoints, pictures."""
+"""Record runs, metrics, trajectories, checkpoints and pictures in MLflow."""
 
 from __future__ import annotations
 
@@ -23,36 +23,40 @@ from tasks.tracking.sender import Sender
 from tasks.tracking.store import absolute_uri, open_store
 
 LEFT_OUT = "tracking/undefined_metrics"
-"""Metric that counts the values of a step that were None, nan or infinite and are therefore missing."""
+"""Metric that counts the values of a step left out because they were None, nan or infinite."""
 
 RUN = "run"
-"""Our name of the run that the phases are below."""
+"""Our name of the run that contains the phases."""
 
 
 class Tracker:
-    """Records one run and its phases in MLflow.
+    """Record one run and its phases in MLflow.
 
-    Everything is put on disk first, in the folder `records` of the run, and sent by a background thread in the order given. MLflow
-    may be away for as long as it likes: what it missed is sent when it is back, at the latest by the next command that uses the same
-    MLflow. What is given twice is recorded once. Use it as a context manager: leaving it waits until MLflow has everything, or does not
+    Records are first written to disk, in the folder `records` of the run. A background thread sends
+    them in order. MLflow may be unavailable for any time. Missing records are sent when it is back,
+    or by the next command that uses the same MLflow. Repeated records are stored once.
+
+    Use it as a context manager. Leaving the block waits until MLflow has everything or does not
     answer.
 
     Attributes:
-        tracking_uri: Address of the store, absolute.
+        tracking_uri: Absolute address of the store.
     """
 
     def __init__(self, tracking_uri: str, experiment_name: str, run_folder: Path, store: str | None = None) -> None:
-        """Names the store; MLflow is not loaded yet.
+        """Open the run's records. MLflow is not loaded yet.
 
         Args:
-            tracking_uri: "sqlite:///path/to/file.db" (made if absent; pictures and tables go to the folder `artifacts` beside
-                it) or the address of an MLflow server.
-            experiment_name: MLflow's group of runs, made if absent.
-            run_folder: The run's folder; the same folder is the same run.
-            store: Name of the MLflow behind the address, where one has several addresses; the address by default.
+            tracking_uri: "sqlite:///path/to/file.db" or the address of an MLflow server. An sqlite
+                file is created if it is absent, and pictures and tables go to the folder
+                `artifacts` next to it.
+            experiment_name: MLflow's group of runs. Created if absent.
+            run_folder: Folder of the run. It identifies the run.
+            store: Name of the MLflow at this address, needed if it has several addresses. Default:
+                the address.
 
         Raises:
-            TrackingError: The address is of another kind.
+            TrackingError: The kind of address is not supported.
         """
         self.tracking_uri = absolute_uri(tracking_uri)
         self._outbox = Outbox(run_folder / "records", experiment_name, store or self.tracking_uri)
@@ -66,19 +70,19 @@ class Tracker:
         if kind is None:
             self.flush()
             return
-        with suppress(TrackingError):  # the error on its way says more
+        with suppress(TrackingError):  # the error in flight is more informative
             self.flush(seconds=2)
 
     def start_run(self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None) -> str:
-        """Begin the run, or go on with it. One that is finished stays as it is.
+        """Start or resume the run. A finished run is not changed.
 
         Args:
-            name: Shown in MLflow.
-            params: The recipe; nested parts get dotted names.
-            tags: More to search for.
+            name: Name in MLflow.
+            params: The recipe. Nested fields get dotted names.
+            tags: Additional tags to search for.
 
         Returns:
-            The run, as the other methods take it.
+            The run, to pass to the other methods.
 
         Raises:
             TrackingError: The store cannot be used, or the run has other parameters there.
@@ -90,29 +94,41 @@ class Tracker:
     def start_phase(
         self, phase: str, name: str, params: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None, step: int = 0
     ) -> str:
-        """Begin a phase of the run, or go on with it. One that is finished stays as it is.
+        """Start or resume a phase of the run. A finished phase is not changed.
 
-        What is logged to it with `log_metrics` is also logged to the run. `step` is the number of steps done before it.
+        Metrics that `log_metrics` stores for the phase are also stored for the run.
+
+        Args:
+            phase: Our name of the phase.
+            name: Name in MLflow.
+            params: Parameters of the phase. Nested fields get dotted names.
+            tags: Additional tags to search for.
+            step: Number of training steps before the phase.
+
+        Returns:
+            The phase, to pass to the other methods.
         """
         self._start(phase, RUN, name, params or {}, tags, step)
         self._parents[phase] = RUN
         return phase
 
     def log_metrics(self, run: str, metrics: Mapping[str, float | None], step: int, of: str = "step", time: int | None = None) -> None:
-        """Store metrics of the run, or of a phase and the run; those of the same step and `of` are stored once.
+        """Store metrics of the run, or of a phase and the run, once for each `of` and step.
 
-        Values that are None, nan or infinite are missing, and counted in the metric `tracking/undefined_metrics`. Where other values
-        were given before, MLflow's run is deleted (it can be brought back there) and recorded anew with the present ones.
+        Values that are None, nan or infinite are left out and counted in
+        `tracking/undefined_metrics`. If the values differ from those recorded before, MLflow's run
+        is deleted and recorded again with the new ones. The deleted run can be restored in MLflow.
 
         Args:
-            run: What `start_run` or `start_phase` returned.
-            metrics: Names to values. A slash makes a section in MLflow's page; refused characters are replaced.
-            step: Training steps done since the start of the whole training, not of the phase.
-            of: What the metrics are of, e.g. "step" or "evaluation".
-            time: When they were measured, in ms; now by default.
+            run: Result of `start_run` or `start_phase`.
+            metrics: Name to value. A slash makes a section on MLflow's page. Invalid characters are
+                replaced.
+            step: Training steps since the start of training, not of the phase.
+            of: What was measured, e.g. "step" or "evaluation".
+            time: Time of measurement in ms. Default: now.
 
         Raises:
-            ValueError: Two names become the same name in MLflow.
+            ValueError: Two metrics get the same name in MLflow.
         """
         clean, left_out = usable_metrics(metrics)
         if left_out:
@@ -125,11 +141,14 @@ class Tracker:
         self._add({"id": name, "kind": "metrics", "runs": runs, "step": step, "values": clean, "time": time})
 
     def has_metrics(self, step: int, of: str = "step") -> bool:
-        """Whether `log_metrics` was given these before."""
+        """Return whether `log_metrics` recorded this step and `of` before."""
         return f"{of} {step}" in self._outbox
 
     def log_trajectories(self, run: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str] | None = None, step: int = 0) -> None:
-        """Store trajectories as traces of the run, once for each step; see `tasks.tracking.traces`, whose `sample_of` takes a sample."""
+        """Store trajectories as traces of the run, once per step.
+
+        See `tasks.tracking.traces`. Its `sample_of` selects a sample.
+        """
         name = f"traces of step {step} of {run}"
         if name not in self._outbox:
             path = self._outbox.folder / f"{name.replace(' ', '-')}.parquet"
@@ -137,28 +156,31 @@ class Tracker:
             self._add({"id": name, "kind": "traces", "run": run, "step": step, "file": self._relative(path), "tags": dict(tags or {})})
 
     def register_checkpoint(self, run: str, entry: CheckpointEntry) -> None:
-        """Register a checkpoint folder, which is not copied; see `tasks.tracking.checkpoints`."""
+        """Register a checkpoint folder without copying it. See `tasks.tracking.checkpoints`."""
         plain = asdict(entry) | {"folder": self._relative(entry.folder)}
         record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
         self._add(record, update=True)
 
     def point_aliases(self, run: str, entry: CheckpointEntry, aliases: Sequence[str]) -> None:
-        """Lets aliases of the registered model, e.g. "champion", name this checkpoint, which is registered where it is not."""
+        """Point aliases of the registered model, e.g. "champion", to this checkpoint.
+
+        The checkpoint is registered if necessary.
+        """
         plain = asdict(entry) | {"folder": self._relative(entry.folder)}
         record = {"id": f"aliases of {run}", "kind": "aliases", "run": run, "step": entry.step, "entry": plain, "aliases": list(aliases)}
         self._add(record, update=True)
 
     def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
-        """Store which task lists a run uses, as MLflow's datasets."""
+        """Store the task lists that a run uses, as MLflow datasets."""
         self._add(
             {"id": f"task lists of {run}", "kind": "task lists", "run": run, "entries": [asdict(each) for each in entries]}, update=True
         )
 
     def log_picture(self, run: str, path: Path) -> None:
-        """Store a picture under the run, with its file name; it replaces an older one.
+        """Store a picture under its file name in the run. It replaces an older version.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         if not path.is_file():
             raise FileNotFoundError(f"there is no picture {path}")
@@ -167,54 +189,60 @@ class Tracker:
         self._add(record, update=True)
 
     def log_table(self, run: str, markdown: str, name: str) -> None:
-        """Store a table in Markdown under the run as `name`, e.g. "evaluation.md"; it replaces an older one."""
+        """Store a Markdown table as `name`, e.g. "evaluation.md". It replaces an older version."""
         self._add({"id": f"table {name} of {run}", "kind": "table", "run": run, "name": name, "text": markdown}, update=True)
 
     def end_run(self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0) -> None:
-        """End a run or a phase, after everything given before is stored. `step` is the number of steps done."""
+        """End a run or a phase once all earlier records are stored.
+
+        Args:
+            run: The run or phase.
+            status: Its final status.
+            step: Number of training steps completed.
+        """
         if not self.is_finished(run):
             self._add({"id": f"state of {run}", "kind": "state", "run": run, "status": status, "step": step}, update=True)
 
     def is_finished(self, run: str) -> bool:
-        """Whether a run or a phase was ended as FINISHED."""
+        """Return whether a run or a phase ended as FINISHED."""
         state = self._outbox.last(f"state of {run}")
         return state is not None and state["status"] == "FINISHED"
 
     def take_back(self, step: int) -> None:
-        """Forgets what was recorded of later steps, because training goes on from this one.
+        """Drop all records of later steps, because training resumes from this step.
 
-        MLflow cannot forget single values: if it was given any of them, its run is deleted (it can be brought back there) and
-        recorded anew without them.
+        MLflow cannot delete single values. If it has any of them, its run is deleted and recorded
+        again without them. The deleted run can be restored in MLflow.
         """
         self._drop(lambda record: bool(record.get("step", 0) > step))
 
     def flush(self, seconds: float = 120, patience: float = 5) -> bool:
-        """Wait until everything given so far is in MLflow.
+        """Wait until MLflow has all records.
 
         Args:
-            seconds: At most so long.
-            patience: And so long while MLflow does not answer.
+            seconds: Longest wait, in seconds.
+            patience: Longest wait while MLflow does not answer, in seconds.
 
         Returns:
-            Whether it is. What is not stays on disk, and is sent later.
+            Whether MLflow has all records. Missing ones stay on disk and are sent later.
 
         Raises:
-            TrackingError: Something was refused.
+            TrackingError: MLflow rejected a record.
         """
         return self._sender.wait(seconds, patience)
 
     def mlflow_id(self, run: str) -> str | None:
-        """MLflow's id of the run or phase; None as long as MLflow was never reached."""
+        """Return MLflow's id of the run or phase. None if MLflow was never reached."""
         return self._sender.sent.runs.get(run)
 
     @property
     def experiment_id(self) -> str:
-        """MLflow's number of the experiment; MLflow is asked only where it was never reached."""
+        """MLflow's id of the experiment. MLflow is queried only if the id is not stored yet."""
         return self._sender.sent.experiment_id or open_store(self.tracking_uri, self._outbox.experiment).experiment_id
 
     def _start(self, run: str, parent: str | None, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, step: int) -> None:
         if self.is_finished(run):
-            self._sender.wake()  # MLflow may have been away when it ended
+            self._sender.wake()  # MLflow may have been unavailable when the run ended
             return
         record = {
             "id": f"state of {run}",
@@ -239,5 +267,5 @@ class Tracker:
                 self._sender.wake()
 
     def _relative(self, path: Path) -> str:
-        """A path as it stays true when the runs are moved."""
+        """Return a path relative to the run's folder. It stays valid if the runs are moved."""
         return os.path.relpath(path.absolute(), self._outbox.run_folder.absolute())
