@@ -103,7 +103,10 @@ class StarterPolicy(Part):
 
 
 class Lora(Part):
-    """LoRA (arXiv 2106.09685): train low-rank corrections to the linear layers, not their weights."""
+    """LoRA (arXiv 2106.09685): train low-rank corrections to the linear layers.
+
+    The layers' own weights stay fixed.
+    """
 
     rank: PositiveInt = 32
     """Rank of each correction."""

@@ -44,10 +44,7 @@ class SuccessGatedHorizon(Curriculum):
     window: PositiveInt = 5
     """Number of training steps that count as recent."""
     cut_share: Fraction = 0.25
-    """Minimum fraction of recent episodes cut by the horizon, for it to count as the limit on success.
-
-    Range: 0 to 1.
-    """
+    """Fraction of recent episodes, 0 to 1, cut by the horizon before it can limit success."""
     retreat_below: Fraction | None = None
     """Success rate below which an upper bound triggers a retreat. Must be below `threshold`.
 

@@ -1,4 +1,4 @@
-"""`python -m environments`: list the worlds and their tasks, serve a world, play an episode by hand."""
+"""`python -m environments`: list worlds and tasks, serve a world, play an episode by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m environments", description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _reported(name: str, command: Callable[[], int]) -> int:
-    """The command's exit status; a fault of the world is one message."""
+    """Return the command's exit status. Report an error of the world as one message."""
     from environments.environment import WorldError
 
     try:

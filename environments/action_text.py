@@ -1,4 +1,4 @@
-"""Clean the text of an action before a world reads it: language models write punctuation and Markdown around it."""
+"""Clean the text of an action: language models add punctuation and Markdown around it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}", "<": ">"}
 
 
 def plain_words(action: str) -> str:
-    """Keep letters, digits, commas and single spaces, as AgentGym's clients of TextCraft and BabyAI do."""
+    """Keep only letters, digits, commas and single spaces.
+
+    AgentGym's clients of TextCraft and BabyAI do the same.
+    """
     return " ".join(re.sub(r"[^A-Za-z0-9, ]+", "", action).split())
 
 
 def without_punctuation(action: str) -> str:
-    """Remove quotes, backticks, bold and brackets around an action, and the punctuation after it.
+    """Remove quotes, backticks, bold and brackets around an action, and trailing punctuation.
 
-    Punctuation inside the action stays. Brackets are removed only where one pair encloses the whole action.
+    Punctuation inside the action stays. Brackets are removed only if one pair encloses the whole
+    action.
     """
     while True:
         cleaned = action.strip(_MARKS).rstrip(_STOPS)

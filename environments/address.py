@@ -1,7 +1,8 @@
-"""Addresses of servers: a URL, or a file that holds the URL where the server answers at present.
+"""Addresses of servers: a URL, or a file that holds the server's current URL.
 
-A server that may go on at another place (on another node, say) is known by a file that all its clients see; whoever starts it again
-writes its new URL there. Clients look again when they do not reach it.
+A server that may move, e.g. to another node, is addressed by a file that all its clients can read.
+Each restart writes the new URL to this file. Clients read it again when they cannot reach the
+server.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ SCHEME = "file://"
 
 
 def write_address(file: Path, url: str) -> str:
-    """Puts the URL into the file, by rename: a reader gets the old one or the new one. Returns the address that clients are given."""
+    """Write the URL to the file and return the address for clients.
+
+    The file is replaced by rename, so a reader gets either the old or the new URL.
+    """
     temporary = file.with_suffix(".tmp")
     temporary.write_text(url, encoding="utf-8")
     temporary.replace(file)
@@ -20,14 +24,14 @@ def write_address(file: Path, url: str) -> str:
 
 
 def present_url(address: str, former: str = "") -> str:
-    """The URL that an address stands for, without a slash at its end.
+    """Return the current URL of an address, without a trailing slash.
 
     Args:
-        address: A URL, or what `write_address` returned.
-        former: What is answered while the file cannot be read.
+        address: A URL, or an address returned by `write_address`.
+        former: Fallback URL while the file cannot be read.
 
     Raises:
-        OSError: The file cannot be read, and there is no former URL.
+        OSError: The file cannot be read, and `former` is empty.
     """
     if not address.startswith(SCHEME):
         return address.rstrip("/")

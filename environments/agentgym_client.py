@@ -1,8 +1,11 @@
-"""Plays on AgentGym's own environment servers, with the calls of `EnvironmentClient` (or on any server that speaks their dialect).
+"""Client of AgentGym's own environment servers, with the interface of `EnvironmentClient`.
 
-Their protocol has no turn numbers, so a step whose answer was lost is not repeated: it ends in UnreachableError and the episode has to be
-begun anew. Their sessions have no leases: a session that is not closed stays on their server for ever. Their servers tell no version: that
-the tasks stay what they are is for who runs them to see to.
+It works with any server that speaks their protocol. Three properties of the protocol matter:
+
+- It has no turn numbers. A step whose answer was lost is not repeated but raises UnreachableError,
+  and the episode must be restarted.
+- Sessions have no leases. A session that is not closed stays on the server for ever.
+- Servers report no version. Their operator must make sure that the tasks do not change.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from environments.http import FIRST_PAUSE_S, HttpClient, pause
 from environments.protocol import in_range
 
 AVOID_S = 2.0
-"""A server that was not reached gets no new session for this long, if another can take it."""
+"""Seconds for which an unreachable server gets no new session, if another server can take it."""
 CLOSE_S = 5.0
 
 
@@ -32,10 +35,10 @@ class Server:
     """One of several servers of the same world.
 
     Attributes:
-        address: Its URL, or the file that holds it; see `present_url`.
-        url: Its base URL, as it was last known.
-        sessions: Ours on it.
-        avoided_until: When it may get new sessions again (time.monotonic()).
+        address: Its URL, or the file that holds it. See `present_url`.
+        url: Its last known base URL.
+        sessions: Number of this client's sessions on it.
+        avoided_until: Time of time.monotonic() from which it may get new sessions again.
     """
 
     address: str
@@ -46,7 +49,16 @@ class Server:
 
 @dataclass(eq=False)
 class Session:
-    """An episode in progress: the server's number for it, the task, the turn that comes next and the score so far, of which 1 is full."""
+    """An episode in progress.
+
+    Attributes:
+        number: The server's id of the session.
+        index: The task.
+        server: The server that holds the session.
+        turn: Number of the next turn.
+        score: Score so far. 1 is full.
+        state_key: Always empty: the servers report no state.
+    """
 
     number: int
     index: int
@@ -57,16 +69,22 @@ class Session:
 
 
 class AgentGymClient:
-    """Plays episodes on servers of AgentGym's. An async context manager, bound to the loop that enters it."""
+    """Play episodes on AgentGym's servers.
+
+    It is an async context manager, bound to the event loop that enters it.
+    """
 
     def __init__(self, urls: Sequence[str], world: str, *, deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            urls: Base URLs of servers of one world, or files that hold them (see `present_url`); a new session goes to the one
-                that has the fewest of ours.
-            world: Which of their worlds they host, a key of WIRES.
-            deadline_s: Seconds that a call may take, unless it says otherwise.
-            connections: Requests in flight at once.
+            urls: Base URLs of servers of one world, or files that hold them (see `present_url`). A
+                new session goes to the server with the fewest sessions of this client.
+            world: The world that they host, a key of WIRES.
+            deadline_s: Default time limit of a call in seconds.
+            connections: Most requests in flight at once.
+
+        Raises:
+            ValueError: The protocol is unknown for this world, or `urls` is empty.
         """
         if world not in WIRES:
             raise ValueError(f"the world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}")
@@ -86,7 +104,7 @@ class AgentGymClient:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        """Closes the sessions still open, as far as the servers can be reached, and the connections."""
+        """Close the open sessions on all reachable servers, then the connections."""
         assert self._http is not None
         try:
             if self._abandoned:
@@ -99,23 +117,24 @@ class AgentGymClient:
             self._http = None
 
     async def check(self) -> None:
-        """Asks each server which world it hosts.
+        """Check that each server hosts the expected world.
 
         Raises:
-            EnvironmentCallError: One does not answer; WrongWorldError: one hosts another world.
+            EnvironmentCallError: A server does not answer.
+            WrongWorldError: A server hosts another world.
         """
         deadline = self._deadline(None)
         await asyncio.gather(*(self._check(server, deadline) for server in self._servers))
 
     async def start(self, index: int, *, lease_s: float = 0.0, deadline_s: float | None = None) -> tuple[Session, str]:
-        """Opens a session and begins task `index`; returns the session and the first observation.
+        """Open a session and begin task `index`. Return the session and the first observation.
 
-        If the call is cancelled, the session that may come of it is closed in the background.
+        If the call is cancelled, a session that it still opens is closed in the background.
 
         Args:
             index: The task.
-            lease_s: Of no effect: their sessions have no leases.
-            deadline_s: Seconds that this call may take.
+            lease_s: Ignored: these servers' sessions have no leases.
+            deadline_s: Time limit of this call in seconds. None: the default.
 
         Raises:
             EnvironmentCallError: See `EnvironmentClient.start`.
@@ -130,10 +149,11 @@ class AgentGymClient:
             raise
 
     async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
-        """Performs one action, once at most.
+        """Perform one action, at most once.
 
         Raises:
-            EnvironmentCallError: See `EnvironmentClient.step`. After any of them the state of the episode is not known.
+            EnvironmentCallError: See `EnvironmentClient.step`. After any of them the state of the
+                episode is unknown.
         """
         body = {"action": self._wire.sent(action), self._wire.field: session.number}
         reply = await self._ask(session.server, "step", body, self._deadline(deadline_s))
@@ -148,7 +168,7 @@ class AgentGymClient:
         return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None)
 
     async def close(self, session: Session) -> None:
-        """Ends the session as far as the server can be told; raises nothing."""
+        """End the session if the server can be reached. Never raises an EnvironmentCallError."""
         if session not in self._sessions:
             return
         self._sessions.discard(session)
@@ -163,7 +183,8 @@ class AgentGymClient:
         server = min(self._servers, key=lambda one: (one.avoided_until > now, one.sessions))
         server.sessions += 1
         try:
-            await self._check(server, deadline)  # it may be another's since the last session was opened
+            # The hosted world may have changed since the last session.
+            await self._check(server, deadline)
             created = await self._ask(server, "create", self._wire.create(), deadline)
             session = Session(_read(self._wire.session, created, int), index, server)
         except BaseException as fault:
@@ -176,7 +197,7 @@ class AgentGymClient:
         try:
             begun = await self._ask(server, "reset", {**self._wire.reset(index), self._wire.field: session.number}, deadline)
             observation = _read(self._wire.first, begun, str)
-            if observation == "TimeoutError":  # how their WebArena says that a reset failed
+            if observation == "TimeoutError":  # AgentGym's WebArena reports a failed reset this way
                 raise ServerFailedError(f"{server.url} failed to reset to task {index}")
         except EnvironmentCallError:
             await self.close(session)
@@ -203,12 +224,16 @@ class AgentGymClient:
     async def _ask(self, server: Server, operation: str, body: Any, deadline: float) -> Any:
         url = f"{server.url}/{operation}"
         reply = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
-        if isinstance(reply, dict) and "error" in reply:  # their errors have status 200
+        # AgentGym's servers report errors with status 200.
+        if isinstance(reply, dict) and "error" in reply:
             raise ServerFailedError(f"{url}: {reply['error']}")
         return reply
 
     async def _exchange(self, method: str, url: str, body: bytes | None, deadline: float) -> Any:
-        """Repeats only what never reached the server."""
+        """Send a request and return its decoded answer.
+
+        Retry only requests that never reached the server.
+        """
         if self._http is None:
             raise RuntimeError("use the client as a context manager: async with AgentGymClient(...) as client")
         pause_s = FIRST_PAUSE_S
@@ -229,10 +254,10 @@ class AgentGymClient:
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
-    """What `read` finds in the reply.
+    """Extract a value from the reply.
 
     Raises:
-        ServerFailedError: It is not there or of another type.
+        ServerFailedError: The value is missing or has another type.
     """
     try:
         value = read(reply)

@@ -1,4 +1,4 @@
-"""The wires of AgentGym's environment servers: how each world's server is asked and its answers are read."""
+"""Wire formats of AgentGym's environment servers: request bodies and replies of each world."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from environments.action_text import plain_words
 
 @dataclass(frozen=True)
 class Wire:
-    """How one world's server is asked and read.
+    """The wire format of one world's server.
 
     Attributes:
-        field: What requests call the session.
-        create: The body of create.
-        session: The session's number in create's reply.
-        reset: The body of reset beside the session, from the task index.
-        first: The first observation in reset's reply.
-        score: What the policy has earned, in step's reply, before division by `full`.
-        running: Whether `score` is the episode's total so far, not what the last action earned.
-        full: The score of success.
-        reward_range: The least and the greatest reward of one action, after division by `full`.
-        done: Whether the episode has ended, in step's reply.
-        sent: An action as AgentGym's own client would send it.
-        greeting: What GET / answers.
+        field: Name of the session field in requests.
+        create: Body of create.
+        session: Extracts the session's number from create's reply.
+        reset: Body of reset from the task index, without the session field.
+        first: Extracts the first observation from reset's reply.
+        score: Extracts the score from step's reply, before division by `full`.
+        running: Whether `score` is the episode's total so far, rather than the last action's
+            reward.
+        full: The score of a success.
+        reward_range: Smallest and largest reward of one action, after division by `full`.
+        done: Extracts from step's reply whether the episode has ended.
+        sent: Formats an action as AgentGym's own client does.
+        greeting: Answer to GET /.
     """
 
     field: str = "id"
@@ -51,13 +52,13 @@ WIRES: dict[str, Wire] = {
     "babyai": Wire(
         score=lambda reply: reply["score"],
         running=True,
-        reward_range=(-1000.0, 1.0),  # 1 - 0.9 steps / limit, and an episode may outlast the limit
+        reward_range=(-1000.0, 1.0),  # 1 - 0.9 steps / limit, and an episode may exceed the limit
         sent=plain_words,
         greeting="This is environment BabyAI.",
     ),
     "sciworld": Wire(
         first=lambda reply: f"{reply['task_description']}\n{reply['observation']}",
-        score=lambda reply: reply["score"],  # -100 says that the task was failed
+        score=lambda reply: reply["score"],  # -100 means that the task failed
         running=True,
         full=100.0,
         reward_range=(-2.0, 1.0),

@@ -1,4 +1,4 @@
-"""Requests to servers of one world: which one is asked, how often, and what its answers mean."""
+"""Requests to the servers of one world: choice of server, retries, and decoding of answers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,29 @@ from environments.request_batcher import RequestBatcher
 T = TypeVar("T")
 
 PAGE_ATTEMPTS = 6
-"""A page that is unreadable this often is not of our dialect."""
+"""Attempts to read a page. A page that is unreadable this often is not of our protocol."""
 ATTEMPT_S = 20.0
-"""A call without an answer for this long is asked again. A server that is still at work on it answers the repeated call."""
+"""Seconds after which a call without an answer is repeated.
+
+A server that is still processing the call answers the repeated one.
+"""
 AVOID_S = 2.0
-"""A replica that did not answer gets no new session for this long, if another can take it."""
+"""Seconds for which a replica that did not answer gets no new session, if another can take it."""
 
 
 @dataclass(eq=False)
 class Replica:
-    """One server of several that are alike.
+    """One of several equivalent servers.
 
     Attributes:
-        address: Its URL, or the file that holds it; see `present_url`.
-        url: Its base URL, as it was last known.
-        sessions: Ours on it.
-        room: About how many sessions of ours it could hold beside those of others; infinite before it has said so.
-        avoided_until: When it may get new sessions again (time.monotonic()).
-        batcher: Where calls share requests, once it has said that it answers promptly.
+        address: Its URL, or the file that holds it. See `present_url`.
+        url: Its last known base URL.
+        sessions: Number of this client's sessions on it.
+        room: Approximate number of sessions that it can hold for this client beside those of
+            others. Infinite until it has reported it.
+        avoided_until: Time of time.monotonic() from which it may get new sessions again.
+        batcher: Combines calls into shared requests, once the server reports that it answers
+            promptly.
     """
 
     address: str
@@ -53,23 +58,26 @@ class Replica:
     avoided_until: float = 0.0
     batcher: RequestBatcher | None = None
     close_failed: bool = False
-    """Whether a session could not be closed. It is reported once."""
+    """Whether closing a session failed. This is reported once."""
 
     def avoid(self) -> None:
-        """Gives it no new session for a while, and looks whether it has moved."""
+        """Give it no new session for `AVOID_S` seconds.
+
+        Also read its address again, in case it moved.
+        """
         self.avoided_until = time.monotonic() + AVOID_S
         self.url = present_url(self.address, self.url)
 
 
 class Calls:
-    """The replicas and the connections to them, from `open` to `close`."""
+    """The replicas of one world and the connections to them, valid from `open` to `close`."""
 
     def __init__(self, urls: Sequence[str], deadline_s: float, connections: int) -> None:
         """
         Args:
             urls: Addresses of the replicas.
-            deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
-            connections: Requests in flight at once.
+            deadline_s: Default time limit of a call in seconds, with all its retries.
+            connections: Most requests in flight at once.
         """
         self.replicas = [Replica(url, present_url(url)) for url in urls]
         self._deadline_s = deadline_s
@@ -77,17 +85,20 @@ class Calls:
         self._http: HttpClient | None = None
 
     def open(self) -> None:
-        """Binds the connections to the running event loop."""
+        """Bind the connections to the running event loop."""
         self._http = HttpClient(self._connections)
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
         if self._http is not None:
             await self._http.close()
             self._http = None
 
     def roomiest(self) -> Replica:
-        """The replica with the most room left for sessions of ours, of those that have answered lately."""
+        """Return the replica with the most free sessions.
+
+        Replicas that failed recently come last.
+        """
         now = time.monotonic()
         return min(self.replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions - replica.room, replica.sessions))
 
@@ -99,17 +110,19 @@ class Calls:
         deadline_s: float | None,
         complete: Callable[[Reply], bool] = lambda _: True,
     ) -> Reply:
-        """Asks for one operation until a valid answer comes, or the deadline. A lost or damaged answer is asked for again.
+        """Perform one operation, with retries until a valid answer or the deadline.
+
+        Lost and damaged answers are requested again.
 
         Args:
-            choose: Names the replica of each attempt.
+            choose: Returns the replica of each attempt.
             operation: One of the protocol's operations.
-            item: What is asked.
-            deadline_s: Seconds for all attempts; None means the default.
-            complete: Whether a successful reply has all that the operation answers.
+            item: The item to send.
+            deadline_s: Time limit in seconds for all attempts. None: the default.
+            complete: Returns whether a successful reply has all fields of the operation.
 
         Raises:
-            EnvironmentCallError: The fault of the last attempt, or the server's refusal.
+            EnvironmentCallError: The error of the last attempt, or the server's refusal.
         """
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = FIRST_PAUSE_S
@@ -134,7 +147,13 @@ class Calls:
                     raise
 
     async def ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
-        """One reply per item, asked for once; `deadline` is a time of time.monotonic().
+        """Send one request and return one reply per item.
+
+        Args:
+            replica: The server to ask.
+            operation: One of the protocol's operations.
+            items: The items to send.
+            deadline: A time of time.monotonic().
 
         Raises:
             EnvironmentCallError: The request failed as a whole.
@@ -154,10 +173,10 @@ class Calls:
         return replies.items
 
     async def read(self, replica: Replica, path: str, kind: type[T]) -> T:
-        """A page as `kind`, asked for until an answer comes, or the deadline.
+        """Read a page as `kind`, with retries until an answer or the deadline.
 
         Raises:
-            EnvironmentCallError: None came, or one that makes no sense.
+            EnvironmentCallError: No answer came, or it is invalid.
         """
         deadline = time.monotonic() + self._deadline_s
         pause_s, damaged = FIRST_PAUSE_S, 0
@@ -174,10 +193,10 @@ class Calls:
                 pause_s = await pause(pause_s, deadline, fault)
 
     async def read_once(self, replica: Replica, path: str, kind: type[T], deadline: float) -> T:
-        """A page as `kind`, asked for once.
+        """Read a page as `kind` with one request.
 
         Raises:
-            EnvironmentCallError: There is none, or it makes no sense.
+            EnvironmentCallError: There is no such page, or it is invalid.
         """
         status, body = await self._exchange("GET", replica.url + path, deadline)
         if status != 200:
@@ -200,7 +219,8 @@ def _brief(struct: msgspec.Struct) -> str:
 def _encode(content: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(content)
-    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot carry: the action is sent with "?" in its place
+    except UnicodeEncodeError:
+        # UTF-8 cannot encode a lone surrogate: send the action with "?" instead.
         for item in content["items"]:
             item.action = item.action.encode("utf-8", "replace").decode()
         return msgspec.json.encode(content)

@@ -1,9 +1,10 @@
-"""The asynchronous client of environment servers, used by whoever plays episodes.
+"""The asynchronous client of environment servers, used to play episodes.
 
-A call is retried until its deadline while a server is unreachable or busy, or its answers are lost or damaged. Repeating is
-safe: a step carries its turn and a start its key, so the server answers it again and does not perform it again. An answer that names
-another session or turn, or whose reward is outside the world's range, is damaged. Other faults are raised as one of the types under
-`EnvironmentCallError`. A fault never turns into an observation or a reward.
+A call is retried until its deadline while a server is unreachable or busy, or its answers are lost
+or damaged. Repeating is safe. A step carries its turn and a start its key, so the server repeats
+its answer and does not perform the call twice. An answer is damaged if it names another session or
+turn, or if its reward is outside the world's range. Other errors are raised as a subclass of
+`EnvironmentCallError`. An error never turns into an observation or a reward.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 ROOM = 10_000.0
-"""Taken for the room of a server that does not tell it."""
+"""Assumed number of free sessions of a server that does not report it."""
 CLOSE_S = 5.0
 HEALTH_S = 5.0
 
@@ -62,11 +63,12 @@ class Session:
     """An episode in progress.
 
     Attributes:
-        id: The server's id.
+        id: The server's id of the session.
         index: The task.
-        turn: The number of the next action.
-        reward_range: The least and the greatest reward of one action in its world.
-        state_key: The world's digest of the state that the episode is in; empty where it tells none.
+        replica: The server that holds the session.
+        turn: Number of the next action.
+        reward_range: Smallest and largest reward of one action in this world.
+        state_key: The world's digest of the current state. Empty if the world reports none.
     """
 
     id: str
@@ -77,22 +79,32 @@ class Session:
     state_key: str = ""
 
     def accepts(self, step: Reply) -> bool:
-        """Whether the reply to a step is complete and its reward within the world's range."""
+        """Return whether the reply to a step is complete.
+
+        Its reward must also be within the world's range.
+        """
         has_all = step.observation is not None and step.done is not None
         return has_all and step.reward is not None and in_range(step.reward, self.reward_range)
 
 
 class EnvironmentClient:
-    """Plays episodes on one or more servers of the same world. An async context manager, bound to the loop that enters it."""
+    """Play episodes on one or more servers of the same world.
+
+    It is an async context manager, bound to the event loop that enters it.
+    """
 
     def __init__(self, urls: Sequence[str], *, expected: str = "", deadline_s: float = 60.0, connections: int = 256) -> None:
         """
         Args:
-            urls: Base URLs of servers of one world, or files that hold them (see `present_url`); a new session goes to the one
-                with the most room left.
-            expected: `WorldInfo.identity` of the world: no session is opened of another one or of another version. Empty: of any.
-            deadline_s: Seconds that a call may take with all its retries, unless it says otherwise.
-            connections: Requests in flight at once; further calls wait for their turn.
+            urls: Base URLs of servers of one world, or files that hold them (see `present_url`). A
+                new session goes to the server with the most room left.
+            expected: `WorldInfo.identity` of the world. No session is opened on another world or
+                version. Empty: any world.
+            deadline_s: Default time limit of a call in seconds, with all its retries.
+            connections: Most requests in flight at once. Further calls wait.
+
+        Raises:
+            ValueError: `urls` is empty.
         """
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
@@ -107,7 +119,7 @@ class EnvironmentClient:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        """Closes the sessions still open, as far as the servers can be reached, and the connections."""
+        """Close the open sessions on all reachable servers, then the connections."""
         try:
             if self._abandoned:
                 await asyncio.wait(self._abandoned, timeout=1.0)
@@ -118,18 +130,23 @@ class EnvironmentClient:
             await self._calls.close()
 
     async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
-        """Opens a session and begins task `index`, in one request; returns the session and the first observation.
+        """Open a session and begin task `index`, in one request.
 
-        If the call is cancelled, the session that may come of it is closed in the background.
+        If the call is cancelled, a session that it still opens is closed in the background.
 
         Args:
             index: The task.
-            lease_s: Seconds that the session outlives its last request: more than the longest pause between two actions.
-            deadline_s: Seconds that this call may take.
+            lease_s: Seconds that the session outlives its last request. It must exceed the longest
+                pause between two actions.
+            deadline_s: Time limit of this call in seconds. None: the default.
+
+        Returns:
+            The session and the first observation.
 
         Raises:
-            EnvironmentCallError: UnreachableError, DeadlineExceededError, BusyError, ServerFailedError, or
-                RefusedError (there is no such task).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, BusyError,
+                ServerFailedError, WrongWorldError (another world than expected), or RefusedError
+                (no such task).
         """
         starting = asyncio.ensure_future(self._start(index, lease_s, deadline_s))
         try:
@@ -139,13 +156,13 @@ class EnvironmentClient:
             raise
 
     async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
-        """Performs one action.
+        """Perform one action.
 
-        After a cancelled or failed step the session can be asked again with the same action, or closed.
+        After a cancelled or failed step, repeat it with the same action or close the session.
 
         Raises:
-            EnvironmentCallError: UnreachableError, DeadlineExceededError, SessionLostError, ServerFailedError, or
-                RefusedError (the episode is over).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, SessionLostError,
+                ServerFailedError, or RefusedError (the episode is over).
         """
         item = StepItem(session.id, session.turn, action)
         try:
@@ -163,7 +180,10 @@ class EnvironmentClient:
         return Step(reply.observation, reply.reward, reply.done, reply.refused)
 
     async def close(self, session: Session) -> None:
-        """Ends the session. Raises nothing: where the server cannot be told, the lease ends it."""
+        """End the session. Never raises an EnvironmentCallError.
+
+        If the server cannot be reached, the session ends with its lease.
+        """
         self._forget(session)
         try:
             await self._calls.perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
@@ -173,7 +193,10 @@ class EnvironmentClient:
             self._report_open(session.replica, 1, fault)
 
     async def health(self) -> dict[str, Health | EnvironmentCallError]:
-        """What each server says of itself within some seconds, or why it did not, by URL. Nothing is retried."""
+        """Return each server's health report by URL, or the error if it did not answer in time.
+
+        The limit is `HEALTH_S` seconds. There are no retries.
+        """
         deadline = time.monotonic() + HEALTH_S
         asked = (self._calls.read_once(replica, "/health", Health, deadline) for replica in self._replicas)
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -185,10 +208,11 @@ class EnvironmentClient:
         return result
 
     async def world(self) -> WorldInfo:
-        """The world that all the servers host.
+        """Return the world that all servers host.
 
         Raises:
-            EnvironmentCallError: A server does not answer; WrongWorldError: they host different worlds or versions.
+            EnvironmentCallError: A server does not answer.
+            WrongWorldError: The servers host different worlds or versions.
         """
         (first, told), *others = (await self.worlds()).items()
         for url, world in others:
@@ -197,7 +221,7 @@ class EnvironmentClient:
         return told
 
     async def worlds(self) -> dict[str, WorldInfo]:
-        """The world that each server hosts, by URL.
+        """Return the world that each server hosts, by URL.
 
         Raises:
             EnvironmentCallError: A server does not answer.
@@ -206,18 +230,22 @@ class EnvironmentClient:
         return {replica.url: world for replica, world in zip(self._replicas, worlds, strict=True)}
 
     async def tasks(self, name: str) -> list[int]:
-        """The task indices of a split or of another named list, in their fixed order.
+        """Return the task indices of a split or of another named list, in their fixed order.
 
         Raises:
-            EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
+            EnvironmentCallError: A server does not answer.
+            RefusedError: The world has no such list.
         """
         return (await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
 
     async def tags(self, name: str) -> dict[int, str]:
-        """The kind of each task of a list, e.g. "depth 2", by its index; empty where the world tells none.
+        """Return the tag of each task of a list, e.g. "depth 2", by index.
+
+        Empty if the world has no tags.
 
         Raises:
-            EnvironmentCallError: A server does not answer; RefusedError: the world has no such list.
+            EnvironmentCallError: A server does not answer.
+            RefusedError: The world has no such list.
         """
         found = await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
@@ -229,7 +257,8 @@ class EnvironmentClient:
             if asked:
                 asked[-1].sessions -= 1
             asked.append(self._calls.roomiest())
-            asked[-1].sessions += 1  # counted while it is being opened, so that starts at one moment spread
+            # Count it while it is opened, so that simultaneous starts spread over the replicas.
+            asked[-1].sessions += 1
             return asked[-1]
 
         try:
@@ -238,7 +267,7 @@ class EnvironmentClient:
             assert reply.session is not None
             assert reply.observation is not None
             assert reply.reward_range is not None
-        except RefusedError as refused:  # perhaps because it is another world, which has no such task
+        except RefusedError as refused:  # the server may host another world, which has no such task
             asked[-1].sessions -= 1
             if self._expected:
                 self._check(asked[-1], (await self._calls.read(asked[-1], "/v1/world", WorldInfo)).identity)
@@ -287,7 +316,7 @@ class EnvironmentClient:
             self._report_open(replica, len(items), fault)
 
     def _report_open(self, replica: Replica, sessions: int, fault: EnvironmentCallError) -> None:
-        """Warn once for each server that sessions stay open there until their leases end."""
+        """Warn once per server that sessions stay open there until their leases end."""
         if not replica.close_failed:
             replica.close_failed = True
             log.warning("could not close %d sessions; later ones are not reported. Leases end them: %s", sessions, fault)
@@ -298,5 +327,5 @@ class EnvironmentClient:
 
 
 def _opens(reply: Reply) -> bool:
-    """Whether the reply to a create is complete."""
+    """Return whether the reply to a create is complete."""
     return None not in (reply.session, reply.observation, reply.reward_range)

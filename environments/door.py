@@ -1,7 +1,7 @@
-"""The doors to a world: who is let in, and the client that opens sessions there in either dialect.
+"""Check which world the servers host, and open a client in either protocol.
 
-A run says which world it plays and under which rules; what the servers host is compared with that before anything is played, again at every
-session, and when the run goes on.
+A run defines its world and its rules. The servers' world is compared with them before the first
+episode, at every session, and when a run resumes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from environments.registry import WORLDS, task_indices_of
 
 
 class EpisodeClient(Protocol):
-    """What plays episodes on environment servers, whichever dialect they speak; see `EnvironmentClient`."""
+    """Interface of clients that play episodes, for both protocols. See `EnvironmentClient`."""
 
     async def start(self, index: int, *, lease_s: float = ..., deadline_s: float | None = ...) -> tuple[Any, str]: ...
 
@@ -39,15 +39,16 @@ class EpisodeClient(Protocol):
 def open_client(
     urls: Sequence[str], world: str, dialect: Dialect, *, expected: str = "", deadline_s: float = 60.0, connections: int = 256
 ) -> EpisodeClient:
-    """A client of servers of one world.
+    """Return a client of the servers of one world.
 
     Args:
         urls: Their addresses.
         world: The world's name.
-        dialect: What they speak.
-        expected: `WorldInfo.identity` of the world that is played, as `enter` told it; of no effect with AgentGym's servers.
-        deadline_s: Seconds that a call may take.
-        connections: Requests in flight at once.
+        dialect: Their protocol.
+        expected: `WorldInfo.identity` of the world, as returned by `enter`. Ignored for AgentGym's
+            protocol.
+        deadline_s: Default time limit of a call in seconds.
+        connections: Most requests in flight at once.
     """
     if dialect == "agentgym":
         return AgentGymClient(urls, world, deadline_s=deadline_s, connections=connections)
@@ -55,15 +56,18 @@ def open_client(
 
 
 async def enter(urls: Sequence[str], world: World) -> WorldInfo:
-    """What is played on these servers. Those of AgentGym's dialect tell nothing of it but the world: the recipe's words stand for the rest.
+    """Check the servers against the recipe and return the world that they host.
+
+    Servers of AgentGym's protocol report only the world, so the recipe supplies the other fields.
 
     Args:
         urls: The servers' addresses.
-        world: What the recipe or collection names.
+        world: The world of the recipe or collection.
 
     Raises:
-        EnvironmentCallError: A server does not answer; WrongWorldError: one hosts another world, version or set of rules.
-        ValueError: AgentGym's dialect is not known for this world.
+        EnvironmentCallError: A server does not answer.
+        WrongWorldError: A server hosts another world, version or set of rules.
+        ValueError: AgentGym's protocol is unknown for this world.
     """
     if world.dialect == "agentgym":
         async with AgentGymClient(urls, world.name) as client:
@@ -86,12 +90,19 @@ async def enter(urls: Sequence[str], world: World) -> WorldInfo:
 
 
 async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, field: str) -> list[int]:
-    """The indices of the tasks of a recipe's field.
+    """Return the task indices of a recipe's field.
 
-    The first and the last of given indices are begun once, to see that there are such tasks.
+    For given indices, the smallest and the largest are started once, to check that these tasks
+    exist.
+
+    Args:
+        urls: The servers' addresses.
+        world: The world of the recipe.
+        tasks: A named list, indices or item ids.
+        field: The recipe's field, for messages.
 
     Raises:
-        WrongWorldError: There is no such list or task; the message names the field.
+        WrongWorldError: There is no such list or task. The message names the field.
         EnvironmentCallError: A server does not answer.
     """
     if isinstance(tasks, str):
@@ -115,7 +126,10 @@ async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, 
 
 
 async def task_tags(urls: Sequence[str], tasks: TaskSelection) -> dict[int, str]:
-    """The kind of each task of a named list, e.g. "depth 2"; empty where the world tells none, and for given indices."""
+    """Return the tag of each task of a named list, e.g. "depth 2".
+
+    Empty for given indices, and if the world has no tags.
+    """
     if not isinstance(tasks, str):
         return {}
     async with EnvironmentClient(urls) as ours:
@@ -123,10 +137,15 @@ async def task_tags(urls: Sequence[str], tasks: TaskSelection) -> dict[int, str]
 
 
 def check_same(file: Path, identity: str, what: str) -> None:
-    """Keeps in a file which world a run or collection was begun on; it goes on with no other.
+    """Record in a file which world a run or collection began on, or check it against the record.
+
+    Args:
+        file: The record.
+        identity: `WorldInfo.identity` of the servers' world.
+        what: "run" or "collection", for the message.
 
     Raises:
-        WrongWorldError: It was begun on another.
+        WrongWorldError: It began on another world or version.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,17 +1,20 @@
-"""What a call to an environment server can raise, and the error that each HTTP status stands for."""
+"""Errors of calls to environment servers, and the error for each HTTP status."""
 
 from __future__ import annotations
 
 
 class EnvironmentCallError(Exception):
-    """Base of what a call can raise: the environment could not be played, which says nothing about the policy."""
+    """Base class of the errors of a call.
+
+    The environment could not be played, which implies nothing about the policy.
+    """
 
 
 class UnreachableError(EnvironmentCallError):
     """No server answered before the deadline.
 
     Attributes:
-        sent: Whether the request may have reached a server all the same.
+        sent: Whether the request may still have reached a server.
     """
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -20,38 +23,57 @@ class UnreachableError(EnvironmentCallError):
 
 
 class DeadlineExceededError(EnvironmentCallError):
-    """A server took the request and did not answer before the deadline."""
+    """A server accepted the request but did not answer before the deadline."""
 
 
 class SessionLostError(EnvironmentCallError):
-    """The server does not have the session (any more): its lease ran out, or the server was restarted. Start another."""
+    """The session does not exist (any more): its lease ran out, or the server restarted.
+
+    Start another session.
+    """
 
 
 class ServerFailedError(EnvironmentCallError):
-    """The server or the world failed, or answered what makes no sense: a bug there."""
+    """The server or the world failed or sent an invalid answer: a bug on the server's side."""
 
 
 class DamagedAnswerError(ServerFailedError):
-    """An answer is unreadable or incomplete, or names another session or turn than was asked. Asking again is safe."""
+    """An answer is unreadable or incomplete, or names another session or turn.
+
+    Repeating the request is safe.
+    """
 
 
 class RefusedError(EnvironmentCallError):
-    """The server understood and refused: a wrong task index, a wrong turn, an action after the episode's end. A bug here."""
+    """The server rejected the request: a bug on the client's side.
+
+    Examples: a wrong task index, a wrong turn, an action after the episode's end.
+    """
 
 
 class WrongWorldError(EnvironmentCallError):
-    """A server hosts another world, or another version of it, than is to be played. Trying again is no use: someone must mend it."""
+    """A server hosts another world or version than the expected one.
+
+    Retries do not help. The configuration must be fixed.
+    """
 
 
 class BusyError(EnvironmentCallError):
-    """The servers had no session to spare until the deadline."""
+    """The servers had no free session until the deadline."""
 
 
 def error_of_status(status: int, text: str, *, of_session: bool = False) -> EnvironmentCallError:
-    """The fault that an HTTP status stands for; 404 and 410 speak of the session only where the answer says so."""
+    """Return the error for an HTTP status.
+
+    Args:
+        status: The HTTP status.
+        text: Message of the error.
+        of_session: Whether the request concerns a session. Only then do 404 and 410 mean that the
+            session is lost.
+    """
     if status in (429, 503):
         return BusyError(text)
-    if status in (502, 504):  # a proxy speaks for a server that is not there
+    if status in (502, 504):  # a proxy answers for an unreachable server
         return UnreachableError(text)
     if of_session and status in (404, 410):
         return SessionLostError(text)

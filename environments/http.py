@@ -1,4 +1,4 @@
-"""HTTP as the clients of environment servers use it: one exchange with a deadline, and the pauses between attempts."""
+"""HTTP for the clients of environment servers: one exchange with a deadline, and retry pauses."""
 
 from __future__ import annotations
 
@@ -18,32 +18,39 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 
 
 class HttpClient:
-    """A pool of keep-alive connections, bound to the event loop in which it was made."""
+    """A pool of keep-alive connections, bound to the event loop that created it."""
 
     def __init__(self, connections: int, token: str | None = None) -> None:
         """
         Args:
-            connections: Open at once.
-            token: What the servers want; by default that of this process's environment. A URL's password goes before it.
+            connections: Most connections open at once.
+            token: Secret for the servers. None: the one in this process's environment variables. A
+                password in a URL takes precedence.
         """
         connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
         self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
-        # The name tells the server whose sessions are whose, so that it can share them fairly when it is full.
+        # The name identifies this client, so that a full server can share its sessions fairly.
         self._headers = {"content-type": "application/json", "environment-client": secrets.token_hex(8)}
         token = token or token_here()
         self._authorization = {"authorization": f"Bearer {token}"} if token else {}
         self._foreign = foreign_origins()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._http.close()
 
     async def exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of one answer; `deadline` is a time of time.monotonic().
+        """Send one request and return the status and body of the answer.
+
+        Args:
+            method: HTTP method.
+            url: Target.
+            deadline: A time of time.monotonic().
+            body: Request body, if any.
 
         Raises:
-            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (no URL),
-                DamagedAnswerError (no HTTP, or the body does not match its digest).
+            EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (not a URL),
+                or DamagedAnswerError (not HTTP, or the body does not match its digest).
         """
         try:
             target = URL(url)
@@ -71,10 +78,11 @@ class HttpClient:
 
 
 async def pause(pause_s: float, deadline: float, fault: EnvironmentCallError) -> float:
-    """Waits before the next attempt and returns the next pause.
+    """Wait before the next attempt and return the next pause in seconds.
 
-    Raises `fault` when the attempt would have less time than the pause before it: if it then came to nothing, that would be for want of
-    time, and say so in place of what was wrong.
+    Raises:
+        EnvironmentCallError: `fault`, if the next attempt would have less time than this pause.
+            That attempt would likely time out, and its error would hide the actual cause.
     """
     wait_s = pause_s * random.uniform(0.5, 1.0)
     if time.monotonic() + 2 * wait_s >= deadline:

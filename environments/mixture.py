@@ -1,4 +1,7 @@
-"""Several worlds as one, so that one policy learns from all of them: "textcraft+searchqa" has the tasks of both."""
+"""Mixtures: several worlds as one, to train one policy on all of them.
+
+For example, "textcraft+searchqa" has the tasks of both.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ from environments.environment import (
 
 
 class MixedEnvironment:
-    """One session, which plays an episode of any of the worlds after another; a world's own session is made when it is first needed.
+    """One session that plays episodes of any of the worlds.
 
-    What an environment may have besides (`state_key` and so on) is that of the world in play.
+    The session of each world is created on first use. Optional members (`state_key` and so on) are
+    those of the current world.
     """
 
     def __init__(self, worlds: Sequence[World]) -> None:
@@ -31,7 +35,7 @@ class MixedEnvironment:
         self._playing: Environment | None = None
 
     def reset(self, index: int) -> str:
-        """Begins a task; see `Environment.reset`."""
+        """Begin a task. See `Environment.reset`."""
         if index < 0:
             raise TaskIndexError(f"there is no task {index}")
         index, number = divmod(index, len(self._worlds))
@@ -41,27 +45,27 @@ class MixedEnvironment:
         return self._playing.reset(index)
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`."""
+        """Perform one action. See `Environment.step`."""
         if self._playing is None:
             raise EpisodeOverError("no episode is in progress; reset first")
         return self._playing.step(action)
 
     def oracle_action(self) -> str:
-        """What the expert of the world in play would do; see `Environment.oracle_action`."""
+        """Return the expert action of the current world. See `Environment.oracle_action`."""
         if self._playing is None:
             raise OracleError("no episode is in progress")
         return self._playing.oracle_action()
 
     @property
     def objective(self) -> str:
-        """What the task asks for; see `EnumerableEnvironment`."""
+        """The task's goal. See `EnumerableEnvironment`."""
         return self._enumerable().objective
 
     def valid_actions(self) -> Sequence[str]:
-        """What the world in play would perform now; see `EnumerableEnvironment`.
+        """Return the valid actions of the current world. See `EnumerableEnvironment`.
 
         Raises:
-            WorldError: This world does not tell.
+            WorldError: This world does not list its actions.
         """
         return self._enumerable().valid_actions()
 
@@ -73,7 +77,7 @@ class MixedEnvironment:
         return cast(EnumerableEnvironment, self._playing)
 
     def close(self) -> None:
-        """Frees the sessions of all worlds."""
+        """Free the sessions of all worlds."""
         for session in self._sessions.values():
             session.close()
 
@@ -84,22 +88,22 @@ class MixedEnvironment:
 
 
 class Mixture:
-    """The world; see `World` and `configs.mixture`.
+    """A mixture of worlds. See `World` and `configs.mixture`.
 
     Attributes:
-        success_score: As all of the worlds have it.
-        reward_range: From the least reward of any of the worlds to the greatest.
-        max_sessions: As many as the one that bears the fewest.
+        success_score: The success score that all worlds share.
+        reward_range: From the smallest to the largest reward of any world.
+        max_sessions: The smallest limit of any world.
     """
 
     def __init__(self, name: str, worlds: Sequence[World]) -> None:
         """
         Args:
-            name: As a recipe has it, e.g. "textcraft+searchqa".
+            name: Name in a recipe, e.g. "textcraft+searchqa".
             worlds: At least two, in the order of the name.
 
         Raises:
-            WorldError: They count success in different ways.
+            WorldError: The worlds have different success scores.
         """
         self._worlds = tuple(worlds)
         self.name = name
@@ -118,17 +122,19 @@ class Mixture:
             self.max_sessions = min(bounds)
 
     def create(self) -> MixedEnvironment:
-        """A new session, before its first reset."""
+        """Return a new session, before its first reset."""
         return MixedEnvironment(self._worlds)
 
     def prepare(self) -> None:
-        """What the worlds do before their first sessions."""
+        """Run the worlds' own set-up work before the first session."""
         for world in self._worlds:
             if hasattr(world, "prepare"):
                 world.prepare()
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a list of each world, in turn by the weights; of a list with more than its share only that, evenly spaced.
+        """Return the tasks of a list of each world, interleaved in proportion to the weights.
+
+        A list with more tasks than its share contributes an evenly spaced subset.
 
         Args:
             name: See `configs.mixture.weighted_lists`.
@@ -146,5 +152,5 @@ class Mixture:
         return tuple(index * len(self._worlds) + number for _, number, index in sorted(placed))
 
     def tag(self, index: int) -> str:
-        """The name of the world that a task is of."""
+        """Return the name of the world that a task belongs to."""
         return member_of(self.name, index)[0]

@@ -1,4 +1,4 @@
-"""An episode in the terminal: a person in the policy's place."""
+"""Play an episode in the terminal: a person acts as the policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ HINT = "?"
 
 
 def play_episode(name: str, task: int | None, rules: Rules = "ours") -> int:
-    """Reads one action per line until the episode ends; a lone "?" asks the oracle. Returns the exit status."""
+    """Read one action per line until the episode ends, and return the exit status.
+
+    A line with only "?" prints the oracle's action.
+    """
     world = load_world(name, rules)
     say = sys.stdout.write
     session = world.create()

@@ -1,8 +1,9 @@
-"""Our own wire dialect in types: what the items of a request hold and what answers each of them.
+"""Message types of our protocol: the items of requests and their replies.
 
-Server and client share this module, so neither can drift from the other. Every operation takes a list of items and
-answers a list of replies in the same order. A single call is a list of one. Every reply names the item that it answers:
-`create` by the key that the client chose, the others by session, and `step` also by turn. The header content-digest protects the body.
+Server and client share this module, so they cannot diverge. Every operation takes a list of items
+and answers a list of replies in the same order. A single call is a list of one. Every reply
+identifies its item: `create` by the client's key, the others by session, and `step` also by turn.
+The header content-digest protects the body.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ SessionId = Annotated[str, msgspec.Meta(max_length=128, description="What `creat
 Key = Annotated[str, msgspec.Meta(max_length=128, description="Chosen by the client at random. The reply repeats it.")]
 Action = Annotated[str, msgspec.Meta(max_length=MAX_ACTION_CHARACTERS)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Any integer that travels: what is larger names nothing."""
+"""Any integer in a message. No larger integer is a valid id or index."""
 TaskIndex = Annotated[Int64, msgspec.Meta(description="The task to begin; see /v1/tasks.")]
 
 
 class CreateItem(msgspec.Struct, forbid_unknown_fields=True):
-    """Opens a session. With `index` its first episode begins at once, which saves a round trip.
+    """Open a session. With `index` its first episode begins at once, which saves a round trip.
 
-    Repeating it with the same `key` is safe: until the first step it answers the session that was opened then.
+    Repeating it with the same `key` is safe. Until the first step it returns the same session.
     """
 
     index: TaskIndex | None = None
@@ -41,14 +42,20 @@ class CreateItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResetItem(msgspec.Struct, forbid_unknown_fields=True):
-    """Begins another episode in an open session. Repeating it is safe: the same task begins in the same way."""
+    """Begin another episode in an open session.
+
+    Repeating it is safe: the same task begins in the same way.
+    """
 
     session: SessionId
     index: TaskIndex
 
 
 class StepItem(msgspec.Struct, forbid_unknown_fields=True):
-    """Performs one action. Repeating the last `turn` with the same action answers what was answered then."""
+    """Perform one action.
+
+    Repeating the last `turn` with the same action returns the same answer.
+    """
 
     session: SessionId
     turn: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, description="0 for the first action of the episode, then 1, 2, ...")]
@@ -56,18 +63,18 @@ class StepItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CloseItem(msgspec.Struct, forbid_unknown_fields=True):
-    """Ends a session."""
+    """End a session."""
 
     session: SessionId
 
 
 class Error(msgspec.Struct, omit_defaults=True):
-    """Why an item or a whole request was not served.
+    """Why an item or a whole request was rejected.
 
     Attributes:
         type: A short stable name, e.g. "session_ended".
-        message: For people: what was wrong and what would be right.
-        field: The field at fault, where one is.
+        message: Human-readable: what is wrong and how to fix it.
+        field: The invalid field, if any.
     """
 
     type: str
@@ -76,22 +83,24 @@ class Error(msgspec.Struct, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
-    """What answers one item: status 200 and the fields of its operation, or another status and `error`.
+    """Reply to one item: status 200 and the fields of its operation, or another status and `error`.
 
     Attributes:
-        status: As in HTTP: 200, 404 (no such session), 409 (wrong turn, episode over), 410 (session ended), 422 (a field is
-            wrong), 500 (the world failed; the session has ended), 503 (the session limit is reached).
+        status: As in HTTP: 200, 404 (no such session), 409 (wrong turn, episode over), 410 (session
+            ended), 422 (invalid field), 500 (the world failed and the session has ended), 503
+            (session limit reached).
         key: create: the item's key.
-        session: The session's id: of the new session (create) or the item's.
+        session: Id of the new session (create) or of the item's session.
         lease_s: create: seconds that the session outlives its last request.
-        free: create: about how many more sessions the server could open now.
-        turn: The item's turn (step), or the turn that comes next (create with an index, reset: 0).
-        observation: create with an index, reset, step: what the agent sees.
-        reward: step: what the action earned.
-        reward_range: create: the least and the greatest reward of one action in this world.
+        free: create: approximate number of further sessions that the server could open now.
+        turn: The item's turn (step), or the next turn (create with an index, reset: 0).
+        observation: create with an index, reset, step: the agent's observation.
+        reward: step: reward of the action.
+        reward_range: create: smallest and largest reward of one action in this world.
         done: step: whether the world has ended the episode.
-        refused: step: whether the world did not carry out the action; see `environments.environment.Step`.
-        state_key: create with an index, reset, step: a digest of the state that the world is in now, where it tells one.
+        refused: step: whether the world rejected the action. See `environments.environment.Step`.
+        state_key: create with an index, reset, step: a digest of the current state, if the world
+            reports one.
         error: Present unless the status is 200.
     """
 
@@ -109,25 +118,29 @@ class Reply(msgspec.Struct, omit_defaults=True):
     number: int | None = None
     """create in the AgentGym dialect: the session's integer id."""
     world: str | None = None
-    """create: name and version of the world, see `WorldInfo.identity`."""
+    """create: name and version of the world. See `WorldInfo.identity`."""
     batchable: bool = False
-    """create: whether an answer takes so little that sessions can share a request: none waits for a slow one."""
+    """create: whether answers are fast enough for sessions to share a request."""
     reward_range: tuple[float, float] | None = None
     key: str | None = None
 
     def answers(self, item: msgspec.Struct) -> bool:
-        """Whether this reply names the item: its key, or its session and, for a step, its turn."""
+        """Return whether this reply belongs to the item.
+
+        It must have the item's key, or its session and, for a step, its turn.
+        """
         if isinstance(item, CreateItem):
             return self.key == item.key
         return self.session == getattr(item, "session", None) and (not isinstance(item, StepItem) or self.turn == item.turn)
 
 
 class Replies(msgspec.Struct, omit_defaults=True):
-    """The body of every answer to an operation.
+    """Body of every answer to an operation.
 
     Attributes:
         items: One reply per item of the request, in its order.
-        error: Set when no item succeeded; it is the first item's error, and its status is the status of the whole answer.
+        error: The first item's error, set only if no item succeeded. The whole answer then has that
+            item's status.
     """
 
     items: list[Reply] = []
@@ -135,25 +148,25 @@ class Replies(msgspec.Struct, omit_defaults=True):
 
 
 DIGEST_HEADER = "content-digest"
-"""The header of an answer with the digest of its body (RFC 9530)."""
+"""Header with the digest of an answer's body (RFC 9530)."""
 
 
 def content_digest(body: bytes) -> str:
-    """The value of `DIGEST_HEADER` for a body."""
+    """Return the value of `DIGEST_HEADER` for a body."""
     return f"sha-256=:{base64.b64encode(sha256(body).digest()).decode()}:"
 
 
 REWARD_ROUNDING = 1e-6
-"""Rewards are differences of floats: one this close to the range counts as within it."""
+"""Tolerance of the range check. Rewards are differences of floats."""
 
 
 def in_range(reward: float, reward_range: tuple[float, float]) -> bool:
-    """Whether a reward is a number within the range."""
+    """Return whether a reward lies within the range."""
     return reward_range[0] - REWARD_ROUNDING <= reward <= reward_range[1] + REWARD_ROUNDING
 
 
 def identity(name: str, version: str) -> str:
-    """A world's name and version in one text."""
+    """Return a world's name and version as one string."""
     return f"{name} {version}"
 
 
@@ -164,8 +177,8 @@ class Health(msgspec.Struct):
         name: The world's name.
         version: The world's version.
         tasks: Number of tasks over all splits.
-        sessions: Sessions open now, in all workers.
-        workers: Worker processes that answered.
+        sessions: Open sessions of all workers.
+        workers: Number of worker processes that answered.
     """
 
     name: str
@@ -180,13 +193,13 @@ class WorldInfo(msgspec.Struct):
 
     Attributes:
         name: The world's name.
-        version: Changes whenever the same task index would mean another task.
-        instruction: What an agent is told before its first observation.
+        version: Changes whenever a task index would mean another task.
+        instruction: Start of the agent's prompt, before its first observation.
         tasks: Number of tasks by split.
         entry: The world's class, as "module:Class".
-        rules: Whose rules it is played by.
-        success_score: The score from which an episode that the world ended is a success.
-        reward_range: The least and the greatest reward of one action.
+        rules: Rule set: "ours" or "agentgym".
+        success_score: Smallest score at which an episode that the world ended is a success.
+        reward_range: Smallest and largest reward of one action.
     """
 
     name: str
@@ -200,17 +213,20 @@ class WorldInfo(msgspec.Struct):
 
     @property
     def identity(self) -> str:
-        """Name and version: what tells this world from every other."""
+        """Name and version, which identify the world uniquely."""
         return identity(self.name, self.version)
 
 
 class TaskList(msgspec.Struct, omit_defaults=True):
-    """GET /v1/tasks?split=: the task indices of a split or of another named list, in their fixed order.
+    """GET /v1/tasks?split=: the task indices of a split or another named list.
+
+    The order is fixed.
 
     Attributes:
-        split: The name that was asked for.
+        split: Name of the list.
         tasks: The indices.
-        tags: With tags=1 the kind of each task, e.g. "depth 2", in the same order; empty where the world tells none.
+        tags: With tags=1 the kind of each task, e.g. "depth 2", in the same order. Empty if the
+            world has no tags.
     """
 
     split: str

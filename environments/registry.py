@@ -1,4 +1,7 @@
-"""The worlds by name. Adding one takes its folder and one line here; see ADDING_A_WORLD.md."""
+"""Registry of the worlds by name.
+
+A new world needs a folder and one line here. See ADDING_A_WORLD.md.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,14 @@ WORLDS: dict[str, str] = {
 
 
 def entry_of(name: str) -> str:
-    """The "module:Class" of the world called `name`. Nothing is imported.
+    """Return the "module:Class" of a world without importing it.
 
     Args:
-        name: A name of WORLDS, or "module:Class" for a world that is not of this package.
+        name: A name of WORLDS, or "module:Class" for a world outside this package.
 
     Raises:
-        UnknownWorldError: No world has this name; the message names the nearest one and those that exist.
+        UnknownWorldError: No world has this name. The message suggests the nearest name and lists
+            all.
     """
     entry = WORLDS.get(name, name)
     module, _, attribute = entry.partition(":")
@@ -42,7 +46,7 @@ def entry_of(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Looks up a world's name, or the names of those of a mixture.
+    """Check a world's name, or the names in a mixture.
 
     Raises:
         UnknownWorldError: See `entry_of`.
@@ -52,16 +56,16 @@ def check_name(name: str) -> None:
 
 
 def load_world(name: str, rules: Rules = "ours") -> World:
-    """Imports and builds the world called `name`; nothing is imported for the others.
+    """Import and build a world. No other world is imported.
 
     Args:
-        name: See `entry_of`; or several of them as a mixture, e.g. "textcraft+searchqa".
-        rules: Which rules it is played under.
+        name: See `entry_of`. Also a mixture, e.g. "textcraft+searchqa".
+        rules: The rule set.
 
     Raises:
         UnknownWorldError: No world has this name.
-        ImportError: Its module, or a package that it needs, is not installed.
-        WorldError: The world has no such rules.
+        ImportError: Its module or a dependency is not installed.
+        WorldError: The world does not support these rules.
     """
     if len(mixed := members(name)) > 1:
         return Mixture(name, [load_world(member, rules) for member in mixed])
@@ -80,16 +84,22 @@ def load_world(name: str, rules: Rules = "ours") -> World:
 
 
 def task_lists_of(name: str) -> Mapping[str, str] | None:
-    """List name to what it holds, of the world called `name`, without building the world; None where only the world itself knows."""
+    """Return the task lists of a world, name to description, without building it.
+
+    None if only a built world can list them.
+    """
     package = _package(name)
     return described_lists(package) if package else None
 
 
 def check_task_list(name: str, task_list: str) -> None:
-    """Looks a task list up in what a world's package says of itself, which takes milliseconds; no more where only the world knows.
+    """Check a task list's name against the world's package, which takes milliseconds.
+
+    If only a built world can list its task lists, nothing is checked.
 
     Raises:
-        KeyError: The world called `name` has no such list; the message says what it is called now, or names those that exist.
+        KeyError: The world has no such list. The message gives the list's new name, or lists the
+            existing names.
     """
     if len(mixed := members(name)) > 1:
         for member, (of_member, _) in zip(mixed, weighted_lists(name, task_list), strict=True):
@@ -101,16 +111,18 @@ def check_task_list(name: str, task_list: str) -> None:
 
 
 def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
-    """The indices of given tasks on servers of ours.
+    """Return the indices of given tasks on our servers.
 
-    AgentGym's index of a TextCraft goal depends on the order of a folder on its server, so there the goal's text decides.
+    AgentGym's index of a TextCraft goal depends on the order of a folder on its server. So the
+    goal's text is used there.
 
     Args:
         name: The world's name.
-        selection: Indices and AgentGym's item ids, e.g. 17, "babyai_17" or "textcraft_17: dark oak sign".
+        selection: Indices and AgentGym's item ids, e.g. 17, "babyai_17" or "textcraft_17: dark oak
+            sign".
 
     Raises:
-        TaskIndexError: An item id names no goal where it must, or a goal that does not exist.
+        TaskIndexError: An item id lacks a required goal, or names a goal that does not exist.
     """
     package = _package(name)
     find = getattr(import_module(package), "task_of_goal", None) if package else None
@@ -131,10 +143,12 @@ def _index_of_goal(item: str, find: Callable[[str], int]) -> int:
 
 
 def image_of(name: str) -> str:
-    """Which of our container images serves the world called `name`: "light", or what its package says that it needs, e.g. "java".
+    """Return the container image that serves a world.
+
+    It is "light", or the image that the world's package requires, e.g. "java".
 
     Raises:
-        WorldError: It is a mixture of which no image serves all.
+        WorldError: No image serves all worlds of a mixture.
     """
     packages = [package for member in members(name) if (package := _package(member))]
     images = {str(getattr(import_module(package), "IMAGE", "light")) for package in packages} - {"light"}

@@ -1,7 +1,7 @@
-"""Calls that are made in the same turn of the event loop, on their way in one request.
+"""Batch the calls of one event-loop turn into one request.
 
-An engine ends several messages at the same step, and each asks its environment for an answer: one request for all of them costs client
-and server a fraction of one request for each.
+An engine finishes several messages at the same step, and each of them calls its environment. One
+request for all of them costs client and server a fraction of one request each.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from environments.errors import DeadlineExceededError, EnvironmentCallError
 from environments.protocol import Reply
 
 MAX_BATCH = 64
-"""Items in one request."""
+"""Most items in one request."""
 
 Send = Callable[[str, Sequence[msgspec.Struct], float], Awaitable[list[Reply]]]
 """send(operation, items, deadline) asks a server and returns one reply per item."""
 
 
 class RequestBatcher:
-    """Gathers the items for one server."""
+    """Batches the items for one server."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -31,10 +31,18 @@ class RequestBatcher:
         self._going: set[asyncio.Task[None]] = set()
 
     async def ask(self, operation: str, item: msgspec.Struct, deadline: float) -> Reply:
-        """The reply to one item; `deadline` is a time of time.monotonic(). Who is cancelled leaves the others' request as it is.
+        """Return the reply to one item.
+
+        Cancelling one call does not affect the others in the request.
+
+        Args:
+            operation: One of the protocol's operations.
+            item: The item to send.
+            deadline: A time of time.monotonic().
 
         Raises:
-            EnvironmentCallError: That of the request, for all its items; DeadlineExceededError also for one whose own deadline is earlier.
+            EnvironmentCallError: The error of the request, raised for all its items.
+                DeadlineExceededError also if the item's own deadline is earlier.
         """
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(operation, [])
@@ -57,12 +65,13 @@ class RequestBatcher:
             task.add_done_callback(self._going.discard)
 
     async def _exchange(self, operation: str, waiting: list[tuple[msgspec.Struct, float, asyncio.Future[Reply]]]) -> None:
-        asked = [each for each in waiting if not each[2].done()]  # the others were cancelled before it set out
+        # The others were cancelled before the request was sent.
+        asked = [each for each in waiting if not each[2].done()]
         if not asked:
             return
         try:
             replies = await self._send(operation, [item for item, _, _ in asked], max(deadline for _, deadline, _ in asked))
-        except Exception as fault:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+        except Exception as fault:  # noqa: BLE001 - any error must reach the waiting calls
             for _, _, answer in asked:
                 if not answer.done():
                     answer.set_exception(type(fault)(*fault.args) if isinstance(fault, EnvironmentCallError) else fault)

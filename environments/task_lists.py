@@ -1,4 +1,4 @@
-"""Named lists of tasks: what every world answers when it is asked for one."""
+"""Named task lists of a world: lookup, messages for wrong names, and descriptions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ Tasks = TypeVar("Tasks")
 
 
 def named(lists: Mapping[str, Tasks], name: str, world: str, renamed: Mapping[str, str] | None = None) -> Tasks:
-    """The task indices of the list called `name`.
+    """Return the task indices of a list.
 
     Args:
         lists: Task indices by name.
-        name: Which of them.
-        world: Whose they are, for the message.
-        renamed: Names that lists once had, and those that they have now.
+        name: Name of the list.
+        world: Name of the world, for the message.
+        renamed: Former list names, mapped to the current ones.
 
     Raises:
-        KeyError: No list has this name; the message says what it is called now, or names the nearest and those that exist.
+        KeyError: No list has this name. The message gives its new name, or the nearest name and all
+            existing ones.
     """
     if name in lists:
         return lists[name]
@@ -29,7 +30,7 @@ def named(lists: Mapping[str, Tasks], name: str, world: str, renamed: Mapping[st
 
 
 def no_such_list(lists: Iterable[str], name: str, world: str, renamed: Mapping[str, str]) -> str:
-    """What a person is told who named a list that does not exist, or not any more; see `named`."""
+    """Return the error message for a list that does not exist or was renamed. See `named`."""
     if name in renamed:
         return f"{world}'s task list {name!r} is now called {renamed[name]!r}"
     lists = list(lists)
@@ -39,13 +40,16 @@ def no_such_list(lists: Iterable[str], name: str, world: str, renamed: Mapping[s
 
 
 def described_lists(package: str) -> Mapping[str, str] | None:
-    """The lists of a world and what each holds, as its package says; nothing is built, so this takes milliseconds.
+    """Return the task lists that a world's package describes.
+
+    Nothing is built, so this takes milliseconds.
 
     Args:
         package: The world's package, e.g. "environments.textcraft".
 
     Returns:
-        List name to description; None where only the world itself knows: its package names none, or a variable replaces its tasks.
+        List name to description. None if only a built world can list them: the package describes
+        none, or an environment variable replaces its tasks.
     """
     about = import_module(package)
     replaced = getattr(about, "TASK_LISTS_REPLACED_BY", None)
@@ -56,6 +60,6 @@ def described_lists(package: str) -> Mapping[str, str] | None:
 
 
 def renamed_lists(package: str) -> Mapping[str, str]:
-    """Names that a world's lists once had, and those that they have now."""
+    """Return a world's former list names, mapped to the current ones."""
     renamed: Mapping[str, str] = getattr(import_module(package), "RENAMED_TASK_LISTS", {})
     return renamed

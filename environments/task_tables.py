@@ -1,4 +1,4 @@
-"""A world's task lists as a table in the terminal."""
+"""Print a world's task lists as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from environments.registry import load_world, task_lists_of
 
 
 def print_task_lists(name: str) -> int:
-    """Prints name, size and content of every task list of a world, or of each of a mixture; returns the exit status."""
+    """Print name, size and description of every task list, and return the exit status.
+
+    For a mixture, print one table per world.
+    """
     sys.stdout.write("\n".join(map(_table, members(name))))
     return 0
 
@@ -29,6 +32,6 @@ def _table(name: str) -> str:
 
 
 def _names(world: Any) -> list[str]:
-    """The lists that a world names itself; where it does not, the splits that every world has."""
+    """Return the names of a world's lists. Without `lists`, return the splits."""
     lists: Mapping[str, object] | None = getattr(world, "lists", None)
     return list(lists) if lists is not None else list(get_args(Split))

@@ -1,4 +1,4 @@
-"""The token of environment servers: what they want of every request once they can be reached from other machines."""
+"""The token of environment servers, required with every request from other machines."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ import socket
 from yarl import URL
 
 VARIABLE = "AGENTGYM_ENVIRONMENT_TOKEN"
-"""Servers and clients read it from here: a process's environment, unlike its arguments, is hidden from other users."""
+"""Environment variable of the token, for servers and clients.
+
+Unlike its arguments, a process's environment is hidden from other users.
+"""
 DRAWN = "ENVIRONMENT_TOKEN_DRAWN"
-"""Holds the token too if it was drawn, not set by the user."""
+"""Environment variable with a copy of a generated token.
+
+It is empty if the user set the token.
+"""
 URLS = "AGENTGYM_ENVIRONMENT_URLS"
 _HTTP_URL = re.compile(r"https?://[^\s,/]+")
 
 
 def token_here(variable: str = VARIABLE) -> str | None:
-    """The token in this process's environment, None without one."""
+    """Return the token in this process's environment, or None."""
     return os.environ.get(variable) or None
 
 
 def shared_token() -> str:
-    """Returns the token of this process's environment, or draws one that all processes started from now on inherit.
+    """Return the token of this process's environment, and generate one if there is none.
 
-    A drawn token is for servers that are started here. See `foreign_origins`.
+    Child processes started later inherit it. A generated token is only for servers started here.
+    See `foreign_origins`.
     """
     if token_here() is None:
         os.environ[VARIABLE] = os.environ[DRAWN] = secrets.token_urlsafe(24)
@@ -34,9 +41,10 @@ def shared_token() -> str:
 
 
 def foreign_origins() -> frozenset[URL]:
-    """Returns the origins of the servers that must not get the token.
+    """Return the origins of the servers that must not get the token.
 
-    They are those of AGENTGYM_ENVIRONMENT_URLS while the token is drawn: it was not set for them, they run elsewhere.
+    If the token was generated, these are the servers of AGENTGYM_ENVIRONMENT_URLS. They run
+    elsewhere, and the token was not set for them.
     """
     if not os.environ.get(DRAWN) or os.environ[DRAWN] != token_here():
         return frozenset()
@@ -44,7 +52,7 @@ def foreign_origins() -> frozenset[URL]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether who listens on `host` can be reached from this machine alone.
+    """Return whether a server on `host` can be reached only from this machine.
 
     Raises:
         OSError: There is no such host.
