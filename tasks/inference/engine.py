@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one message is sampled.
+    """Sampling parameters of one message.
 
     Attributes:
-        temperature: 0 is greedy.
-        max_tokens: Most tokens to generate.
-        stop_tokens: Generation ends after any of these; it is part of the output.
-        seed: Seed of this request's sampling.
+        temperature: Sampling temperature. 0 is greedy.
+        max_tokens: Maximum number of tokens to generate.
+        stop_tokens: Generation ends after any of these. The stop token is part of the output.
+        seed: Seed for the sampling of this request.
     """
 
     temperature: float
@@ -29,12 +29,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What was sampled.
+    """Result of one request.
 
     Attributes:
-        tokens: Token ids, the stop token included if one was met. Shape (T,), T >= 1.
-        log_probabilities: Their natural-log probabilities under the distribution sampled from. Shape (T,).
-        policy_version: The engine's `policy_version` when they were sampled.
+        tokens: Token ids, including the stop token if one was sampled. Shape (T,), T >= 1.
+        log_probabilities: Natural-log probabilities under the sampling distribution. Shape (T,).
+        policy_version: The engine's `policy_version` at sampling time.
     """
 
     tokens: list[int]
@@ -47,18 +47,20 @@ class EngineError(Exception):
 
 
 class Engine(Protocol):
-    """Many generations in flight at once; the weights can be exchanged between them.
+    """An engine with many concurrent generations, whose weights can be replaced between them.
 
     Attributes:
-        name: For the records, e.g. "vllm".
-        context_length: Most tokens of prompt and output together.
-        out_of_process: Whether it computes outside this process, and so may generate while the trainer updates.
-        batch_invariant: Whether a request gets the same bits whatever else is in flight, so that runs can be repeated bit for bit.
-        prompt_tokens: Tokens of the prompts since the start.
-        cached_tokens: Those of them that the prefix cache held.
-        kv_cache_tokens: Tokens that the KV cache holds at once; None where that bounds nothing.
-        policy_version: Training step of the weights; set by whoever loads them.
-        progress: Grows while tokens are generated; stands still while nothing is. None where that cannot be seen.
+        name: Name for the records, e.g. "vllm".
+        context_length: Maximum tokens of prompt and output together.
+        out_of_process: Whether it runs outside this process and can generate during an update.
+        batch_invariant: Whether the bits of a result are independent of the other requests in
+            flight. Runs can then be repeated bit for bit.
+        prompt_tokens: Number of prompt tokens since the start.
+        cached_tokens: Number of those that were in the prefix cache.
+        kv_cache_tokens: Capacity of the KV cache in tokens. None if it imposes no limit.
+        policy_version: Training step of the weights, set by the caller that loads them.
+        progress: Counter that grows while tokens are generated and stands still otherwise. None if
+            the progress cannot be observed.
     """
 
     name: str
@@ -71,31 +73,35 @@ class Engine(Protocol):
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """See above."""
+        """Capacity of the KV cache in tokens, None if it imposes no limit."""
         ...
 
     @property
     def progress(self) -> int | None:
-        """See above."""
+        """Counter that grows while tokens are generated, None if it cannot be observed."""
         ...
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
-        """Continues `tokens`.
+        """Continue `tokens`.
 
         Args:
-            tokens: Prompt and all turns so far.
-            sampling: How.
-            session: An object that lives as long as the episode: its requests go where its prefix is cached.
+            tokens: Token ids of the prompt and all turns so far.
+            sampling: Sampling parameters.
+            session: An object that lives as long as the episode. Its requests are routed to the
+                server whose cache holds its prefix.
 
         Raises:
-            EngineError: No answer could be had.
+            EngineError: The engine gave no answer.
         """
         ...
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replaces the weights by name; nothing may be in flight. Cached prefixes of the old weights are dropped."""
+        """Replace the weights by name and drop the cached prefixes of the old weights.
+
+        No request may be in flight.
+        """
         ...
 
     def close(self) -> None:
-        """Frees everything. A second call does nothing."""
+        """Free all resources. Calling it again has no effect."""
         ...

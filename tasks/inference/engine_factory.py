@@ -1,4 +1,4 @@
-"""Engine factory: starts the engine that a recipe or a collection names."""
+"""Engine factory: starts the engine of a recipe or a collection."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ def start_engine(
     weights: Literal["folder", "nccl"] = "folder",
     weights_folder: Path | None = None,
 ) -> Engine:
-    """The engine of `experiment.rollout`, with the weights of `policy`.
+    """Start the engine of `experiment.rollout` with the weights of `policy`.
 
     Args:
         experiment: The recipe.
         policy: Hugging Face name or folder.
-        distributed: Whether this process is one of several that each start an engine of their own.
-        gpu_memory_fraction: Share of the GPU's memory for vLLM.
-        sleep_mode: Whether vLLM in this process can free its memory for a while.
+        distributed: Whether this is one of several processes that each start their own engine.
+        gpu_memory_fraction: Fraction of the GPU's memory for vLLM.
+        sleep_mode: Whether vLLM in this process can free its memory temporarily.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
-        urls: vLLM servers that generate in place of an engine in this process.
-        weights: How they get new weights.
-        weights_folder: Where these are put for them to read; by default this machine's memory.
+        urls: vLLM servers to use instead of an engine in this process.
+        weights: Transport of new weights to the servers.
+        weights_folder: Folder from which the servers read new weights. Defaults to this machine's
+            memory.
 
     Raises:
-        EngineError: It could not start.
+        EngineError: The engine could not start.
     """
     if urls:
         from tasks.inference.pool_engine import VllmPoolEngine
@@ -73,7 +74,7 @@ def local_engine(
     sleep_mode: bool = False,
     cpu_cache_gb: int = 1,
 ) -> Engine:
-    """An engine in this process with the weights of `model`; see `start_engine`."""
+    """Start an engine in this process with the weights of `model`, as `start_engine` does."""
     batch = rollout.max_num_seqs or rollout.max_concurrent_episodes
     if rollout.engine == "transformers":
         from tasks.inference.transformers_engine import TransformersEngine

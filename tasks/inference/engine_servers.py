@@ -1,4 +1,4 @@
-"""The vLLM servers of a run: on this machine, or on nodes of a Ray cluster."""
+"""The vLLM servers of a run, on this machine or on nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 
 def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> ReplicaSet:
-    """Servers that generate for a run, to be used in a `with` block. They refuse requests without the token of this process.
+    """Return the servers that generate for a run, for use in a `with` block.
+
+    They reject requests without the token of this process.
 
     Args:
         experiment: The recipe.
-        infrastructure: How many, and on which GPUs or on which cluster.
-        policy: Hugging Face name or folder; on a cluster every node must have it.
+        infrastructure: Number of servers, and their GPUs or their cluster.
+        policy: Hugging Face name or folder. On a cluster every node must have it.
     """
     rollout, seconds = experiment.rollout, infrastructure.trainer_start_seconds
     share_token()

@@ -1,6 +1,7 @@
-"""The one asyncio event loop of this process, in a thread of its own: engines generate and episodes are played in it.
+"""The asyncio event loop of this process, in its own thread, for engines and episodes.
 
-So environments and vLLM servers go on working while the main thread updates the policy, and connections live as long as the process.
+Environments and vLLM servers keep working while the main thread updates the policy. Connections
+live as long as the process.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ T = TypeVar("T")
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop; its thread starts at the first call and ends with the process."""
+    """Return the loop. Its thread starts at the first call and ends with the process."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="event loop", daemon=True).start()
     return loop
 
 
 def in_event_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine in the event loop and waits for its result, from any other thread; whoever is interrupted cancels it."""
+    """Run a coroutine in the event loop from any other thread and wait for its result.
+
+    An interrupt of the caller cancels the coroutine.
+    """
     running = asyncio.run_coroutine_threadsafe(work, event_loop())
     try:
         return running.result()

@@ -1,4 +1,4 @@
-"""The command that launches a vLLM server with the options that an engine needs, on a GPU or a CPU."""
+"""The launch command of a vLLM server with the options of an engine, on a GPU or a CPU."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ def command(
     gpus: int | None = None,
     weights: str = "folder",
 ) -> list[str]:
-    """The command of one server; "{host}" and "{port}" stand for where it listens.
+    """Build the command of one server. "{host}" and "{port}" are placeholders for its address.
 
-    The server's environment needs the project on PYTHONPATH, and a secret in AGENTGYM_ENGINE_TOKEN that the trainer has, too.
+    The server's environment needs the project on PYTHONPATH. It also needs a secret in
+    AGENTGYM_ENGINE_TOKEN that the trainer shares.
 
     Args:
         model: Hugging Face name or folder.
-        context_length: Most tokens of prompt and output together.
-        max_num_seqs: Most sequences in a batch.
+        context_length: Maximum tokens of prompt and output together.
+        max_num_seqs: Maximum number of sequences in a batch.
         dtype: "float32", "bfloat16" or "float16".
-        gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
+        gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
         cpu_cache_gb: KV cache on a CPU, in GiB.
-        gpu: The GPU that it uses, as CUDA_VISIBLE_DEVICES names it; the first when empty.
-        gpus: How many it is given elsewhere, over which the model is divided (tensor parallel); 0 for a CPU. None: one, if this machine has
-            any.
-        weights: How it gets new weights: "folder", or a backend of vLLM's weight transfer.
+        gpu: GPU to use, as in CUDA_VISIBLE_DEVICES. Empty: the first GPU.
+        gpus: Number of GPUs assigned elsewhere, over which the model is split (tensor parallel). 0
+            for a CPU. None: one GPU if this machine has any.
+        weights: Transport of new weights: "folder", or a backend of vLLM's weight transfer.
     """
     variables = {
-        "VLLM_SERVER_DEV_MODE": "1",  # opens the routes by which weights are loaded
+        "VLLM_SERVER_DEV_MODE": "1",  # opens the routes that load weights
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
@@ -58,11 +59,13 @@ def command(
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if gpus is not None and gpus > 1:
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
-    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # a CPU
+    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):
         variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
-        variables |= {"TORCHDYNAMO_DISABLE": "1"}  # compiling the sampler takes longer than all that a small run samples
-        # Else vLLM, which cannot know that OMP's threads are set here, steps in a further process: it costs 12 s of CPU to start, 700 MB,
-        # and twice the time of a token of a small model.
+        # compiling the sampler takes longer than all sampling of a small run
+        variables |= {"TORCHDYNAMO_DISABLE": "1"}
+        # vLLM cannot see that the number of OMP threads is set here, so it would step in another
+        # process. That costs 12 s of CPU to start, 700 MB and twice the time per token of a small
+        # model.
         variables |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.PlainWeights", "--block-size", "32"]
         arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]

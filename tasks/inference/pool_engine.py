@@ -1,7 +1,7 @@
-"""vLLM servers as one engine: on this machine or on many, by their URLs.
+"""vLLM servers as one engine, on one machine or many, addressed by their URLs.
 
-As a request says everything (token ids, seed), another server can answer it when one dies, and nothing is lost but the prefix cache.
-A restart that nobody noticed is found out by its new connection.
+Each request is self-contained (token ids, seed), so another server can answer it when one dies.
+Only the prefix cache is lost. An unnoticed restart is detected by its new connection.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
 
 PART_BYTES = 1 << 30
-"""Size of the files in which weights are handed over."""
+"""Size of the files in which weights are passed, in bytes."""
 
 
 class VllmPoolEngine:
-    """An `Engine` that is one or more vLLM servers of the same model.
+    """An `Engine` made of one or more vLLM servers with the same model.
 
-    The servers need `--logprobs-mode processed_logprobs`; `--enable-prompt-tokens-details` for the prefix cache's hit rate; and
-    VLLM_SERVER_DEV_MODE=1 where weights are to be loaded. `launch_command.command` gives the whole command.
+    The servers need `--logprobs-mode processed_logprobs`. They need
+    `--enable-prompt-tokens-details` for the prefix cache's hit rate, and VLLM_SERVER_DEV_MODE=1 for
+    loading weights. `launch_command.command` builds the whole command.
 
     Attributes:
-        model: What the servers were started with: a Hugging Face name or folder, where the tokenizer is.
+        model: Hugging Face name or folder that the servers were started with, also the tokenizer's.
         pool: The servers.
-        moved: Requests that went on with another server.
+        moved: Number of requests that were moved to another server.
     """
 
     name = "vllm"
@@ -55,25 +56,28 @@ class VllmPoolEngine:
         weights_folder: Path | None = None,
         transfer: WeightTransfer | None = None,
     ) -> None:
-        """Asks every server for its model.
+        """Query every server for its model.
 
         Args:
-            urls: Base URLs, without /v1, or files that hold them (environments/address.py).
-            request_seconds: A server that generates nothing for so long while it has a request is taken for stuck; the request goes to
-                another.
-            weights_folder: Where new weights are put for the servers to read: on one machine any folder, best in memory (/dev/shm,
-                the default where there is one); on many a shared one.
-            transfer: What sends new weights to the servers instead.
+            urls: Base URLs without /v1, or files that hold them (environments/address.py).
+            request_seconds: Time without generated tokens after which a server with a request
+                counts as stuck. The request is then sent to another server.
+            weights_folder: Folder from which the servers read new weights. On one machine any
+                folder works, preferably in memory (/dev/shm, the default if it exists). On many
+                machines it must be shared.
+            transfer: Sends new weights to the servers instead of the folder.
 
         Raises:
-            EngineError: A server does not answer, or they serve different models, or not as they should.
+            EngineError: A server does not answer or is not a usable vLLM server, or the servers
+                serve different models.
         """
         if not urls:
             raise EngineError("no URL of a vLLM server is given")
         self.pool = ServerPool(urls, request_seconds)
         memory = Path("/dev/shm")
         temporary = memory if memory.is_dir() else Path(tempfile.gettempdir())
-        self._folder = OwnedFolder("weights-", weights_folder or temporary)  # swept by the next engine if this process is killed
+        # swept by the next engine if this process is killed
+        self._folder = OwnedFolder("weights-", weights_folder or temporary)
         self._loads = 0
         self._transfer = transfer
         self._in_flight = 0
@@ -84,18 +88,21 @@ class VllmPoolEngine:
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """What the servers that are up hold together; None where one of them does not tell."""
+        """Capacity of all running servers' KV caches in tokens, None if one does not report it."""
         return self.pool.kv_cache_tokens
 
     @property
     def progress(self) -> int | None:
-        """Answers, and tokens of unfinished ones as far as the servers tell; None where one of them does not."""
+        """Number of answers plus generated tokens, None if a server does not report them."""
         generated = [replica.generated for replica in self.pool.replicas if replica.looked]
         told = [tokens for tokens in generated if tokens is not None]
         return self._answered + sum(told) if len(told) == len(generated) else None
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
-        """Continues `tokens`; see `Engine.generate`. Goes from server to server until one answers or the caller's patience ends."""
+        """Continue `tokens`, as in `Engine.generate`.
+
+        A failed request is sent to other servers until one answers or the caller cancels it.
+        """
         body = msgspec.json.encode(
             {
                 "model": self._model,
@@ -103,7 +110,7 @@ class VllmPoolEngine:
                 "temperature": sampling.temperature,
                 "max_tokens": sampling.max_tokens,
                 "stop_token_ids": sampling.stop_tokens,
-                "ignore_eos": True,  # what ends a message is said by stop_tokens alone
+                "ignore_eos": True,  # only stop_tokens end a message
                 "seed": sampling.seed,
                 "logprobs": 0,
                 "return_token_ids": True,
@@ -140,9 +147,10 @@ class VllmPoolEngine:
         return Generation(answer.tokens, answer.log_probabilities, version)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Gives every server the weights, through a folder or by its transfer; see `Engine.load`.
+        """Load the weights into every server, as in `Engine.load`.
 
-        A server that is down gets them when it comes back, or where they are sent with the next ones.
+        The weights go through a folder or the transfer. With a folder, a server that is down gets
+        them when it comes back. With a transfer, it gets the next ones.
 
         Raises:
             EngineError: Requests are in flight, or no server took the weights.
@@ -159,17 +167,20 @@ class VllmPoolEngine:
             raise EngineError(f"no vLLM server took the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
 
     def follow(self, loaded: Loaded) -> None:
-        """Goes on with the weights that another process has loaded into the same servers; one that has others is down until it has them."""
+        """Adopt weights that another process has loaded into the same servers.
+
+        A server with other weights counts as down until it has them.
+        """
         self.pool.loaded = loaded
         in_event_loop(self.pool.put_down_unless(self.pool.check_weights))
 
     def close(self) -> None:
-        """Closes the connections and removes the folder of the weights; the servers stay as they are."""
+        """Close the connections and remove the folder of the weights. The servers keep running."""
         in_event_loop(self.pool.close())
         self._folder.remove()
 
     def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
-        """Into a folder that each server reads."""
+        """Write the weights to a folder that each server reads."""
         from safetensors.torch import save_file
 
         folder = self._folder.path / str(self._loads)
@@ -179,7 +190,7 @@ class VllmPoolEngine:
         for name, tensor in weights:
             part[name] = tensor.detach().cpu().contiguous().clone()
             size += part[name].nbytes
-            if size >= PART_BYTES:  # no second copy of all of them in this process
+            if size >= PART_BYTES:
                 save_file(part, folder / f"model-{number}.safetensors")
                 part, size, number = {}, 0, number + 1
         if part:
@@ -190,7 +201,7 @@ class VllmPoolEngine:
             shutil.rmtree(former.folder, ignore_errors=True)
 
     def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
-        """To all servers at once: all stand still until all have them."""
+        """Send the weights to all servers at once. All servers are paused until all have them."""
         workers: dict[Replica, int] = {}
         stayed: list[bool] = []
         former = self.pool.loaded.version if self.pool.loaded else ""

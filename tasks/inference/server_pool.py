@@ -1,7 +1,8 @@
-"""A pool of vLLM servers with the same model: which one an episode is routed to, which are down, which weights they have.
+"""A pool of vLLM servers with the same model: routing, health checks and weight versions.
 
-Routing is sticky: an episode stays with one server, whose prefix cache holds its former turns; the episodes of a server that dies go on
-with another. A server that comes back gets the present weights before it gets an episode.
+Routing is sticky: an episode stays with one server, whose prefix cache holds its earlier turns. The
+episodes of a server that dies continue on another one. A server that comes back gets the current
+weights before it gets an episode.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from tasks.inference.vllm_client import Completion, Model, ServerUnavailableErro
 log = logging.getLogger(__name__)
 
 PROGRESS_S = 5.0
-"""Longest pause between two looks at what a server generates while a request waits for its answer."""
+"""Longest interval between two progress checks of a server while a request waits, in seconds."""
 PROBE_S = 0.5
-"""Pause between two health checks of a server that is down."""
+"""Interval between two health checks of a server that is down, in seconds."""
 
 
 @dataclass(eq=False)
 class Replica:
-    """One of the servers, and what goes on with it.
+    """One of the servers and its state.
 
     Attributes:
         server: Its client.
-        address: Its URL, or the file that holds it; see `present_url`.
+        address: Its URL, or the file that holds it, see `present_url`.
         sessions: Episodes that are routed to it.
-        requests: Requests that wait for its answer.
-        down: Why it gets no requests now; empty when it does.
-        kv_cache_tokens: Tokens that its KV cache holds; None where it does not tell.
-        generated: Tokens that it had generated when it was asked last; None where it does not tell.
-        progressed: When that number was seen to grow last (time.monotonic()).
-        looked: When it was asked last.
-        next_check: When its health is checked again while it is down (time.monotonic()).
-        checking: Whether that is being done now.
+        requests: Number of requests that wait for its answer.
+        down: Reason why it gets no requests. Empty if it is up.
+        kv_cache_tokens: Capacity of its KV cache in tokens. None if it does not report it.
+        generated: Number of generated tokens at the last check. None if it does not report it.
+        progressed: Time of the last observed growth of `generated` (time.monotonic()).
+        looked: Time of the last progress check (time.monotonic()).
+        next_check: Time of the next health check while it is down (time.monotonic()).
+        checking: Whether a health check is running.
     """
 
     server: VllmClient
@@ -61,11 +62,12 @@ class Replica:
     checking: bool = False
 
     async def complete(self, body: bytes, max_tokens: int, request_seconds: float) -> Completion:
-        """Its answer to a request, however long it generates.
+        """Return its answer to a request, without a limit on the time of generation.
 
         Raises:
-            ServerUnavailableError: It cannot answer, or it has generated nothing for `request_seconds`. A server that does not tell what
-                it generates gets as much more time as `max_tokens` need at SLOWEST_TOKEN_SECONDS.
+            ServerUnavailableError: It cannot answer, or it has generated nothing for
+                `request_seconds`. A server that does not report its generated tokens gets the time
+                of `max_tokens` at SLOWEST_TOKEN_SECONDS in addition.
             EngineError: It refused the request.
         """
         asked, answer = time.monotonic(), asyncio.ensure_future(self.server.complete(body))
@@ -83,7 +85,7 @@ class Replica:
             answer.cancel()
 
     async def _look(self, least_s: float) -> None:
-        """Asks what it has generated, once in `least_s` seconds for all requests that wait."""
+        """Query its generated tokens at most once per `least_s` seconds, for all requests."""
         if time.monotonic() - self.looked < least_s:
             return
         self.looked = time.monotonic()
@@ -98,11 +100,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Weights that servers were given.
+    """Weights that were loaded into the servers.
 
     Attributes:
-        folder: Where they can be read; None where they were sent.
-        version: What a server that has them answers when asked for its version.
+        folder: Folder that holds them. None if they were sent.
+        version: Version that a server with these weights reports.
     """
 
     folder: Path | None
@@ -110,15 +112,15 @@ class Loaded:
 
 
 class ServerPool:
-    """The servers. All but the constructor belongs to the event loop.
+    """The servers of an engine. Use it only in the event loop, except the constructor.
 
     Attributes:
         replicas: One for each URL.
-        loaded: The weights that the servers were given last; None while they have those of their start.
+        loaded: Weights loaded last. None while the servers have their initial weights.
     """
 
     def __init__(self, urls: Sequence[str], request_seconds: float) -> None:
-        """See `VllmPoolEngine`."""
+        """Create one replica per URL. The arguments are those of `VllmPoolEngine`."""
         self.request_seconds = request_seconds
         self.replicas = [Replica(VllmClient(present_url(url), request_seconds), url) for url in urls]
         self.loaded: Loaded | None = None
@@ -127,23 +129,25 @@ class ServerPool:
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """What the servers that are up hold together; None where one of them does not tell."""
+        """Capacity of all running servers' KV caches in tokens, None if one does not report it."""
         up = [replica for replica in self.replicas if not replica.down]
         told = [replica.kv_cache_tokens for replica in up if replica.kv_cache_tokens]
         return sum(told) if up and len(told) == len(up) else None
 
     async def models(self) -> list[Model]:
-        """What each server serves.
+        """Return the model of each server.
 
         Raises:
-            EngineError: A server does not answer, or they serve different models, or not as they should.
+            EngineError: A server does not answer or is not a usable vLLM server, or the servers
+                serve different models.
         """
 
         async def ask(replica: Replica) -> Model:
             server = replica.server
             try:
                 model = await server.model()
-                await server.resume_if_paused()  # whoever paused it to load weights may have been killed
+                # a process that paused it to load weights may have been killed
+                await server.resume_if_paused()
                 await server.check_log_probabilities(model.id)
                 replica.kv_cache_tokens = await server.kv_cache_tokens()
             except (ServerUnavailableError, msgspec.DecodeError, IndexError) as fault:
@@ -160,7 +164,11 @@ class ServerPool:
         return list(models)
 
     def route(self, session: object | None) -> Replica | None:
-        """The server of a session: the one it had, else the up one with the fewest sessions and requests; None when all are down."""
+        """Return the server of a session, or None if all servers are down.
+
+        A session keeps its server. A new session, or one whose server is down, gets the running
+        server with the fewest sessions and requests.
+        """
         self._check_the_down()
         replica = self._routes.get(session) if session is not None else None
         if replica is not None and not replica.down:
@@ -177,14 +185,18 @@ class ServerPool:
         return best
 
     def put_down(self, replica: Replica, why: str) -> None:
-        """Sends it no requests until a health check finds it well."""
+        """Mark the server as down. It gets no requests until a health check succeeds."""
         if not replica.down:
             log.warning("a vLLM server is down: %s", why)
         replica.down = why
-        replica.next_check = time.monotonic()  # a connection may break without the server
+        # check at once: a connection may break while the server is healthy
+        replica.next_check = time.monotonic()
 
     async def put_down_unless(self, succeeds: Callable[[Replica], Awaitable[None]]) -> None:
-        """Awaits `succeeds` for each server at once; a server is up afterwards if it did, and down if it raised."""
+        """Await `succeeds` for all servers concurrently.
+
+        A server is marked as up afterwards, or as down if the call raised.
+        """
 
         async def attempt(replica: Replica) -> None:
             try:
@@ -196,16 +208,18 @@ class ServerPool:
         await asyncio.gather(*(attempt(replica) for replica in self.replicas))
 
     async def check_weights(self, replica: Replica) -> None:
-        """A server that was restarted has the weights of its start, and one that was down when new ones came has older ones.
+        """Check that a server has the weights that were loaded last.
+
+        A restarted server has its initial weights. A server that missed a load has older ones.
 
         Raises:
-            ServerUnavailableError: It has not the weights that were loaded last.
+            ServerUnavailableError: The server has other weights.
         """
         if self.loaded is not None and (version := await replica.server.weights_version()) != self.loaded.version:
             raise ServerUnavailableError(f"{replica.server.url} has the weights {version!r}, not {self.loaded.version!r}")
 
     async def close(self) -> None:
-        """Closes the connections; the servers stay as they are."""
+        """Close the connections. The servers keep running."""
         for check in self._checks:
             check.cancel()
         await asyncio.gather(*(replica.server.close() for replica in self.replicas))
@@ -220,14 +234,14 @@ class ServerPool:
                 task.add_done_callback(self._checks.discard)
 
     async def _check(self, replica: Replica) -> None:
-        """Takes a server back once it is healthy and has the present weights."""
+        """Mark a server as up once it is healthy and has the current weights."""
         server, loaded = replica.server, self.loaded
         try:
             server.url = present_url(replica.address, server.url)
             await server.healthy()
             if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
                 await server.read_weights(loaded.folder, loaded.version)
-            await self.check_weights(replica)  # others may have been loaded meanwhile
+            await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""
             log.warning("a vLLM server is back: %s", server.url)
         except (ServerUnavailableError, EngineError) as still:

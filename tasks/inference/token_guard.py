@@ -1,6 +1,7 @@
-"""The guard of a vLLM server: it refuses requests without the token, and requests of web pages, on every path.
+"""Authentication of a vLLM server: reject requests without the token and requests of web pages.
 
-vLLM's own --api-key guards /v1 alone; the paths that load weights would stay open.
+The guard covers every path. vLLM's own --api-key guards only /v1 and leaves the paths that load
+weights open.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import Any
 from environments.token import token_here
 
 VARIABLE = "AGENTGYM_ENGINE_TOKEN"
-"""Where servers and clients find the token. Other users of a machine can read a process's arguments, but not its environment."""
+"""Environment variable of the token, for servers and clients.
+
+Other users of a machine can read a process's arguments, but not its environment.
+"""
 GUARD = f"{__name__}.TokenGuard"
-"""What `--middleware` of vLLM takes."""
+"""Value of vLLM's `--middleware` option."""
 OPEN_PATH = "/health"
-"""Health checks need no token; the answer is empty."""
+"""Health checks need no token. Their answer is empty."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,13 +31,13 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def share_token() -> None:
-    """Draws a token if this process's environment has none; the processes that this one starts inherit it."""
+    """Draw a token if this process's environment has none. Child processes inherit it."""
     if token_here(VARIABLE) is None:
         os.environ[VARIABLE] = secrets.token_urlsafe(24)
 
 
 def authorization() -> dict[str, str]:
-    """The header that a request to a server needs; none where this process has no token."""
+    """Return the header that a server requires, or no header if this process has no token."""
     token = token_here(VARIABLE)
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
@@ -42,9 +46,10 @@ class TokenGuard:
     """ASGI middleware around the whole application of a server."""
 
     def __init__(self, app: App) -> None:
-        """
+        """Read the token from the environment.
+
         Raises:
-            RuntimeError: There is no token in the environment.
+            RuntimeError: The environment has no token.
         """
         token = token_here(VARIABLE)
         if token is None:
@@ -52,7 +57,7 @@ class TokenGuard:
         self._app, self._expected = app, f"Bearer {token}".encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Passes a request on, or refuses it: 403 where a web page sends it, 401 without the token."""
+        """Pass a request on, or reject it: 403 if a web page sent it, 401 without the token."""
         if scope["type"] == "lifespan" or (status := self._refusal(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":

@@ -1,6 +1,7 @@
-"""Plain transformers as an inference engine: for models that vLLM does not know. Correct and slow.
+"""Plain transformers as an inference engine for models that vLLM does not support.
 
-Requests that wait are run together as one padded batch from beginning to end; those that come meanwhile form the next batch.
+It is correct and slow. Waiting requests run together as one padded batch from beginning to end.
+Requests that arrive meanwhile form the next batch.
 """
 
 from __future__ import annotations
@@ -23,26 +24,34 @@ class _Request:
 
 
 class TransformersEngine:
-    """An `Engine` that is a transformers model in this process, on the GPU if there is one."""
+    """An `Engine` that runs a transformers model in this process, on the GPU if there is one."""
 
     name = "transformers"
     out_of_process = False
-    # The width of a padded batch depends on who else waits, and with it the last bits.
+    # The width of a padded batch depends on the other requests, and so do the last bits of the
+    # results.
     batch_invariant = False
 
     def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str) -> None:
-        """Loads `model` (Hugging Face name or folder); batches hold `max_num_seqs` requests at most."""
+        """Load the model.
+
+        Args:
+            model: Hugging Face name or folder.
+            context_length: Maximum tokens of prompt and output together.
+            max_num_seqs: Maximum number of requests in a batch.
+            dtype: "float32", "bfloat16" or "float16".
+        """
         self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self._model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
         self.context_length = context_length
-        self.kv_cache_tokens: int | None = None  # it keeps none between two requests
+        self.kv_cache_tokens: int | None = None  # no cache is kept between two requests
         self._max_num_seqs = max_num_seqs
         self._waiting: list[_Request] = []
         self._pump: asyncio.Task[None] | None = None
         self.prompt_tokens = self.cached_tokens = self.policy_version = self.progress = 0
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
-        """Continues `tokens`; see `Engine.generate`."""
+        """Continue `tokens`, as in `Engine.generate`."""
         if len(tokens) + 1 > self.context_length:
             raise EngineError(f"{len(tokens)} tokens leave no room in a context of {self.context_length}")
         request = _Request(list(tokens), sampling, asyncio.get_running_loop().create_future())
@@ -53,7 +62,7 @@ class TransformersEngine:
 
     async def _run_until_idle(self) -> None:
         while self._waiting:
-            # Whoever is about to ask may still join this batch.
+            # Requests that are about to be made may still join this batch.
             for _ in range(3):
                 await asyncio.sleep(0)
             batch = [request for request in self._waiting if not request.answer.done()][: self._max_num_seqs]
@@ -72,9 +81,9 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _continue(self, batch: Sequence[_Request]) -> list[Generation]:
-        """Samples all requests of a batch token by token until each has met its stop token or its budget."""
+        """Sample all requests of a batch until each reaches a stop token or its token budget."""
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # the present device is a thread's own
+            torch.cuda.set_device(self._device)  # the current device is set per thread
         widest = max(len(request.tokens) for request in batch)
         ids = torch.tensor([[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device)
         mask = torch.tensor([[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch], device=self._device)
@@ -105,14 +114,14 @@ class TransformersEngine:
         return written
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replaces the weights; see `Engine.load`."""
+        """Replace the weights, as in `Engine.load`."""
         own = dict(self._model.named_parameters())
         with torch.no_grad():
             for name, tensor in weights:
                 own[name].copy_(tensor)
 
     def close(self) -> None:
-        """Frees the model; see `Engine.close`."""
+        """Free the model, as in `Engine.close`."""
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
@@ -120,7 +129,16 @@ class TransformersEngine:
 
 
 def _sample(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> tuple[int, float]:
-    """A token and its log-probability under the distribution it was sampled from; greedy at temperature 0."""
+    """Sample a token, greedily at temperature 0.
+
+    Args:
+        logits: Logits of the next token, shape (vocabulary,).
+        temperature: Sampling temperature.
+        generator: Random number generator of the request.
+
+    Returns:
+        The token and its log-probability under the sampling distribution.
+    """
     if temperature == 0:
         log_probabilities = torch.log_softmax(logits, dim=-1)
         token = int(log_probabilities.argmax())

@@ -1,4 +1,4 @@
-"""HTTP client of one vLLM server: completions, health, pausing, new weights."""
+"""HTTP client of one vLLM server: completions, health, pausing and new weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOAD_S = 600.0
 
 
 class ServerUnavailableError(Exception):
-    """A server did not answer, or answered that it cannot."""
+    """A server did not answer, or reported that it cannot answer."""
 
 
 class _Cached(msgspec.Struct):
@@ -49,12 +49,12 @@ class _Completion(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """What a server serves.
+    """Model of a server.
 
     Attributes:
-        id: What it calls the model.
-        root: What it was started with: a Hugging Face name or folder.
-        max_model_len: Most tokens of prompt and output together.
+        id: The server's name of the model.
+        root: Hugging Face name or folder that the server was started with.
+        max_model_len: Maximum tokens of prompt and output together.
     """
 
     id: str
@@ -78,11 +78,11 @@ class Completion(msgspec.Struct, frozen=True):
     """A server's answer to a request.
 
     Attributes:
-        tokens: What was sampled.
-        log_probabilities: Of each token, under the distribution that it was sampled from.
-        prompt_tokens: Of the request.
-        cached_tokens: How many of these were in the prefix cache.
-        fresh: Whether the connection was new: the server may have been restarted since the last one.
+        tokens: Sampled token ids.
+        log_probabilities: Log-probability of each token under the sampling distribution.
+        prompt_tokens: Number of prompt tokens of the request.
+        cached_tokens: Number of those that were in the prefix cache.
+        fresh: Whether the connection was new. The server may then have been restarted.
     """
 
     tokens: list[int]
@@ -93,7 +93,10 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 def kv_cache_tokens(metrics: bytes) -> int | None:
-    """Tokens that the KV cache holds, from what a vLLM server tells Prometheus; None where it does not tell."""
+    """Return the KV cache's capacity in tokens from a vLLM server's Prometheus metrics.
+
+    None if the server does not report it.
+    """
     tokens = sum(
         int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
         for family in text_string_to_metric_families(metrics.decode())
@@ -104,7 +107,10 @@ def kv_cache_tokens(metrics: bytes) -> int | None:
 
 
 def generated_tokens(metrics: bytes) -> int | None:
-    """Tokens that a vLLM server has generated since its start, from what it tells Prometheus; None where it does not tell."""
+    """Return the number of tokens generated since the start, from the server's Prometheus metrics.
+
+    None if the server does not report it.
+    """
     counts = [
         int(sample.value)
         for family in text_string_to_metric_families(metrics.decode())
@@ -115,50 +121,62 @@ def generated_tokens(metrics: bytes) -> int | None:
 
 
 class VllmClient:
-    """A vLLM server by its URL. Every method may raise `ServerUnavailableError`, and `EngineError` where the server understood and refused.
+    """Client of the vLLM server at a URL.
+
+    Every method may raise `ServerUnavailableError`. It may raise `EngineError` if the server
+    understood the request and refused it.
 
     Attributes:
         url: Its base URL, without /v1.
     """
 
     def __init__(self, url: str, request_seconds: float) -> None:
-        """`request_seconds`: when it has not answered a request that generates nothing by then, it is taken for stuck."""
+        """Configure the client without opening a connection.
+
+        Args:
+            url: Base URL, without /v1.
+            request_seconds: Deadline in seconds of a request that generates nothing. The server
+                then counts as stuck.
+        """
         self.url = url.rstrip("/")
         self._request_seconds = request_seconds
         self._session = PerLoopSession(_connect)
 
     async def healthy(self) -> None:
-        """Returns if it is."""
+        """Return if the server is healthy, raise otherwise."""
         await self._get("/health", CONNECT_S)
 
     async def model(self) -> Model:
-        """What it serves. Another kind of server may raise msgspec.DecodeError or IndexError."""
+        """Return the model. Another kind of server may cause msgspec.DecodeError or IndexError."""
         return msgspec.json.decode(await self._get("/v1/models"), type=_Models).data[0]
 
     async def kv_cache_tokens(self) -> int | None:
-        """Tokens that its KV cache holds; None where it does not tell."""
+        """Return the KV cache's capacity in tokens, None if the server does not report it."""
         try:
             return kv_cache_tokens(await self._get("/metrics"))
-        except EngineError:  # behind a gateway the route may be shut
+        except EngineError:  # a gateway may block the route
             return None
 
     async def generated_tokens(self) -> int | None:
-        """Tokens that it has generated since its start; None where it does not tell."""
+        """Return the number of tokens generated since the start, None if not reported."""
         try:
             return generated_tokens(await self._get("/metrics", CONNECT_S))
-        except EngineError:  # behind a gateway the route may be shut
+        except EngineError:  # a gateway may block the route
             return None
 
     async def workers(self) -> int:
-        """Its processes that hold weights: their number."""
+        """Return the number of processes that hold weights."""
         return msgspec.json.decode(await self._get("/get_world_size"), type=_WorldSize).world_size
 
     async def weights_version(self) -> str:
-        """The version of the weights that it was told last; "default" for those of its start."""
+        """Return the version of the weights set last, "default" for the initial weights."""
         return msgspec.json.decode(await self._get("/weight_info"), type=_WeightInfo).weight_version
 
     async def complete(self, body: bytes) -> Completion:
-        """Answers a request of /v1/completions with one choice. There is no deadline; `Replica.complete` ends one that is stuck."""
+        """Send a request with one choice to /v1/completions.
+
+        There is no deadline. `Replica.complete` ends a request that is stuck.
+        """
         connection = SimpleNamespace(fresh=False)
         answer = await self._ask("POST", "/v1/completions", body, None, connection)
         try:
@@ -180,7 +198,10 @@ class VllmClient:
         return Completion(tokens, sampled, usage.prompt_tokens, cached or 0, connection.fresh)
 
     async def check_log_probabilities(self, model: str) -> None:
-        """Of the only token that is allowed, the probability is 1 under the distribution sampled from, and not in raw logits."""
+        """Check that log-probabilities refer to the sampling distribution, not to raw logits.
+
+        With one allowed token its probability must be 1.
+        """
         request = {"model": model, "prompt": [1], "max_tokens": 1, "allowed_token_ids": [2], "logprobs": 0, "return_token_ids": True}
         if (await self.complete(msgspec.json.encode(request))).log_probabilities != [0.0]:
             raise EngineError(
@@ -189,25 +210,31 @@ class VllmClient:
             )
 
     async def pause(self) -> None:
-        """Finishes what it generates and then stands still, until it is resumed."""
+        """Finish the running requests, then pause until `resume`."""
         await self._post("/pause?mode=wait", {})
 
     async def resume(self) -> None:
-        """Goes on."""
+        """Resume generation."""
         await self._post("/resume", {})
 
     async def resume_if_paused(self) -> None:
-        """Lets it go on that may have been paused; one that cannot be paused has no such address."""
+        """Resume the server in case it was paused. Errors are ignored.
+
+        A server that cannot be paused has no such route.
+        """
         with suppress(ServerUnavailableError, EngineError):
             await self._ask("POST", "/resume", b"{}", CONNECT_S)
 
     async def renew(self, version: str) -> None:
-        """Drops what it has cached of its former weights, and tells it the version of those that it has now."""
+        """Drop the caches of the former weights and set the version of the new ones."""
         await self._post("/reset_prefix_cache", {})
         await self._post("/update_weight_version", {"new_version": version})
 
     async def read_weights(self, folder: Path, version: str) -> None:
-        """Pauses it, lets it read the weights in `folder` and go on, also when that fails or is cancelled in between."""
+        """Pause the server, load the weights in `folder` and resume generation.
+
+        A cancelled call also resumes the server.
+        """
         try:
             await self.pause()
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
@@ -220,7 +247,7 @@ class VllmClient:
         await self.resume()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def _get(self, path: str, seconds: float | None = None) -> bytes:
@@ -230,7 +257,7 @@ class VllmClient:
         await self._ask("POST", path, msgspec.json.encode(content), LOAD_S)
 
     async def _ask(self, method: str, path: str, body: bytes, seconds: float | None, context: SimpleNamespace | None = None) -> bytes:
-        """The body of a good answer."""
+        """Return the body of an answer with status 200."""
         session = await self._session.get()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)
         try:
@@ -254,7 +281,10 @@ class VllmClient:
 
 
 def _connect() -> aiohttp.ClientSession:
-    """Connections without limit that tell a request's context when they are new."""
+    """Create a session without a connection limit.
+
+    A new connection sets `fresh` in the context of its request.
+    """
     trace = aiohttp.TraceConfig()
 
     async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionCreateEndParams) -> None:

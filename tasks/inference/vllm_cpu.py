@@ -1,9 +1,11 @@
 """vLLM on a CPU: batch-invariant linear layers on plain weights.
 
-oneDNN packs weights when they are loaded, and a later load into a model with tied embeddings leaves the packed copy of the
-output layer stale; plain matrix products have no such copy. A plain product changes its order of summation when it has fewer than
-`INVARIANT_ROWS` rows; padding to that many makes what is sampled independent of which other episodes happen to be in flight, so
-that a run can be repeated bit for bit although its episodes go at their own pace.
+oneDNN packs weights when they are loaded. A later load into a model with tied embeddings leaves the
+packed copy of the output layer stale. Plain matrix products have no such copy.
+
+A plain product changes its order of summation when it has fewer than `INVARIANT_ROWS` rows. Padding
+to that number makes samples independent of the other episodes in flight. A run can then be repeated
+bit for bit although its episodes run asynchronously.
 """
 
 from __future__ import annotations
@@ -12,15 +14,27 @@ import torch
 from torch.nn import functional
 
 INVARIANT_ROWS = 16
-"""Number of rows from which a float32 product gives every row the same bits. Found by trying; `rows_are_invariant` checks it.
-It is 4 as long as torch keeps the number of threads that it began with, and 12 once `torch.set_num_threads` was called."""
+"""Number of rows from which a float32 product gives every row the same bits.
+
+The value was found by experiment, and `rows_are_invariant` checks it. The minimum is 4 while torch
+keeps its initial number of threads, and 12 after a call of `torch.set_num_threads`.
+"""
 
 BLOCK_TOKENS = 32
-"""Tokens in a block of the prefix cache. vLLM's default on a CPU, 128, would compute most of a short dialogue again each turn."""
+"""Tokens in a block of the prefix cache.
+
+With vLLM's default on a CPU, 128, most of a short dialogue would be recomputed in each turn.
+"""
 
 
 def invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """X @ weight.T + bias for x of shape (rows, in): each row's bits do not depend on the other rows."""
+    """Compute x @ weight.T + bias so that each row's bits do not depend on the other rows.
+
+    Args:
+        x: Input, shape (rows, in).
+        weight: Weight, shape (out, in).
+        bias: Bias, shape (out,), or None.
+    """
     rows = x.shape[0]
     if x.dim() == 2 and rows < INVARIANT_ROWS:
         return functional.linear(functional.pad(x, (0, 0, 0, INVARIANT_ROWS - rows)), weight, bias)[:rows]
@@ -28,7 +42,10 @@ def invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def rows_are_invariant() -> bool:
-    """Whether `invariant_linear` keeps its promise on this processor with one thread, tried on some shapes."""
+    """Return whether `invariant_linear` is invariant on this processor with one thread.
+
+    Some shapes are tested.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -46,7 +63,7 @@ def _is_invariant(inner: int, outer: int) -> bool:
 
 
 def make_rows_invariant() -> None:
-    """Makes the linear layers of every vLLM model loaded afterwards use `invariant_linear` on plain weights."""
+    """Patch vLLM so that models loaded later use `invariant_linear` on plain weights."""
     import torch._dynamo
     import vllm._custom_ops as custom_ops
     from vllm.model_executor.layers import utils as layer_utils
@@ -55,6 +72,7 @@ def make_rows_invariant() -> None:
         layer.cpu_linear = invariant_linear  # type: ignore[assignment]
 
     custom_ops._supports_onednn = False
-    # vLLM compiles its sampler at the first request even when it runs eagerly: 16 s, and a C++ compiler that may not be there.
+    # vLLM compiles its sampler at the first request even in eager mode. That takes 16 s and a C++
+    # compiler, which may be missing.
     torch._dynamo.config.disable = True
     layer_utils.dispatch_cpu_unquantized_gemm = dispatch

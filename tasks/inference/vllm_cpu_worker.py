@@ -1,4 +1,7 @@
-"""Worker extension of a vLLM server on a CPU: imported before the model is loaded, it makes linear layers batch-invariant (`vllm_cpu`)."""
+"""Worker extension of a vLLM server on a CPU that makes linear layers batch-invariant.
+
+It is imported before the model is loaded (see `vllm_cpu`).
+"""
 
 from __future__ import annotations
 
@@ -11,4 +14,4 @@ if current_platform.is_cpu():
 
 
 class PlainWeights:
-    """An extension of vLLM's worker; importing this module is all that it does."""
+    """An empty extension of vLLM's worker. Importing this module has the effect."""

@@ -1,8 +1,9 @@
 """vLLM inside this process, stepped in the event loop between other events.
 
-The engine runs in the loop's own thread: a request can only join the batch between two steps, so answers of environments
-that arrive during a step lose nothing, and on a CPU there is no second process to wait for (five times the throughput of
-vLLM's separate engine process with a small model).
+The engine runs in the loop's own thread. A request can join the batch only between two steps, so
+environment answers that arrive during a step are not delayed further. On a CPU there is no second
+process to wait for: with a small model this gives five times the throughput of vLLM's separate
+engine process.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
 TURNS = 8
-"""Turns of the event loop between two steps of the engine: a message needs five to be on its way to the environment, and a reply as
-many to become the next request. With fewer they wait for another step."""
+"""Iterations of the event loop between two steps of the engine.
+
+A message takes five iterations to reach the environment, and a reply takes five to become the next
+request. With fewer iterations they wait for another step.
+"""
 
 
 def vllm_parameters(sampling: Sampling) -> SamplingParams:
-    """What vLLM is told of a request: the whole answer at its end, in the form that costs least to gather."""
+    """Return vLLM's parameters of a request: the whole answer at its end, in the cheapest form."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -43,24 +47,28 @@ def vllm_parameters(sampling: Sampling) -> SamplingParams:
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        skip_clone=True,  # nobody else holds it
+        skip_clone=True,  # no other code holds it
     )
 
 
 def import_vllm(cpu_cache_gb: int) -> None:
-    """Imports vLLM, which then reads some variables: one process, one thread for the tiny matrices of a CPU, no chatter."""
+    """Import vLLM after setting the environment variables that it reads.
+
+    They select one process, one thread for the small matrices on a CPU, and few log messages.
+    """
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # until it does, it warns of a Triton without CPUs
+    # before vLLM sets its level, it warns about Triton on CPUs
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     from vllm import LLMEngine  # noqa: F401
 
 
 @contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process for a `with` block."""
+    """Set environment variables of this process for a `with` block."""
     former = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -74,7 +82,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class VllmEngine:
-    """An `Engine` that is vLLM in this process, on a GPU or a CPU."""
+    """An `Engine` that runs vLLM in this process, on a GPU or a CPU."""
 
     name = "vllm"
     out_of_process = False
@@ -91,20 +99,22 @@ class VllmEngine:
         sleep_mode: bool = False,
         cpu_cache_gb: int = 1,
     ) -> None:
-        """Starts the engine with the weights of `model`.
+        """Start the engine with the weights of `model`.
 
         Args:
             model: Hugging Face name or folder.
-            context_length: Most tokens of prompt and output together.
-            max_num_seqs: Most sequences in a batch.
+            context_length: Maximum tokens of prompt and output together.
+            max_num_seqs: Maximum number of sequences in a batch.
             dtype: "float32", "bfloat16" or "float16".
-            distributed: Whether torch.distributed already joins this process with others, each with an engine of its own.
-            gpu_memory_fraction: Share of the GPU's memory for weights and KV cache.
-            sleep_mode: Whether `sleep` frees memory.
+            distributed: Whether torch.distributed already joins this process with others that each
+                have their own engine.
+            gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
+            sleep_mode: Whether `sleep` can free memory.
             cpu_cache_gb: KV cache on a CPU, in GiB.
 
         Raises:
-            EngineError: vLLM could not start; its own message is the cause. Or there is no sleep mode on this machine.
+            EngineError: vLLM could not start (its own message is the cause), or this machine has no
+                sleep mode.
         """
         import_vllm(cpu_cache_gb)
         import torch
@@ -129,7 +139,7 @@ class VllmEngine:
             use_tqdm_on_load=False,
             gpu_memory_utilization=gpu_memory_fraction,
             enable_sleep_mode=sleep_mode,
-            # A prompt that is prefilled in pieces needs the offset of a seeded generator, which a CPU's has not.
+            # Chunked prefill needs the offset of a seeded generator, which CPU generators lack.
             enable_chunked_prefill=not self._on_cpu,
             max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
             block_size=BLOCK_TOKENS if self._on_cpu else None,
@@ -139,13 +149,15 @@ class VllmEngine:
         set_threads = torch.set_num_threads
         try:
             with warnings.catch_warnings(), _variables({} if distributed else ON_LOOPBACK):
-                # Where vLLM looks for its kernels it touches every name of every module, those that torch will take away too.
+                # vLLM's search for kernels accesses every name of every module, including
+                # deprecated names of torch.
                 warnings.filterwarnings("ignore", message=".*reduce_op.*is deprecated", category=FutureWarning)
                 self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
             raise EngineError(f"vLLM could not start with {model}: {problem}") from problem
         finally:
-            torch.set_num_threads = set_threads  # on a CPU vLLM puts a function there that does nothing
+            # on a CPU vLLM replaces it with a function that does nothing
+            torch.set_num_threads = set_threads
         self._torch = torch
         self._device = None if self._on_cpu else torch.cuda.current_device()
         self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
@@ -162,7 +174,7 @@ class VllmEngine:
         self.policy_version = 0
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
-        """Continues `tokens`; see `Engine.generate`."""
+        """Continue `tokens`, as in `Engine.generate`."""
         from vllm.inputs.engine import tokens_input
 
         if self._asleep:
@@ -180,17 +192,19 @@ class VllmEngine:
         try:
             return await answer
         finally:
-            if self._waiting.pop(request, None) is not None:  # cancelled: the engine need not finish it
+            # cancelled: the engine need not finish it
+            if self._waiting.pop(request, None) is not None:
                 self._engine.abort_request([request])
 
     async def _step_until_idle(self) -> None:
-        """Steps the engine while it has work; the event loop runs between two steps.
+        """Step the engine while it has work. The event loop runs between two steps.
 
-        On a CPU with one thread: vLLM's attention shares a batch out to the threads, so with more its sums would depend on the batch.
+        On a CPU this uses one thread. vLLM's attention divides a batch among the threads, so with
+        several threads its sums would depend on the batch.
         """
         threads = self._torch.get_num_threads()
         if self._device is not None:
-            self._torch.cuda.set_device(self._device)  # the present device is a thread's own
+            self._torch.cuda.set_device(self._device)  # the current device is set per thread
         if self._on_cpu:
             self._torch.set_num_threads(1)
         try:
@@ -200,7 +214,9 @@ class VllmEngine:
                 for output in outputs:
                     self._deliver(output)
                 if not self._waiting:
-                    return  # nobody who has an answer finds the pump still going
+                    # return before yielding, so that no answered caller finds the pump still
+                    # running
+                    return
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
@@ -222,7 +238,8 @@ class VllmEngine:
         if not tokens or completion.logprobs is None:
             answer.set_exception(EngineError(f"vLLM ended a request without a token ({completion.finish_reason})"))
             return
-        # Flat: the values of all positions in one list; of each position the first is the sampled token's.
+        # Flat format: one list of values for all positions, and the first of each position is the
+        # sampled token's.
         flat = completion.logprobs
         log_probabilities = [flat.logprobs[start] for start in flat.start_indices]
         self.prompt_tokens += len(output.prompt_token_ids or ())
@@ -230,7 +247,10 @@ class VllmEngine:
         answer.set_result(Generation(tokens, log_probabilities, self.policy_version))
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replaces the weights; see `Engine.load`. Wakes a sleeping engine: the KV cache last, when nothing is gathered any more."""
+        """Replace the weights, as in `Engine.load`, and wake a sleeping engine.
+
+        The KV cache is woken last, when no more weights are being gathered.
+        """
         if self._waiting:
             raise EngineError(f"weights cannot change while {len(self._waiting)} requests are in flight")
         if self._asleep:
@@ -243,7 +263,7 @@ class VllmEngine:
         self._engine.reset_prefix_cache()
 
     def sleep(self) -> None:
-        """Frees weights and KV cache; the next `load` brings both back, until when nothing can be generated.
+        """Free weights and KV cache until the next `load`. Nothing can be generated in between.
 
         Raises:
             EngineError: Requests are in flight.
@@ -251,11 +271,11 @@ class VllmEngine:
         if self._waiting:
             raise EngineError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
         if not self._asleep:
-            self._engine.sleep(level=2)  # level 1 would keep the old weights in the host's memory
+            self._engine.sleep(level=2)  # level 1 would keep the old weights in host memory
             self._asleep = True
 
     def close(self) -> None:
-        """Frees the engine; see `Engine.close`."""
+        """Free the engine, as in `Engine.close`."""
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None

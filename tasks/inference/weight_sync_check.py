@@ -1,6 +1,7 @@
-"""Weight-sync check: after every load, the engine's log-probabilities on a few prompts must be the trainer's.
+"""Weight-sync check: compare log-probabilities of engine and trainer after every load.
 
-This finds weights that did not arrive, arrived in part, or are computed with differently, before anything is learned from them.
+On a few prompts they must agree. The check detects weights that did not arrive or arrived in part,
+and differences in computation, before anything is trained on the episodes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from tasks.inference.engine import Engine, EngineError, Sampling
 from tasks.inference.event_loop import in_event_loop
 
-# Mean absolute difference of log-probabilities that rounding explains, by number type of the engine. Measured: 1e-6 in float32,
-# 0.004 in bfloat16 with a small model; weights that were not really loaded differ by 0.5 and more.
+# Largest mean absolute difference of log-probabilities due to rounding, in nats, by dtype of the
+# engine. Measured: 1e-6 in float32 and 0.004 in bfloat16 with a small model. Weights that were not
+# really loaded differ by 0.5 or more.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
 
 SLACK, SLACK_OF_FEW = 2.0, 8.0
-"""An episode's mean gap may be this many times the tolerance, and this many times more divided by the root of its tokens."""
+"""An episode's mean gap may be `SLACK + SLACK_OF_FEW / sqrt(tokens)` times the tolerance."""
 
 Score = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
 
@@ -28,21 +30,26 @@ class WeightSyncError(EngineError):
 
 
 def episode_tolerance(dtype: str, tokens: int) -> float:
-    """The largest mean absolute difference, in nats, that rounding explains in an episode of so many tokens of the policy.
+    """Return the largest mean absolute difference in an episode that rounding explains, in nats.
 
-    Single tokens with a low probability can differ by much more than the mean, so short episodes are given more room.
+    Single tokens with a low probability can differ by much more than the mean, so short episodes
+    have a larger tolerance.
+
+    Args:
+        dtype: The engine's dtype.
+        tokens: Number of the policy's tokens in the episode.
     """
     return TOLERANCE[dtype] * (SLACK + SLACK_OF_FEW / math.sqrt(tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Differences between the engine's and the trainer's log-probabilities on the probe.
+    """Differences between the engine's and the trainer's log-probabilities in the check.
 
     Attributes:
-        mean: Mean absolute difference.
-        largest: Largest absolute difference.
-        tokens: Tokens compared.
+        mean: Mean absolute difference, in nats.
+        largest: Largest absolute difference, in nats.
+        tokens: Number of tokens compared.
     """
 
     mean: float
@@ -51,17 +58,21 @@ class Gap:
 
 
 def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: Score, sampling: Sampling, dtype: str) -> Gap:
-    """Lets the engine continue each prompt and the trainer score what it wrote.
+    """Continue each prompt with the engine and score the continuations with the trainer.
 
     Args:
         engine: The engine, with nothing in flight.
         prompts: Token ids to continue.
-        score: The trainer's log-probabilities of continuations, given prompts and continuations.
-        sampling: How to continue; the temperature must be the trainer's.
-        dtype: The engine's number type; sets the tolerance.
+        score: Returns the trainer's log-probabilities of continuations, given prompts and
+            continuations.
+        sampling: Sampling parameters. The temperature must be the trainer's.
+        dtype: The engine's dtype, which sets the tolerance.
+
+    Returns:
+        The measured differences.
 
     Raises:
-        WeightSyncError: The mean difference is beyond what rounding explains.
+        WeightSyncError: The mean difference exceeds what rounding explains.
     """
 
     async def continue_all() -> list[tuple[list[int], list[float]]]:
@@ -74,7 +85,7 @@ def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: S
         abs(ours - theirs) for (_, sampled), row in zip(written, scored, strict=True) for ours, theirs in zip(sampled, row, strict=True)
     ]
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
-    if not gap.mean <= TOLERANCE[dtype]:  # NaN is a mismatch too
+    if not gap.mean <= TOLERANCE[dtype]:  # NaN counts as a mismatch
         raise WeightSyncError(
             f"the engine's log-probabilities differ from the trainer's by {gap.mean:.3g} on average ({gap.largest:.3g} at most, over "
             f"{gap.tokens} tokens; {TOLERANCE[dtype]:g} is allowed with {dtype}): the engine {engine.name} does not compute with the "

@@ -1,4 +1,7 @@
-"""Weights over NCCL, from the trainer's GPU to the vLLM servers' GPUs without a file, by vLLM's own weight transfer."""
+"""Weight transfer over NCCL from the trainer's GPU to the vLLM servers' GPUs, without a file.
+
+It uses vLLM's own weight transfer.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +26,35 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class WeightTransfer:
-    """Sends weights to all the workers of all the servers at once, in a group of processes whose first is this one.
+    """Sends weights to all workers of all servers at once.
 
-    The servers are started with `--weight-transfer-config '{"backend": "nccl"}'`, and each GPU belongs to one of the processes only.
+    They form a process group with this process as rank 0. The servers are started with
+    `--weight-transfer-config '{"backend": "nccl"}'`. Each GPU belongs to only one of the processes.
     """
 
     def __init__(self, deadline_s: float, kind: type[NCCLTrainerInitInfo] = NCCLTrainerInitInfo) -> None:
-        """Of a transfer that takes longer than the deadline, a member is taken for dead. `kind` says which of vLLM's transfers."""
+        """Configure the transfer without creating the process group.
+
+        Args:
+            deadline_s: Deadline of a transfer in seconds. If it is exceeded, a member counts as
+                dead.
+            kind: Class that selects one of vLLM's transfers.
+        """
         self._deadline_s, self._kind = deadline_s, kind
         self._source = _Source()
         self._members: dict[str, int] = {}
         self._group: TrainerWeightTransferEngine[Any] | None = None
 
     def send(self, weights: Tensors, servers: Mapping[str, int], *, anew: bool) -> None:
-        """Gives every server the weights; nothing may be in flight there.
+        """Send the weights to every server. No request may be in flight there.
 
         Args:
             weights: Names and whole tensors, all on one device.
-            servers: URL to number of workers.
-            anew: Whether one of the servers was started again since the last time, and so has left the group.
+            servers: Maps the URL to the number of workers.
+            anew: Whether a server was restarted since the last transfer, and so has left the group.
 
         Raises:
-            RuntimeError: They did not get them; the next time makes a new group.
+            RuntimeError: The servers did not get the weights. The next call creates a new group.
         """
         if anew or self._members != dict(servers):
             self.leave()
@@ -58,14 +68,15 @@ class WeightTransfer:
             self._source.weights = []
 
     def leave(self) -> None:
-        """Leaves the group, if there is one."""
+        """Leave the process group, if there is one."""
         if self._group is not None:
             self._group.shutdown()
         self._group, self._members = None, {}
 
     def _send(self, servers: Mapping[str, int]) -> None:
         if self._source.weights[0][1].is_cuda:
-            torch.cuda.set_device(self._source.weights[0][1].device)  # the present device is a thread's own
+            # the current device is set per thread
+            torch.cuda.set_device(self._source.weights[0][1].device)
         if self._group is None:
             address, port = _reachable_address(next(iter(servers)))
             info = self._kind(rank=0, master_address=address, master_port=port, world_size=1 + sum(servers.values()))
@@ -75,7 +86,13 @@ class WeightTransfer:
         self._group.send_weights()
 
     def _within_deadline(self, work: Callable[[], None]) -> None:
-        """A collective waits for a dead member forever, so it is left to a thread that nobody waits for."""
+        """Run `work` in a daemon thread, because a collective waits for a dead member forever.
+
+        The thread is abandoned at the deadline.
+
+        Raises:
+            TimeoutError: `work` is not done within the deadline.
+        """
         faults: list[Exception] = []
 
         def run() -> None:
@@ -94,7 +111,7 @@ class WeightTransfer:
 
 
 class _Source(WeightSource):
-    """The weights of the present transfer."""
+    """Weights of the current transfer."""
 
     def __init__(self) -> None:
         self.weights: Tensors = []
@@ -107,7 +124,7 @@ class _Source(WeightSource):
 
 
 class _Client(HTTPVLLMWeightSyncClient):
-    """vLLM's client, with the token."""
+    """vLLM's client with the token."""
 
     def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
         url = f"{self.base_url}/{path}"
@@ -116,7 +133,7 @@ class _Client(HTTPVLLMWeightSyncClient):
 
 
 class _Servers:
-    """What vLLM's side of the trainer asks of a server, asked of all of them at once."""
+    """The client interface of vLLM's trainer side, called on all servers at once."""
 
     def __init__(self, servers: Mapping[str, int], deadline_s: float) -> None:
         self._clients = [_Client(url, deadline_s) for url in servers]
@@ -130,7 +147,7 @@ class _Servers:
         def start(client: _Client, _: int) -> None:
             try:
                 client.start_weight_update()
-            except requests.HTTPError:  # whoever began an update before was killed before its end
+            except requests.HTTPError:  # an earlier update was killed before its end
                 client.finish_weight_update()
                 client.start_weight_update()
 
@@ -143,13 +160,16 @@ class _Servers:
         self._all(lambda client, _: client.finish_weight_update(weight_version))
 
     def _all(self, ask: Callable[[_Client, int], None]) -> None:
-        """Calls `ask` with each server and the number of workers of those before it."""
+        """Call `ask` with each server and the number of workers of the preceding servers."""
         with ThreadPoolExecutor(len(self._clients)) as pool:
             list(pool.map(ask, self._clients, self._workers_before))
 
 
 def _reachable_address(url: str) -> tuple[str, int]:
-    """This machine's address as a server sees it, and a port that is free there (which one free on the loopback need not be)."""
+    """Return this machine's address as seen by a server, and a free port there.
+
+    A port that is free on the loopback need not be free on that address.
+    """
     server = urlsplit(url)
     with socket.create_connection((server.hostname, server.port or 80), timeout=10) as connection:
         address = str(connection.getsockname()[0])
