@@ -1,4 +1,4 @@
-"""BabyAI: an agent in a grid world of rooms, doors, keys, balls and boxes carries out a mission given in words."""
+"""BabyAI: an agent in a grid world of rooms, doors, keys, balls and boxes performs a mission."""
 
 TASK_LISTS = {
     "train": "100 seeds of each of the 40 levels",
@@ -9,9 +9,9 @@ TASK_LISTS = {
     "doors-test": "20 seeds of each of these levels, held out",
     "babyai-ours-90": "the first two or three tasks of each level in test",
 }
-"""The task lists, and what each holds."""
+"""Task list name -> description."""
 
 RENAMED_TASK_LISTS = {
     "babyai-90": "babyai-ours-90",
 }
-"""Names that lists once had, and those that they have now."""
+"""Former task list name -> current name."""

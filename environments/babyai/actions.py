@@ -1,7 +1,7 @@
-"""The actions in words: which there are in a view, what they come down to, and why another cannot be done.
+"""Text actions: which are available in a view, what they do, and why others fail.
 
-Names, order and messages are AgentGym's. A path leads through what is in view, with unseen places taken for free, and may therefore
-end early.
+Names, order and messages are AgentGym's. Paths lead through the view and treat unseen places as
+free, so a path may end early.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from configs.rules import Rules
 from environments.babyai.view import FRONT, HALF, HERE, ROW, SIZE, Thing, View, place
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
-"""minigrid's own actions."""
+"""minigrid's primitive actions."""
 
 CHECK = "check available actions"
 UNKNOWN = "The action is not recognized. Please check valid actions."
@@ -20,7 +20,13 @@ UNKNOWN = "The action is not recognized. Please check valid actions."
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Walk to where `goal` is right in front, or onto it with `arrive`; then do minigrid's actions `then`."""
+    """Walk to `goal` or onto it, then perform further actions.
+
+    Attributes:
+        goal: Target place, as a set with one bit (see view.py).
+        arrive: Whether to walk onto the goal. Otherwise the walk ends directly in front of it.
+        then: minigrid's actions to perform after the walk.
+    """
 
     goal: int
     arrive: bool = False
@@ -28,12 +34,13 @@ class Route:
 
 
 Action = tuple[int, ...] | Route
-"""minigrid's actions in order, or a route to be found."""
+"""minigrid's actions in order, or a route whose path is still to be found."""
 
 _FRAME = sum(place(ahead, side) for ahead in range(SIZE) for side in range(-HALF, HALF + 1))
 _BEHIND = sum(place(-1, side) for side in range(-HALF, HALF + 2))
 _RIGHTMOST = sum(place(ahead, HALF + 1) for ahead in range(-1, SIZE))
-# AgentGym's paths may leave the view by one row or one column, depending on the compass: right, down, left, up.
+# AgentGym's paths may leave the view by one row or column. The masks are for the four directions
+# right, down, left and up.
 _PASSABLE = (
     (_FRAME | _BEHIND) & ~_RIGHTMOST,
     _FRAME | _BEHIND | _RIGHTMOST,
@@ -43,7 +50,10 @@ _PASSABLE = (
 
 
 def free_places(view: View, direction: int) -> int:
-    """Where a path may lead: not through walls, keys, balls and boxes in sight, but through doors, open or not."""
+    """Return the places that a path may cross.
+
+    Walls, keys, balls and boxes in view block a path. Doors do not, whether open or closed.
+    """
     blocked = view.walls
     for thing in view.things:
         if thing.kind != "door":
@@ -52,9 +62,9 @@ def free_places(view: View, direction: int) -> int:
 
 
 def available_actions(view: View, direction: int, rules: Rules = "ours") -> dict[str, Action]:
-    """Every action that can be tried now, by its words, in the order in which they are told.
+    """Return all available actions by name, in the order in which the observation lists them.
 
-    Under AgentGym's rules "toggle" opens a door and does nothing else: none closes, and no box opens.
+    Under AgentGym's rules "toggle" only opens doors. It neither closes doors nor opens boxes.
     """
     free = free_places(view, direction)
     reached, grown = 0, HERE
@@ -94,7 +104,7 @@ def available_actions(view: View, direction: int, rules: Rules = "ours") -> dict
 
 
 def explain_refusal(action: str, view: View) -> str:
-    """Why `action`, which is not among the available ones, cannot be done."""
+    """Return the message for an unavailable action."""
     if not action:
         return "No change in state."
     if action == "move forward":
@@ -112,12 +122,15 @@ def explain_refusal(action: str, view: View) -> str:
 
 
 def _is_blocked(view: View) -> bool:
-    """Whether something lies right in front, so that nothing can be dropped there."""
+    """Return whether something directly in front prevents dropping."""
     return bool(view.walls & FRONT) or any(thing.at == FRONT and thing.kind != "door" for thing in view.things)
 
 
 def _why_locked(view: View, door: Thing) -> str | None:
-    """Why a locked door cannot be opened; None for other doors and with the key in hand."""
+    """Return why a locked door cannot be opened.
+
+    Returns None for other doors, and if the agent carries the matching key.
+    """
     colour, state, _ = door.name.split(" ")
     if state != "locked":
         return None

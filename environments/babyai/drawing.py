@@ -1,4 +1,4 @@
-"""Pictures of a level."""
+"""Images of a level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TILE_PIXELS = 32
 
 
 def draw_level(played: QuickLevel) -> bytes:
-    """The whole grid as a PNG, 32 pixels a cell, the cells in the agent's sight lightened."""
+    """Render the full grid as a PNG, 32 pixels per cell, with the agent's view highlighted."""
     picture = BytesIO()
     Image.fromarray(played.get_full_render(highlight=True, tile_size=TILE_PIXELS)).save(picture, "PNG")
     return picture.getvalue()

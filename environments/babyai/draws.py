@@ -1,8 +1,9 @@
-"""The numbers that numpy's default generator would draw one at a time, several times faster.
+"""Random numbers identical to numpy's default generator, several times faster.
 
-minigrid draws a few hundred small integers for a level, and a call of numpy for each costs more than all the rest. Here the raw words
-of the same bit generator (PCG64) come in bulk and are reduced as numpy reduces them: bounded integers by Lemire's method on 32-bit halves
-(arXiv:1805.10941), the lower half of a word first; floats from the upper 53 bits of a whole word.
+minigrid draws a few hundred small integers per level. A numpy call for each costs more than
+everything else. This module fetches raw words of the same bit generator (PCG64) in bulk and reduces
+them as numpy does. Bounded integers use Lemire's method on 32-bit halves (arXiv:1805.10941), the
+lower half of a word first. Floats use the upper 53 bits of a whole word.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _FLOAT_UNIT = 2.0**-53
 
 
 class Draws:
-    """A stream of draws: those of `numpy.random.default_rng(seed)`."""
+    """A stream of random numbers identical to `numpy.random.default_rng(seed)`."""
 
     __slots__ = ("_bits", "_upper", "_words")
 
@@ -26,10 +27,10 @@ class Draws:
         self._upper: int | None = None
 
     def integer(self, low: int, high: int) -> int:
-        """A uniform integer in [low, high), where 0 < high - low <= 2**32."""
+        """Return a uniform integer in [low, high), where 0 < high - low <= 2**32."""
         count = high - low
         if count == 1:
-            return low  # numpy draws nothing here
+            return low  # numpy consumes no random bits in this case
         product = self._half_word() * count
         if product & _LOW_BITS < count:
             rejected = (_HALF - count) % count
@@ -38,7 +39,7 @@ class Draws:
         return low + (product >> 32)
 
     def uniform(self, low: float, high: float) -> float:
-        """A uniform float in [low, high)."""
+        """Return a uniform float in [low, high)."""
         return low + (high - low) * ((self._word() >> 11) * _FLOAT_UNIT)
 
     def _half_word(self) -> int:

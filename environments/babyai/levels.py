@@ -1,7 +1,11 @@
-"""The forty levels, as AgentGym numbers them, and how a fresh one is made from a seed.
+"""The forty levels in AgentGym's numbering, and their generation from a seed.
 
-Layouts and missions are minigrid's own, draw for draw; what is replaced is only how minigrid gets there: its numpy calls for single
-numbers, its construction of gymnasium spaces, an encoded image after every step, and messages printed at every rejected layout.
+Layouts and missions are identical to minigrid's, draw for draw. Only slow parts of minigrid are
+replaced:
+- numpy calls for single numbers.
+- The construction of gymnasium spaces.
+- An encoded image after every step.
+- A printed message for every rejected layout.
 """
 
 from __future__ import annotations
@@ -32,23 +36,32 @@ LEVELS = (
     "ActionObjDoor", "FindObjS7", "KeyCorridorS6R3", "OneRoomS20", "MoveTwoAcrossS8N9", "SynthS5R2", "SynthLoc", "SynthSeq",
     "MiniBossLevel", "BossLevel", "BossLevelNoUnlock",
 )  # fmt: skip
-"""Level names by number. The registered id is `BabyAI-<name>-v0`, but for those in SUBSTITUTES."""
+"""Level names by number. The registered id is `BabyAI-<name>-v0`, except for those in SUBSTITUTES.
+"""
 
 SUBSTITUTES = {"GoToObjS6": "BabyAI-GoToObjS6-v1"}
-"""Levels that minigrid has renamed. In minigrid 3 GoToObjS6-v0 is gone; v1 is the same class with the room size that the name says."""
+"""Levels that minigrid has renamed. minigrid 3 has no GoToObjS6-v0. Its v1 is the same class with
+the room size that the name states.
+"""
 
 MINIGRID_VERSION = version("minigrid")
 
 WALL = Wall()
-"""Every wall of every level. Walls never change, so they need not be told apart."""
+"""One wall object shared by all levels. Walls never change, so sharing is safe."""
 
 
 class _Drawn(int):
-    """A drawn number that is identical with no other, as numpy's are: two levels compare drawn numbers by `is`."""
+    """A random integer that is identical (`is`) to no other, like numpy's.
+
+    Two levels compare random numbers with `is`.
+    """
 
 
 class _QuickGrid(Grid):
-    """A grid that does not check the coordinates; those of generators, verifiers and of an agent inside walls are always right."""
+    """A grid without coordinate checks.
+
+    Generators, verifiers and an agent inside walls only use valid coordinates.
+    """
 
     def get(self, i: int, j: int) -> WorldObj | None:
         return self.grid[j * self.width + i]
@@ -58,20 +71,21 @@ class _QuickGrid(Grid):
 
 
 class QuickLevel(RoomGridLevel):
-    """Mixed into a level's class: the same level, generated and stepped faster. Set `draws` before `reset()`."""
+    """Mixin that generates and steps a level faster. Set `draws` before calling `reset()`."""
 
     draws: Draws
     walls: tuple[WorldObj | None, ...]
 
     def gen_obs(self) -> None:
-        """Nothing: what the agent sees is read from the grid itself, see `environments.babyai.view`."""
+        """Do nothing. `environments.babyai.view` reads observations directly from the grid."""
 
     def step(self, action: int) -> tuple[None, float, bool, bool, dict[str, Any]]:
-        """One step of minigrid's; the reward is 1 when the mission is done by it, else 0."""
+        """Perform one minigrid step. The reward is 1 if it completes the mission, else 0."""
         earlier = _first_part_done(self.instrs)
         _, reward, ended, truncated, info = super().step(action)
         if ended and not reward and not earlier and _first_part_done(self.instrs):
-            # minigrid holds what completed a mission's first part against the second: it was strict, and this was another door.
+            # In strict missions minigrid also checks this action against the second part. It fails
+            # there because it opened another door.
             ended = False
         return None, float(reward), ended, truncated, info
 
@@ -133,7 +147,7 @@ class QuickLevel(RoomGridLevel):
         reject_fn: Callable[[Any, tuple[int, int]], bool] | None = None,
         max_tries: float = math.inf,
     ) -> tuple[int, int]:
-        """Places an object at a random empty cell of the rectangle; see minigrid's `place_obj`."""
+        """Place an object at a random empty cell of a rectangle. See minigrid's `place_obj`."""
         width, height = self.grid.width, self.grid.height
         left, upper = (0, 0) if top is None else (max(top[0], 0), max(top[1], 0))
         across, down = (width, height) if size is None else size
@@ -154,7 +168,13 @@ class QuickLevel(RoomGridLevel):
         return position
 
     def check_objs_reachable(self, raise_exc: bool = True) -> bool:
-        """Whether every object can be reached without moving another; doors do not block. See minigrid's `check_objs_reachable`."""
+        """Return whether every object is reachable without moving another. Doors do not block.
+
+        See minigrid's `check_objs_reachable`.
+
+        Raises:
+            RejectSampling: An object is unreachable and `raise_exc` is set.
+        """
         width, cells = self.grid.width, self.grid.grid
         start = self.agent_pos[1] * width + self.agent_pos[0]
         reached, frontier = {start}, [start]
@@ -175,29 +195,33 @@ class QuickLevel(RoomGridLevel):
 
 
 def make_level(level: int, seed: int) -> QuickLevel:
-    """A fresh level, its layout and mission drawn from `seed`.
+    """Create a level with layout and mission generated from `seed`.
 
-    Every attribute is that of `gymnasium.make(id).reset(seed=seed)`, except that walls are shared, rewards are 1 or 0,
-    and observations are None.
+    Every attribute equals that of `gymnasium.make(id).reset(seed=seed)`, with three exceptions:
+    walls are shared, rewards are 1 or 0, and observations are None.
     """
     fresh = copy.copy(_prototype(level))
     fresh.draws = Draws(seed)
     fresh.reset()
     for row in fresh.room_grid:
         for room in row:
-            room.neighbors = []  # only generation needs them; without these cycles a level is freed at once
+            # Only generation needs the neighbours. Without these cycles a level is freed at once.
+            room.neighbors = []
     return fresh
 
 
 def copy_level(level: int, played: QuickLevel) -> QuickLevel:
-    """A copy of a level in play that can be played on without a trace in the original."""
+    """Return a copy of a level in play. Changes to the copy do not affect the original."""
     shared: dict[int, Any] = {id(value): value for value in vars(_prototype(level)).values()}
     shared[id(WALL)] = WALL
     return copy.deepcopy(played, shared)
 
 
 def discard_level(played: QuickLevel) -> None:
-    """Breaks the cycle between the level and the verifiers of its mission, so that its memory is free at once."""
+    """Break the reference cycle between a level and its mission's verifiers.
+
+    This frees the memory at once.
+    """
     pending: list[Instr] = [played.instrs]
     while pending:
         instruction = pending.pop()
@@ -213,7 +237,11 @@ def _first_part_done(mission: Instr) -> bool:
 
 
 def state_of(played: QuickLevel) -> str:
-    """What the rest of an episode depends on: the agent, what it carries, what stands where, and how far a mission of two parts is."""
+    """Return a key of everything that determines the rest of an episode.
+
+    It holds the agent's pose, the carried object, all objects, and whether the first part of a
+    two-part mission is done.
+    """
     things = [
         (at, cell.type, cell.color, cell.contains, getattr(cell, "is_open", None), getattr(cell, "is_locked", None))
         for at, cell in enumerate(played.grid.grid)
@@ -226,7 +254,7 @@ def state_of(played: QuickLevel) -> str:
 
 @cache
 def _prototype(level: int) -> QuickLevel:
-    """The level as constructed and never reset: what its copies share is what construction alone sets."""
+    """Return the level as constructed, before any reset. Copies share all attributes set here."""
     name = LEVELS[level]
     spec = gymnasium.spec(SUBSTITUTES.get(name, f"BabyAI-{name}-v0"))
     module, _, attribute = cast(str, spec.entry_point).partition(":")

@@ -1,10 +1,12 @@
-"""The oracle: minigrid's bot, its steps gathered into actions in words.
+"""The oracle: minigrid's bot, with its steps grouped into text actions.
 
-The bot plays a copy of the level to the end, step by step. Of the actions in words, the one that gets furthest along its way is taken;
-where none gets along it, its next step has words of its own. The bot knows only what it has seen, as the agent does, with one exception:
-it is told which box holds a key.
+The bot plays a copy of the level to the end, step by step. The oracle picks the text action that
+gets furthest along this path. If none does, it picks the text action for the bot's next step. The
+bot has seen only what the agent has seen, with one exception: it has access to which box holds a
+key.
 
-The bot asserts in some states and plans for ever in others, so its plans are bounded, and it is begun anew where it gives up.
+In some states the bot raises assertions or plans forever. Its plans are therefore bounded, and a
+new bot starts where one gives up.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from environments.babyai.view import FRONT, View, name_of
 from environments.environment import OracleError
 
 MAX_STEPS = 1500
-"""Steps of a whole plan."""
+"""Maximum number of steps in a plan."""
 MAX_SUBGOALS = 50
-"""Subgoals that the bot may add before it names its next step; where it finds one it adds 10 at most."""
+"""Maximum number of subgoals that the bot may add before its next step. Successful planning adds at
+most 10.
+"""
 
 _WORDS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
 
@@ -38,11 +42,14 @@ class _CirclingError(Exception):
 
 
 _BOT_FAULTS = (_CirclingError, DisappearedBoxError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What the bot raises in states that it was not made for."""
+"""Exceptions that the bot raises in unsupported states."""
 
 
 class _BoundedStack(list[Any]):
-    """The bot's stack of subgoals, which counts what is added. Every endless loop of the bot adds without end."""
+    """The bot's stack of subgoals, with a limit on additions.
+
+    Every endless loop of the bot adds subgoals without end.
+    """
 
     added = 0
 
@@ -54,9 +61,10 @@ class _BoundedStack(list[Any]):
 
 
 class _Bot(BabyAIBot):
-    """The bot of minigrid, but of locked doors it explores one whose key it has seen, if there is one.
+    """minigrid's bot, but it prefers to explore a locked door whose key it has seen.
 
-    Else it may plan to open a first door with a key behind a second, which it plans to open with the key behind the first, and so on.
+    Otherwise it may loop: open door A with a key behind door B, and door B with the key behind door
+    A.
     """
 
     def _shortest_path(self, accept_fn: Callable[..., Any], try_with_blockers: bool = False) -> Any:
@@ -76,12 +84,12 @@ class _Bot(BabyAIBot):
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to the mission's end.
+    """A path to the end of the mission.
 
     Attributes:
         steps: minigrid's actions.
-        done_at: For each state on the way but the end, the number of steps before its last visit.
-        poses: For each position and direction, the same.
+        done_at: State -> number of steps before its last visit, for each state except the end.
+        poses: Position and direction -> number of steps before its last visit.
         end: Position and direction at the end.
     """
 
@@ -92,24 +100,24 @@ class Plan:
 
 
 class Oracle:
-    """Plays one level. It keeps its plan as long as the level stays on the plan's way."""
+    """Plays one level. The plan is reused while the level stays on its path."""
 
     def __init__(self, level: int) -> None:
         self._level = level
         self._plan: Plan | None = None
 
     def action(self, played: QuickLevel, view: View, available: Mapping[str, Action]) -> str:
-        """The words of the action to take now.
+        """Return the text action to take now.
 
         Raises:
-            OracleError: The bot finds no way from here.
+            OracleError: The bot finds no path from here.
         """
         state = _state(played)
         if self._plan is None or state not in self._plan.done_at:
             self._plan = make_plan(self._level, played)
         plan = self._plan
         done = plan.done_at[state]
-        # At the end, an action that names the mission's thing is better than the last step towards it.
+        # At the end, an action that names the mission's object is better than the bot's last step.
         best, best_done = _words(plan.steps[done], view), min(done + 1, len(plan.steps) - 1)
         candidates = []
         for words, action in available.items():
@@ -127,7 +135,7 @@ class Oracle:
         return best
 
     def _done_after(self, plan: Plan, played: QuickLevel, view: View, steps: list[int]) -> int:
-        """How far along the plan these steps get; 0 when they leave it."""
+        """Return the number of plan steps completed after `steps`. 0 if they leave the plan."""
         copied = copy_level(self._level, played)
         _, won = perform(copied, view, steps)
         if won is not None:
@@ -136,10 +144,10 @@ class Oracle:
 
 
 def make_plan(level: int, played: QuickLevel) -> Plan:
-    """The bot's way from the state of `played`, which is left as it is.
+    """Return the bot's path from the state of `played`, which stays unchanged.
 
     Raises:
-        OracleError: The bot finds none.
+        OracleError: The bot finds no path.
     """
     copied = copy_level(level, played)
     steps: list[int] = []
@@ -147,10 +155,12 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
     poses: dict[Hashable, int] = {}
     seen = np.zeros((copied.width, copied.height), dtype=bool)
     begun_at, why = -1, ""
-    while len(steps) > begun_at:  # a new bot would give up where the one before did
+    # Stop without progress, because a new bot would give up at the same state.
+    while len(steps) > begun_at:
         begun_at = len(steps)
         try:
-            # A bot that is done before the mission is may stand before its goal since the beginning: it turns, for the next to turn back.
+            # A bot may stop before the mission is done, because it faces its goal from the start.
+            # The extra left turn makes the next bot turn back to it.
             for step in chain(_bot_steps(copied, seen), (LEFT,)):
                 _, reward, ended, _, _ = copied.step(step)
                 steps.append(step)
@@ -167,11 +177,13 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
 
 
 def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
-    """The steps of a new bot until it believes that the mission is done. Each must be performed before the next is asked for.
+    """Yield the steps of a new bot until it considers the mission done.
+
+    The caller must perform each step before requesting the next.
 
     Args:
-        played: The level that the bot looks at.
-        seen: What bots before have seen of it; kept up to date.
+        played: The level that the bot observes.
+        seen: Cells that earlier bots have seen, updated in place. Shape (width, height).
     """
     boxes = [cell for cell in played.grid.grid if cell is not None and cell.type == "box" and cell.contains is not None]
     for box in boxes:
@@ -183,7 +195,14 @@ def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
 
 
 def _bot(played: QuickLevel, seen: np.ndarray[Any, Any], target: WorldObj | None = None, drop: bool = False) -> BabyAIBot:
-    """A bot that carries out the mission, or only walks up to `target`, or only drops what is carried."""
+    """Return a bot that performs the mission.
+
+    Args:
+        played: The level that the bot observes.
+        seen: Cells that earlier bots have seen, updated in place. Shape (width, height).
+        target: If given, the bot only walks up to this object.
+        drop: If set, the bot only drops the carried object.
+    """
     bot = _Bot(played)
     bot.vis_mask = seen
     mission, bot.stack = bot.stack, _BoundedStack()
@@ -198,7 +217,7 @@ def _bot(played: QuickLevel, seen: np.ndarray[Any, Any], target: WorldObj | None
         return bot
     first = _first_part(played.instrs)
     if not drop and isinstance(first, PutNextInstr) and any(carried is thing for thing in first.desc_move.obj_set):
-        del bot.stack[-2:]  # it need not be fetched
+        del bot.stack[-2:]  # the carried object need not be fetched
         return bot
     bot.stack.append(DropSubgoal(bot))
     bot.stack.append(GoNextToSubgoal(bot, bot._find_drop_pos()))
@@ -216,14 +235,17 @@ def _follow(bot: BabyAIBot) -> Iterator[int]:
 
 
 def _first_part(mission: Instr) -> Instr:
-    """The part of a mission that a bot begins with."""
+    """Return the part of a mission that a bot starts with."""
     while isinstance(mission, SeqInstr):
         mission = mission.instr_b if isinstance(mission, AfterInstr) else mission.instr_a
     return mission
 
 
 def _state(played: QuickLevel) -> Hashable:
-    """All that the future depends on: the agent, every object by the place where it began, and the progress of the mission."""
+    """Return everything that determines the rest of the episode.
+
+    It holds the agent, every object with its initial position, and the progress of the mission.
+    """
     things = tuple(
         (at, name_of(cell), cell.init_pos) for at, cell in enumerate(played.grid.grid) if cell is not None and cell.type != "wall"
     )
@@ -243,7 +265,7 @@ def _pose(played: QuickLevel) -> tuple[int, int, int]:
 
 
 def _poses(played: QuickLevel, steps: list[int]) -> list[tuple[int, int, int]]:
-    """Where the agent would stand after each step, and before the first, if nothing were in its way."""
+    """Return the poses before the first and after each step, as if nothing blocked the agent."""
     x, y, direction = _pose(played)
     poses = [(x, y, direction)]
     for step in steps:
@@ -257,7 +279,7 @@ def _poses(played: QuickLevel, steps: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _words(step: int, view: View) -> str:
-    """A single step in words."""
+    """Return a single step as a text action."""
     if step != PICKUP:
         return _WORDS[step]
     [thing] = [thing for thing in view.things if thing.at == FRONT]

@@ -1,4 +1,4 @@
-"""From an action to minigrid's own actions, and performing them."""
+"""Conversion of text actions to minigrid's actions, and their execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from environments.babyai.view import HERE, ROW, View, look
 
 
 def low_level(action: Action, view: View, direction: int) -> list[int]:
-    """What an available action comes down to in minigrid's actions; none when nothing is left to do."""
+    """Return an available action as minigrid's actions. Empty if nothing is left to do.
+
+    Raises:
+        ValueError: No path leads to the route's goal.
+    """
     if not isinstance(action, Route):
         return list(action)
     path = find_path(view, direction, action)
@@ -22,10 +26,10 @@ def low_level(action: Action, view: View, direction: int) -> list[int]:
 
 
 def find_path(view: View, direction: int, route: Route) -> list[int] | None:
-    """The minigrid actions that walk a route, without its `then`; None when there is no path.
+    """Return the minigrid actions that walk a route, without its `then`. None if no path exists.
 
-    This is AgentGym's breadth-first search: forward before left before right, and a state that is found again before its turn has come
-    takes the later way.
+    This reproduces AgentGym's breadth-first search. The order is forward, left, right. A state
+    reached again before it is expanded keeps the later path.
     """
     free = free_places(view, direction)
     moves = (lambda at: at << ROW, lambda at: at << 1, lambda at: at >> ROW, lambda at: at >> 1)  # ahead, right, back, left
@@ -54,18 +58,25 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
 
 
 def perform_to_the_end(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool, float]:
-    """Performs minigrid's actions as AgentGym's wrapper does: whatever the mission comes to, until one changes nothing in view.
+    """Perform minigrid's actions as AgentGym's wrapper does.
+
+    Execution continues after the mission ends. It stops only at an action that does not change the
+    view.
 
     Args:
-        view: What is seen before.
+        played: The level, changed in place.
+        view: The view before the first action.
+        steps: minigrid's actions.
 
     Returns:
-        What is seen afterwards; whether the last action ended the mission, done or failed; and minigrid's reward of that action:
-        1 - 0.9 steps / limit where it did the mission, else 0. What an action before the last one earned is lost.
+        - The view afterwards.
+        - Whether the last action ended the mission, as done or failed.
+        - minigrid's reward of the last action: 1 - 0.9 steps / limit if it completed the mission,
+          else 0. Rewards of earlier actions are lost.
     """
     ended, reward = False, 0.0
     for step in steps:
-        # minigrid's own step, without what `QuickLevel` mends in it
+        # minigrid's original step, without the correction in `QuickLevel`
         _, won, ended, _, _ = RoomGridLevel.step(played, step)
         reward = 1 - 0.9 * (played.step_count / played.max_steps) if won else 0.0
         before, view = view, look(played)
@@ -75,13 +86,16 @@ def perform_to_the_end(played: QuickLevel, view: View, steps: Iterable[int]) -> 
 
 
 def perform(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool | None]:
-    """Performs minigrid's actions until one changes nothing in view or ends the mission.
+    """Perform minigrid's actions until one leaves the view unchanged or ends the mission.
 
     Args:
-        view: What is seen before.
+        played: The level, changed in place.
+        view: The view before the first action.
+        steps: minigrid's actions.
 
     Returns:
-        What is seen afterwards; True when the mission is done, False when it has failed, None while it goes on.
+        The view afterwards, and the outcome: True if the mission is done, False if it failed, None
+            if it is still open.
     """
     for step in steps:
         _, reward, ended, _, _ = played.step(step)

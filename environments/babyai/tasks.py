@@ -1,7 +1,8 @@
-"""The tasks of BabyAI: what an index means, and the named lists of tasks.
+"""The tasks of BabyAI: the meaning of a task index, and the named task lists.
 
-Task `index` is level `index % 40` of `levels.LEVELS`, drawn from seed `index // 40`, as in AgentGym. The lists hold every level alike and
-share no seed of a level, but for LEFT_OUT. The `doors-` lists hold the levels of DOORS alone, under seeds of their own.
+Task `index` is level `index % 40` of `levels.LEVELS`, generated from seed `index // 40`, as in
+AgentGym. All lists contain every level equally often and share no seed of a level, except for
+LEFT_OUT. The `doors-` lists contain only the levels of DOORS, with their own seeds.
 """
 
 from __future__ import annotations
@@ -32,17 +33,22 @@ LEFT_OUT = {
     "PickupDistDebug": (36, 52),
     "Unlock": (63,),
 }  # fmt: skip
-"""Seeds, below 130, that no list holds: those whose layout is that of a smaller seed of the level, and those that the oracle cannot
-solve, because the key to the locked room lies in it, or because what is wanted lies behind what must not be picked up."""
+"""Seeds below 130 that no list contains, for one of two reasons:
+- The layout is that of a smaller seed of the level.
+- The oracle cannot solve the task. The key to the locked room lies inside it, or the target lies
+  behind an object that must not be picked up.
+"""
 
 DOORS = ("GoToDoor", "Open", "OpenDoorLoc", "PickupAbove", "UnlockLocalDist", "KeyInBox")
-"""Levels of doors to find, open, unlock or go through; the oracle takes 2 to 8 turns on average."""
+"""Levels in which doors must be found, opened, unlocked or passed. The oracle takes 2 to 8 turns on
+average.
+"""
 DOORS_SEEDS = {"doors-train": range(1000, 1500), "doors-validation": range(130, 146), "doors-test": range(146, 166)}
-"""Their seeds: no layout comes twice, and the oracle solves every task."""
+"""Seeds of the door lists. All layouts are distinct, and the oracle solves every task."""
 
 
 def level_and_seed(index: int) -> tuple[int, int]:
-    """The level's number, from 0, and the seed of task `index`.
+    """Return the level number, from 0, and the seed of task `index`.
 
     Raises:
         TaskIndexError: There is no such task.
@@ -55,11 +61,13 @@ def level_and_seed(index: int) -> tuple[int, int]:
 
 @cache
 def task_lists() -> dict[str, tuple[int, ...]]:
-    """Every named list of task indices, each in ascending order, so that any beginning of it holds the levels evenly.
+    """Return every named list of task indices, each in ascending order.
 
-    - "train", "validation", "test": 100, 5 and 25 seeds of each level;
-    - "babyai-ours-90": of the test split the first two tasks of each level, and the third of every fourth level: as many as the paper's,
-      but not the paper's;
+    Any prefix of a list contains the levels evenly.
+
+    - "train", "validation", "test": 100, 5 and 25 seeds of each level.
+    - "babyai-ours-90": the first two test tasks of each level, and the third of every fourth level.
+      It has the size of the paper's list, but not its tasks.
     - "doors-train", "doors-validation", "doors-test": 500, 16 and 20 seeds of each level of DOORS.
     """
     lists = {split: _tasks_of(LEVELS, seeds, LEFT_OUT) for split, seeds in SPLIT_SEEDS.items()}
@@ -72,15 +80,15 @@ def task_lists() -> dict[str, tuple[int, ...]]:
 
 
 def _tasks_of(names: Sequence[str], seeds: Iterable[int], left_out: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """The tasks of these levels under these seeds, ascending."""
+    """Return the tasks of some levels and seeds in ascending order."""
     levels = sorted((LEVELS.index(name), left_out.get(name, ())) for name in names)
     return tuple(seed * len(LEVELS) + level for seed in seeds for level, without in levels if seed not in without)
 
 
 def task_list(name: str) -> tuple[int, ...]:
-    """The task indices of the list called `name`; `task_lists` says which there are.
+    """Return the task indices of the list called `name` (see `task_lists`).
 
     Raises:
-        KeyError: No list has this name; the message names those that exist.
+        KeyError: No list has this name. The message names the existing lists.
     """
     return named(task_lists(), name, "babyai", RENAMED_TASK_LISTS)

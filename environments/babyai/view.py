@@ -1,8 +1,9 @@
-"""What the agent sees: minigrid's 7 x 7 view, read from the grid itself and told in AgentGym's words.
+"""The agent's view: minigrid's 7 x 7 field, read from the grid and described in AgentGym's words.
 
-A place in the view is `ahead` of the agent (0 to 6) and to its `side` (-3 to 3, right is positive). Sets of places are integers with
-one bit per place, in rows of nine: one further row behind the agent, one further column to its right, and a column that is always
-empty, so that shifting a set by 1 or 9 moves it by one place and never from one row's end to the next row's beginning.
+A place is given by `ahead` (0 to 6) and `side` (-3 to 3, right is positive). Sets of places are
+integers with one bit per place, in rows of nine. A row has the 7 columns of the view, one column to
+their right, and one column that is always empty. One more row lies behind the agent. Shifting a set
+by 1 or 9 therefore moves it by one place without wrapping between rows.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from environments.babyai.levels import WALL
 SIZE = 7
 HALF = SIZE // 2
 ROW = 9
-"""Shift by this many bits to move a set of places one step ahead."""
+"""Number of bits to shift a set of places one step ahead."""
 
 
 def place(ahead: int, side: int) -> int:
-    """The set that holds this one place."""
+    """Return the set that contains only this place."""
     return 1 << ((ahead + 1) * ROW + side + HALF)
 
 
 HERE = place(0, 0)
 FRONT = place(1, 0)
 
-# From near to far, at the same distance the farther row first, then from left to right: the order in which things are told.
+# Order of the description: from near to far, then the farther row first, then from left to right.
 _PLACES = sorted(
     ((ahead, side) for ahead in range(SIZE) for side in range(-HALF, HALF + 1)), key=lambda at: (at[0] + abs(at[1]), -at[0], at[1])
 )
@@ -39,7 +40,7 @@ _BITS = tuple(place(*at) for at in _PLACES)
 _ROWS = tuple(range(ROW, (SIZE + 1) * ROW, ROW))
 _ROW_BITS = (1 << SIZE) - 1
 _SHARED = tuple(range(32 * 32))
-"""Indices into a grid's list, each of which is one object however many readers hold it."""
+"""Indices into a grid's list. Each index is a single int object that all readers share."""
 _STRAIGHT_AHEAD = sum(place(ahead, 0) for ahead in range(1, SIZE))
 
 
@@ -58,8 +59,8 @@ class Thing(NamedTuple):
     Attributes:
         at: Its place.
         kind: "door", "key", "ball" or "box".
-        name: Its colour and kind, a door's state between them, e.g. "red closed door".
-        label: The name and a number that tells it from others of the same name, 1 for the nearest.
+        name: Colour and kind, for doors with the state in between, e.g. "red closed door".
+        label: Name and a number that distinguishes objects of equal name, 1 for the nearest.
     """
 
     at: int
@@ -69,13 +70,13 @@ class Thing(NamedTuple):
 
 
 class View(NamedTuple):
-    """What is seen from one position. Two views are equal when the agent cannot tell them apart.
+    """What the agent sees from one pose. Views are equal if the agent cannot distinguish them.
 
     Attributes:
-        seen: The places in sight.
-        walls: Those of them that are walls.
-        things: What else is in sight, near to far, without what is carried.
-        carrying: The name of what is carried, e.g. "red key"; None for nothing.
+        seen: Places in sight.
+        walls: Places in sight that are walls.
+        things: Other objects in sight, from near to far, without the carried object.
+        carrying: Name of the carried object, e.g. "red key". None if there is none.
     """
 
     seen: int
@@ -85,7 +86,7 @@ class View(NamedTuple):
 
     @property
     def barrier(self) -> tuple[str, int] | None:
-        """The nearest wall or box straight ahead and the steps to it."""
+        """The nearest wall or box straight ahead, and the number of steps to it."""
         boxes = sum(thing.at for thing in self.things if thing.kind == "box")
         ahead = (self.walls | boxes) & _STRAIGHT_AHEAD
         if not ahead:
@@ -94,7 +95,7 @@ class View(NamedTuple):
         return "wall" if nearest & self.walls else "box", (nearest.bit_length() - 1) // ROW - 1
 
     def describe(self) -> str:
-        """The view in words."""
+        """Return the view in words."""
         if self.things or self.walls:
             parts = ["In front of you in this room, you can see several objects: "]
             parts += [f"There is a {thing.label} {_TOLD[thing.at]} " for thing in self.things]
@@ -109,7 +110,7 @@ class View(NamedTuple):
 
 
 def look(level: RoomGridLevel) -> View:
-    """What the agent of `level` sees now."""
+    """Return the current view of the agent of `level`."""
     grid = level.grid
     x, y = level.agent_pos
     clear = walls = 0
@@ -144,7 +145,7 @@ def look(level: RoomGridLevel) -> View:
 
 
 def name_of(thing: WorldObj) -> str:
-    """Colour and kind, with a door's state between them."""
+    """Return colour and kind, for doors with the state in between."""
     if thing.type != "door":
         return f"{thing.color} {thing.type}"
     state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
@@ -153,7 +154,10 @@ def name_of(thing: WorldObj) -> str:
 
 @cache
 def _reader(width: int, height: int, x: int, y: int, direction: int) -> Callable[[list[WorldObj | None]], tuple[Any, ...]]:
-    """Picks the cells of the view from a grid's list, in the order of `_BITS`. What lies outside the grid is its corner, a wall."""
+    """Return a function that picks the view's cells from a grid's list, in the order of `_BITS`.
+
+    Cells outside the grid are read from its corner, which is a wall.
+    """
     ahead_x, ahead_y = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
     cells = []
     for ahead, side in _PLACES:
@@ -164,11 +168,14 @@ def _reader(width: int, height: int, x: int, y: int, direction: int) -> Callable
 
 @cache
 def _sweep(lit: int, clear: int) -> tuple[int, int]:
-    """How sight spreads along a row, as in minigrid's `process_vis`: the places in sight, and those of the next row that they reveal.
+    """Spread visibility along a row, as in minigrid's `process_vis`.
 
     Args:
-        lit: Places of the row that the row before has revealed.
-        clear: Places that can be seen through.
+        lit: Places of the row that the previous row has revealed, as a bit set.
+        clear: Transparent places, as a bit set.
+
+    Returns:
+        Visible places of the row, and places of the next row that they reveal.
     """
     beyond = 0
     for bit in (1 << column for column in range(SIZE - 1)):

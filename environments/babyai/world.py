@@ -1,4 +1,4 @@
-"""BabyAI: an agent in a grid world of rooms carries out a mission given in words."""
+"""BabyAI: an agent in a grid world of rooms performs a mission given in words."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ from environments.environment import EpisodeOverError, OracleError, Step, versio
 MAX_CHARACTERS = 500
 COMPLETED = "\n The task is completed."
 REJECTED = 0.5
-"""Under AgentGym's rules a mission that is done for no more than this does not end the episode."""
+"""Threshold of AgentGym's rules: a completed mission ends the episode only with a higher reward."""
 AGENTGYM_REWARDS = (-1000.0, 1.0)
-"""The range under AgentGym's rules. An episode may outlast minigrid's step limit. 1 - 0.9 steps / limit is then negative."""
+"""Reward range under AgentGym's rules. An episode may outlast minigrid's step limit. 1 - 0.9 steps
+/ limit is then negative.
+"""
 
 
 class BabyAIEnvironment:
-    """One session. An episode ends with reward 1 when its mission is done and with 0 when it has failed; nothing else earns anything.
+    """One session. An episode ends with reward 1 if the mission is done and 0 if it failed.
 
-    Under AgentGym's rules it ends only when the last step of an action does the mission and minigrid's reward, 1 - 0.9 steps / limit of the
-    level, is above 0.5. What is earned below that stays the reward of each action until one can be performed again, so that a score can
-    pass 1; a failed mission goes on; and the goal does not tell in which order its parts are to be done.
+    All other rewards are 0. There is no step limit, so the rollout must set the horizon.
 
-    There is no limit of steps: whoever plays sets the horizon.
+    AgentGym's rules differ as follows:
+    - The episode ends only if the last step of an action completes the mission and minigrid's
+      reward is above 0.5. That reward is 1 - 0.9 steps / limit of the level.
+    - A lower reward is repeated every turn until the next action that is executed. A score can
+      therefore exceed 1.
+    - A failed mission continues.
+    - The goal does not state the order of its parts.
 
     Attributes:
-        played: The level as it stands; None before the first reset and after close.
+        played: The level in play. None before the first reset and after close.
         done: Whether the episode has ended.
-        score: What the episode has earned so far.
-        discounted_reward: minigrid's own reward, which falls with every step of its: 1 - 0.9 steps / limit of the level, at least 0;
-            0 until the mission is done.
+        score: Sum of the episode's rewards so far.
+        discounted_reward: minigrid's own reward, max(0, 1 - 0.9 steps / limit of the level). 0
+            until the mission is done.
     """
 
     __slots__ = ("_actions", "_listed", "_oracle", "_reward", "_rules", "_view", "discounted_reward", "done", "played", "score")
@@ -50,7 +56,7 @@ class BabyAIEnvironment:
         self.discounted_reward = 0.0
 
     def reset(self, index: int) -> str:
-        """Begins task `index`; see `Environment.reset`."""
+        """Start task `index`. See `Environment.reset`."""
         level, seed = level_and_seed(index)
         self.close()
         self.played = make_level(level, seed)
@@ -62,7 +68,10 @@ class BabyAIEnvironment:
         return f"Your goal: {mission}\n{self._view.describe()}{self._listed}"
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`. An action that cannot be done is answered with why and changes nothing."""
+        """Perform one action. See `Environment.step`.
+
+        An impossible action changes nothing, and the observation states the reason.
+        """
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
         said, ending, refused = self._answer(self.played, action)
@@ -70,28 +79,31 @@ class BabyAIEnvironment:
         return Step(said + ending + self._listed, self._reward, self.done, refused)
 
     def state_key(self) -> str:
-        """Where the agent is, what it carries, where everything is, and which parts of the mission are done; see `Environment`."""
+        """Return a key of the state: agent, objects and mission progress. See `Environment`."""
         return "" if self.played is None else state_of(self.played)
 
     @property
     def objective(self) -> str:
-        """The mission; empty when no episode is in progress."""
+        """The mission. Empty when no episode is in progress."""
         return "" if self.played is None else self.played.mission
 
     def valid_actions(self) -> list[str]:
-        """The actions that every message lists, but for asking which there are; see `EnumerableEnvironment`."""
+        """Return the listed actions, except the listing itself. See `EnumerableEnvironment`."""
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
         return [action for action in self._actions if action != CHECK]
 
     def oracle_action(self) -> str:
-        """The action that gets furthest along the way of minigrid's bot; see `Environment.oracle_action`."""
+        """Return the action that gets furthest along the path of minigrid's bot.
+
+        See `Environment.oracle_action`.
+        """
         if self.played is None or self.done:
             raise OracleError("no BabyAI episode is in progress")
         return self._oracle.action(self.played, self._view, self._actions)
 
     def picture(self) -> bytes:
-        """The whole grid as a PNG, what the agent sees of it lightened.
+        """Render the full grid as a PNG, with the agent's field of view highlighted.
 
         Raises:
             EpisodeOverError: There is no level to draw.
@@ -103,17 +115,23 @@ class BabyAIEnvironment:
         return draw_level(self.played)
 
     def picture_url(self) -> str:
-        """The same as a data URL, for pages."""
+        """Return the picture as a data URL for web pages."""
         return "data:image/png;base64," + b64encode(self.picture()).decode()
 
     def close(self) -> None:
-        """Ends the episode and frees its level."""
+        """End the episode and free its level."""
         if self.played is not None:
             discard_level(self.played)
         self.played = None
 
     def _answer(self, played: QuickLevel, action: str) -> tuple[str, str, bool]:
-        """Perform an action; return what is seen or why it cannot be done, how the mission has ended, and whether it was refused."""
+        """Perform an action.
+
+        Returns:
+            - The description of the view, or why the action was refused.
+            - The message about the mission's end, or an empty string.
+            - Whether the action was refused.
+        """
         if len(action) > MAX_CHARACTERS:
             return UNKNOWN, "", True
         words = " ".join((without_punctuation if self._rules == "ours" else plain_words)(action).lower().split())
@@ -146,7 +164,7 @@ class BabyAIEnvironment:
         self.done = ended and self._reward > REJECTED
         if self._reward:
             self.discounted_reward = max(0.0, self._reward)
-        return COMPLETED if ended else ""  # it says so of a failed mission too
+        return COMPLETED if ended else ""  # AgentGym sends this message for a failed mission too
 
     def _see(self, view: View) -> None:
         assert self.played is not None
@@ -156,12 +174,15 @@ class BabyAIEnvironment:
 
 
 def without_order(mission: str) -> str:
-    """A mission as AgentGym tells it: not in which order its parts are to be done."""
+    """Return a mission as AgentGym states it, without the order of its parts."""
     return mission.replace("then", "and").replace("after you", "and")
 
 
 class BabyAI:
-    """The world; see `World`. `tasks` also knows the list "babyai-ours-90"."""
+    """The BabyAI environment. See `World`.
+
+    `tasks` also accepts the lists of `environments.babyai.tasks.task_lists`.
+    """
 
     name = "babyai"
     instruction = (
@@ -196,13 +217,13 @@ class BabyAI:
             self.reward_range = AGENTGYM_REWARDS
 
     def create(self) -> BabyAIEnvironment:
-        """A new session, before its first reset."""
+        """Return a new session, before its first reset."""
         return BabyAIEnvironment(self.rules)
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a split or of another named list, ascending.
+        """Return the task indices of a named list in ascending order.
 
         Raises:
-            KeyError: No list has this name; the message names those that exist.
+            KeyError: No list has this name. The message names the existing lists.
         """
         return task_list(name)

@@ -44,7 +44,7 @@ def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
     )
     splitter = bytes_only.backend_tokenizer.pre_tokenizer
     words = sorted({text[start:end] for text in texts for _, (start, end) in splitter.pre_tokenize_str(text)})
-    # Each word occurs once and merging continues until no pair is left. Every word becomes one token.
+    # Each word occurs once, and merging continues to the end: every word becomes one token.
     tokenizer: Qwen2Tokenizer = bytes_only.train_new_from_iterator(words, vocab_size=1_000_000, show_progress=False)
     # Qwen2 splits a number from the preceding space. These tokens avoid the extra token.
     tokenizer.add_tokens([AddedToken(f" {digit}", normalized=False) for digit in range(10)])
