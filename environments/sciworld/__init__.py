@@ -1,4 +1,4 @@
-"""SciWorld: elementary science experiments in a simulated house, by the scienceworld package."""
+"""SciWorld: elementary science experiments in a simulated house, from the scienceworld package."""
 
 TASK_LISTS = {
     "train": "the first half of the variations of all 30 kinds of task, as the package splits them",
@@ -15,7 +15,7 @@ TASK_LISTS = {
     "still-test": "120 tasks of test of these two kinds, as many of each",
     "sciworld-ours-200": "200 tasks of agentgym-kinds-test, of every kind as evenly as it allows",
 }
-"""The task lists, and what each holds."""
+"""Task list name -> description."""
 
 RENAMED_TASK_LISTS = {
     "sciworld-200": "sciworld-ours-200",
@@ -23,7 +23,8 @@ RENAMED_TASK_LISTS = {
     "agentgym-validation": "agentgym-kinds-validation",
     "agentgym-test": "agentgym-kinds-test",
 }
-"""Names that lists once had, and those that they have now."""
+"""Former task list name -> current name."""
 
 IMAGE = "java"
-"""Which container image serves the world, by its target in the Dockerfile: The simulator is a Java program."""
+"""Dockerfile target of the container image that serves the environment. The simulator needs Java.
+"""

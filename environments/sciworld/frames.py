@@ -1,6 +1,7 @@
-"""What goes to a simulator process and comes back: frames of bytes, and what can be wrong with an answer.
+"""Binary frames exchanged with a simulator process, and the errors of its answers.
 
-A frame is its length and its content; numbers and texts are laid out as Java's DataInputStream reads them.
+A frame is its length followed by its content. Numbers and strings use the format of Java's
+DataInputStream.
 """
 
 from __future__ import annotations
@@ -11,42 +12,48 @@ from environments.environment import WorldError
 
 
 class SimulatorError(WorldError):
-    """The simulator failed, which says nothing about the agent."""
+    """The simulator failed. The failure is not the agent's fault."""
 
 
 class JavaMissingError(SimulatorError):
-    """There is no Java on this machine, or none that can run the simulator."""
+    """Java is missing on this machine, or its version cannot run the simulator."""
 
 
 class SimulatorGoneError(SimulatorError):
-    """The process ended, or gave no answer in time and was ended; its sessions can be built again in another."""
+    """The process ended, or was killed after a timeout.
+
+    Its sessions can be rebuilt in another process.
+    """
 
 
 class RefusedRequestError(SimulatorError):
-    """The simulator broke over a request; the process goes on. The same request would break it again."""
+    """The simulator failed on a request, but its process continues.
+
+    A retry of the request would fail in the same way.
+    """
 
 
 class Answer:
-    """What the simulator answered; the results are taken out one after another."""
+    """An answer of the simulator. Values must be read in the order in which they were written."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0
 
     def flag(self) -> bool:
-        """A truth value."""
+        """Read a boolean."""
         return bool(self._take(">?"))
 
     def integer(self) -> int:
-        """A 32-bit integer."""
+        """Read a 32-bit integer."""
         return int(self._take(">i"))
 
     def real(self) -> float:
-        """A double."""
+        """Read a double."""
         return float(self._take(">d"))
 
     def text(self) -> str:
-        """A string."""
+        """Read a string."""
         start = self._at + 4
         self._at = start + self.integer()
         return self._content[start : self._at].decode()
@@ -58,11 +65,12 @@ class Answer:
 
 
 def frame(operation: str, arguments: tuple[int | str, ...]) -> bytes:
-    """A request; `Simulator.java` says which operations there are."""
+    """Encode a request. `Simulator.java` lists the operations."""
     parts = [operation.encode("utf-16-be")]
     for argument in arguments:
         if isinstance(argument, str):
-            text = argument.encode(errors="replace")  # a lone surrogate cannot travel; it becomes "?"
+            # A lone surrogate cannot be encoded and becomes "?".
+            text = argument.encode(errors="replace")
             parts += (struct.pack(">i", len(text)), text)
         else:
             parts.append(struct.pack(">i", argument))
@@ -71,10 +79,10 @@ def frame(operation: str, arguments: tuple[int | str, ...]) -> bytes:
 
 
 def served(content: bytes) -> Answer:
-    """The answer that the content of a frame holds.
+    """Decode the content of an answer frame.
 
     Raises:
-        RefusedRequestError: The simulator broke over the request; the message is Java's.
+        RefusedRequestError: The simulator failed on the request. The message is Java's.
     """
     answer = Answer(content)
     if not answer.flag():

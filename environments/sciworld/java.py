@@ -1,4 +1,4 @@
-"""How Java runs the simulator: its flags, our program, and the scienceworld package that it simulates with."""
+"""The simulator's Java command: flags, Simulator.java, and the scienceworld package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from environments.sciworld.tasks import PACKAGE_VERSION
 INSTALL = "sudo apt-get install default-jre-headless"
 SOURCE = Path(__file__).with_name("Simulator.java")
 HEAP_MB = 768
-"""The most that the sessions of one process may take: about 0.3 MB each. What 64 of them need is a small part of it."""
+"""Heap for the sessions of one process, in MB. A session takes about 0.3 MB, so 64 sessions need
+only a small part.
+"""
 YOUNG_MB = 256
-"""For what is new: a reset makes 4 MB, and each collection copies the houses that are in use. With 40 MB that cost a third of a reset."""
+"""Heap for new objects, in MB.
+
+A reset allocates 4 MB, and each collection copies the houses in use. With 40 MB this took a third
+of a reset's time.
+"""
 FLAGS = (
     "-XX:+UnlockExperimentalVMOptions",
-    "-XX:hashCode=2",  # the simulator's sets of objects are then in the order in which the objects came, not in a random one
-    "--add-opens=java.base/java.util=ALL-UNNAMED",  # lets Simulator.java take out the state of the random generator
-    "-Duser.language=en",  # the simulator changes case and writes numbers by the locale
+    "-XX:hashCode=2",  # makes the order of the simulator's sets deterministic: insertion order
+    # Simulator.java reads the state of the random generator.
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    # The simulator's case conversion and number format depend on the locale.
+    "-Duser.language=en",
     "-Duser.country=US",
     "-Dfile.encoding=UTF-8",
     "-XX:+UseSerialGC",
@@ -30,16 +38,18 @@ FLAGS = (
     "-XX:ReservedCodeCacheSize=64m",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
-    "-XX:+AlwaysPreTouch",  # or the memory of a process seems to grow until all of its heap was used once
+    # Otherwise a process's memory appears to grow until its whole heap was used once.
+    "-XX:+AlwaysPreTouch",
 )
 
 
 def command() -> list[str]:
-    """The command of a simulator process.
+    """Return the command that starts a simulator process.
 
     Raises:
-        JavaMissingError: There is no Java; the message says how to install it.
-        SimulatorError: There is no scienceworld package, or not the version that the task indices are written for.
+        JavaMissingError: Java is not installed. The message gives the install command.
+        SimulatorError: The scienceworld package is missing, or its version does not match the task
+            indices.
     """
     java = shutil.which("java")
     if java is None:
@@ -48,10 +58,10 @@ def command() -> list[str]:
 
 
 def package_folder() -> Path:
-    """The folder of the scienceworld package; the simulator reads a table there.
+    """Return the folder of the scienceworld package. The simulator reads a table there.
 
     Raises:
-        SimulatorError: It is not installed, or another version is.
+        SimulatorError: The package is not installed, or has another version.
     """
     found = importlib.util.find_spec("scienceworld")
     if found is None or found.origin is None:

@@ -1,4 +1,4 @@
-"""The simulator processes of one world, shared by all its sessions."""
+"""The simulator processes of one environment, shared by all its sessions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ log = logging.getLogger(__name__)
 EPISODES_PER_PROCESS = 5000
 SESSIONS_PER_PROCESS = 1000
 MOST_PROCESSES = 8
-"""However many processors there are: each takes 0.55 GB from its start, and answers some 400 steps a second."""
+"""Maximum number of processes on any machine. Each takes 0.55 GB from the start and performs about
+400 steps per second.
+"""
 
 
 class SimulatorPool:
-    """Simulators, one for each processor up to `MOST_PROCESSES`, started as sessions need them. Methods may be called from any thread.
+    """Simulators on demand, one per CPU core up to `MOST_PROCESSES`. All methods are thread-safe.
 
-    A simulator that has served its share of episodes is worn: when a fresh one is ready in its place no episode begins in it any more, and
-    it ends with its last session. So nothing that the virtual machine or the package keeps can add up.
+    A simulator is worn after a fixed number of episodes. Once a replacement is ready, new episodes
+    no longer start in the worn one. It ends with its last session. Memory leaks of the Java virtual
+    machine or the package therefore cannot accumulate.
     """
 
     def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS) -> None:
         """
         Args:
-            processes: Simulators that serve at once; None means the number of processors, or `MOST_PROCESSES` if that is less.
-            episodes: Episodes after which a simulator is replaced.
+            processes: Number of simulators that serve at once. None means the number of CPU cores,
+                at most `MOST_PROCESSES`.
+            episodes: Number of episodes after which a simulator is replaced.
         """
         self.processes = processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
         self._episodes = episodes
@@ -36,20 +40,23 @@ class SimulatorPool:
         self._successors: dict[Simulator, Simulator] = {}
 
     def start(self) -> None:
-        """Starts all simulators, so that the first sessions need not wait for it.
+        """Start all simulators, so that the first sessions need not wait.
 
         Raises:
-            JavaMissingError, SimulatorError: They cannot be started.
+            JavaMissingError, SimulatorError: A simulator cannot be started.
         """
         with self._lock:
             while len(self._serving) < self.processes:
                 self._add()
 
     def place(self, held: Simulator | None) -> Simulator:
-        """The simulator for an episode that begins now, in a session that so far held on to `held`; it counts as held from now on.
+        """Assign a simulator to a new episode and count the session as its user.
+
+        Args:
+            held: The simulator that the session used so far, or None. It is released if it changes.
 
         Raises:
-            JavaMissingError, SimulatorError: None can be started.
+            JavaMissingError, SimulatorError: A simulator cannot be started.
         """
         with self._lock:
             self._tend()
@@ -62,7 +69,7 @@ class SimulatorPool:
         return chosen
 
     def leave(self, held: Simulator) -> None:
-        """Says that a session holds on to `held` no more."""
+        """Release a session's simulator. A retired simulator ends with its last session."""
         with self._lock:
             held.sessions -= 1
             over = not held.sessions and held not in self._serving
@@ -70,7 +77,7 @@ class SimulatorPool:
             held.end()
 
     def end(self) -> None:
-        """Ends all simulators."""
+        """End all simulators."""
         with self._lock:
             ending = [*self._serving, *self._successors.values()]
             self._serving.clear()
@@ -90,7 +97,7 @@ class SimulatorPool:
         return self._serving[-1]
 
     def _tend(self) -> None:
-        """Puts fresh simulators in the place of those that are worn or gone."""
+        """Replace simulators that are worn or have ended."""
         self._serving = [each for each in self._serving if not each.gone]
         for worn, fresh in list(self._successors.items()):
             if worn not in self._serving or fresh.gone:

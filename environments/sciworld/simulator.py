@@ -1,6 +1,7 @@
-"""One simulator process: a Java virtual machine that runs Simulator.java, asked through its standard input and output.
+"""One simulator process: a Java virtual machine that runs Simulator.java.
 
-It ends by itself when its standard input closes, which the system does when this process ends, however that happens.
+Requests and answers use its standard input and output. It exits when its standard input closes. The
+operating system closes the pipe when this process ends for any reason.
 """
 
 from __future__ import annotations
@@ -26,28 +27,32 @@ ANSWER_S = 60.0
 EXPERT_S = 600.0
 END_S = 5.0
 CHECK_S = 1.0
-"""How often an event loop looks whether a deadline has passed."""
+"""Seconds between two deadline checks of an event loop."""
 AHEAD = 4
-"""Requests sent before their turn, so that the simulator need not wait for the event loop. They fit the pipe: no write waits."""
+"""Maximum number of requests in the pipe. The simulator then need not wait for the event loop. They
+fit the pipe's buffer, so writes never block.
+"""
 
 
 class Simulator:
-    """A process that holds many sessions and performs one request at a time; requests may come from any thread.
+    """A process that hosts many sessions and performs one request at a time.
 
-    Where an event loop waits for answers (`asked`), it does so from then on for all: no thread is held up and none is woken.
+    Requests may come from any thread. After the first call of `asked`, its event loop handles all
+    requests. Waiting then blocks no thread and wakes none.
 
     Attributes:
-        gone: Whether it has ended.
-        sessions: Sessions that hold on to it; kept by whoever shares it out.
-        episodes: Episodes begun in it; kept likewise.
+        gone: Whether the process has ended.
+        sessions: Number of sessions that use the process. Maintained by the pool.
+        episodes: Number of episodes started in the process. Maintained by the pool.
     """
 
     def __init__(self) -> None:
-        """Starts the process and does not wait until it is ready.
+        """Start the process without waiting until it is ready.
 
         Raises:
-            JavaMissingError: There is no Java; the message says how to install it.
-            SimulatorError: There is no scienceworld package, or not the version that the task indices are written for.
+            JavaMissingError: Java is not installed. The message gives the install command.
+            SimulatorError: The scienceworld package is missing, or its version does not match the
+                task indices.
         """
         java = command()
         self.gone = False
@@ -79,20 +84,26 @@ class Simulator:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def ready(self) -> bool:
-        """Whether it can answer at once."""
+        """Return whether the process can answer without a start-up delay."""
         return self._ready or bool(self._arrival.poll(0))
 
     def ask(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
-        """What the simulator answers; `Simulator.java` says which operations there are.
+        """Send a request and wait for the answer. `Simulator.java` lists the operations.
+
+        Args:
+            operation: Name of the operation.
+            arguments: Its arguments.
+            deadline_s: Timeout in seconds.
 
         Raises:
-            SimulatorGoneError: It ended before it answered, or did not answer within `deadline_s`.
-            RefusedRequestError: It failed over this request; the message is Java's.
-            JavaMissingError: This Java cannot run it.
+            SimulatorGoneError: The process ended before it answered, or did not answer within
+                `deadline_s`.
+            RefusedRequestError: The simulator failed on this request. The message is Java's.
+            JavaMissingError: The installed Java cannot run the simulator.
         """
         request = frame(operation, arguments)
         with self._lock:
@@ -102,22 +113,26 @@ class Simulator:
         return served(asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result())
 
     async def asked(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
-        """As `ask`, on the running event loop."""
+        """Send a request and await the answer on the running event loop. See `ask`."""
         return served(await self._queue(frame(operation, arguments), deadline_s))
 
     def tell(self, operation: str, *arguments: int | str) -> None:
-        """As `ask`, for a request whose answer nobody needs; never waits on an event loop."""
+        """Send a request and discard the answer. See `ask`.
+
+        The call does not block once an event loop handles the requests.
+        """
         loop = self._loop
         if loop is None:
             with contextlib.suppress(SimulatorGoneError):
                 self.ask(operation, *arguments)
         elif not loop.is_closed():
             request = _Request(frame(operation, arguments), ANSWER_S, loop.create_future())
-            request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())  # which nobody misses
+            # Retrieve the error of the discarded answer, so that asyncio does not report it.
+            request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
             loop.call_soon_threadsafe(self._enqueue, request)
 
     def end(self) -> None:
-        """Ends the process. A second call does nothing."""
+        """End the process. A second call does nothing."""
         self.gone = True
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -135,7 +150,7 @@ class Simulator:
                 self._ready = True
             self._send(frame)
             return self._receive(deadline_s)
-        except BaseException:  # what was interrupted half-way cannot be gone on with
+        except BaseException:  # an interrupted exchange leaves the stream out of sync
             self._close()
             raise
 
@@ -152,7 +167,8 @@ class Simulator:
             self._loop = loop
             if self.gone:
                 return
-            if not self._ready:  # the first thing to come says that it is
+            # The first frame that arrives signals readiness.
+            if not self._ready:
                 self._sent.append(_Request(b"", START_S, loop.create_future()))
                 self._late_at = loop.time() + START_S
             loop.add_reader(self._out, self._arrived)
@@ -214,7 +230,9 @@ class Simulator:
         for request in failing:
             if not request.answer.done():
                 request.answer.set_exception(type(fault)(*fault.args))
-                request.answer.exception()  # is then no unseen fault where nobody waits: at the start, or after a cancelled request
+                # Mark the error as retrieved. No caller awaits the start-up frame or a cancelled
+                # request.
+                request.answer.exception()
 
     def _send(self, frame: bytes) -> None:
         try:
@@ -235,7 +253,7 @@ class Simulator:
         return content
 
     def _whole(self) -> bytes | None:
-        """Takes an answer out of what has arrived; None if none is complete."""
+        """Remove and return a complete answer from the buffer. None if there is none."""
         if len(self._buffer) < 4:
             return None
         size = 4 + struct.unpack_from(">i", self._buffer)[0]
@@ -246,7 +264,7 @@ class Simulator:
         return content
 
     def _ended(self) -> SimulatorError:
-        """The error that says how the process ended."""
+        """Kill the process and return an error that describes how it ended."""
         self._process.kill()
         status = self._process.wait()
         self._complaints.seek(0)
@@ -265,7 +283,7 @@ class Simulator:
 
 @dataclass(slots=True)
 class _Request:
-    """What an event loop asks, and where the answer's content goes."""
+    """A request of an event loop, and the future of the answer's content."""
 
     frame: bytes
     deadline_s: float
@@ -274,7 +292,8 @@ class _Request:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it is dying all the same; the standard library collects it later
+    # On timeout the process is dying anyway. The standard library reaps it later.
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None

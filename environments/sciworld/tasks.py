@@ -1,7 +1,8 @@
-"""The tasks of SciWorld: what an index means, and the named lists of tasks.
+"""The tasks of SciWorld: the meaning of a task index, and the named task lists.
 
-A task is one variation of one of the package's 30 kinds. Indices 0 to 4638 are AgentGym's: the kinds in the package's order without those
-that AgentGym leaves out, each with all its variations. The kinds that it leaves out follow from 4639 on, in the same order.
+A task is one variation of one of the package's 30 kinds. Indices 0 to 4638 are AgentGym's: the
+kinds that AgentGym includes, in the package's order, each with all variations. The remaining kinds
+follow from 4639 on, in the same order.
 """
 
 from __future__ import annotations
@@ -52,15 +53,19 @@ KINDS = (
     ("10-1", "mendelian-genetics-known-plant", 120),
     ("10-2", "mendelian-genetics-unknown-plant", 480),
 )
-"""The package's number and name of each kind of task, and how many variations it has."""
+"""Number, name and variation count of each kind of task, as defined by the package."""
 
 FIND = ("4-1", "4-2", "4-3", "4-4")
-"""The kinds in which a thing is to be found, focused on and carried to a box."""
+"""Kinds in which an object must be found, focused on and carried to a box."""
 FIND_SIZES = {"validation": 96, "test": 120}
 STILL = ("4-2", "4-3")
-"""Those of them in which it is a non-living thing or a plant: the animals of held-out variations are others than those to train on."""
+"""The kinds of FIND whose object is a non-living thing or a plant. For animals, held-out variations
+use other animals than training.
+"""
 BEGIN_ALIKE = (150, 160, 173, 201, 213, 218, 243, 244, 246, 249, 250, 251, 252, 253, 272, 282, 289, 291, 293, 294)
-"""Held-out variations of these kinds whose first message is that of a variation before them: the "find-" lists do without them."""
+"""Held-out variations of FIND whose first message equals that of an earlier variation. The "find-"
+and "still-" lists exclude them.
+"""
 
 NOT_IN_AGENTGYM = frozenset({"5-1", "5-2", "9-1", "9-2", "9-3", "10-1", "10-2"})
 N_AGENTGYM = sum(variations for number, _, variations in KINDS if number not in NOT_IN_AGENTGYM)
@@ -68,12 +73,12 @@ N_AGENTGYM = sum(variations for number, _, variations in KINDS if number not in 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a task index means.
+    """The meaning of a task index.
 
     Attributes:
         number: The package's number of the kind of task, e.g. "4-2".
         name: The package's name of the kind, e.g. "find-non-living-thing".
-        variation: Which variation of it, from 0.
+        variation: Variation of the kind, from 0.
     """
 
     number: str
@@ -83,14 +88,14 @@ class Task:
 
 @cache
 def all_tasks() -> tuple[Task, ...]:
-    """The task of every index."""
+    """Return the task of every index, in order."""
     left_out = [kind for kind in KINDS if kind[0] in NOT_IN_AGENTGYM]
     order = [kind for kind in KINDS if kind not in left_out] + left_out
     return tuple(Task(number, name, variation) for number, name, variations in order for variation in range(variations))
 
 
 def task(index: int) -> Task:
-    """The task of that index.
+    """Return the task of an index.
 
     Raises:
         TaskIndexError: There is no such task.
@@ -101,23 +106,28 @@ def task(index: int) -> Task:
 
 
 def split_of(variation: int, variations: int) -> str:
-    """The split that the package puts a variation in: the first half "train", the next quarter "validation", the rest "test"."""
+    """Return the package's split of a variation.
+
+    The first half is "train", the next quarter "validation", the rest "test".
+    """
     quarter = variations // 4
     return "train" if variation < 2 * quarter else "validation" if variation < 3 * quarter else "test"
 
 
 @cache
 def task_lists() -> dict[str, tuple[int, ...]]:
-    """Every named list of task indices, each in ascending order.
+    """Return every named list of task indices, each in ascending order.
 
-    - "train", "validation", "test": the package's own splits of the variations of all 30 kinds;
-    - "agentgym-kinds-train", "agentgym-kinds-validation", "agentgym-kinds-test": what of these has an index of AgentGym's. They are the
-      package's splits, not the lists that AgentGym trains and measures on;
-    - "sciworld-ours-200": 200 tasks of "agentgym-kinds-test", of every kind as evenly as the few variations of some allow: as many as the
-      paper's, but not the paper's;
-    - "find-train", "find-validation", "find-test": of these splits the kinds of FIND; all that is in "train", and of the others as many
-      as FIND_SIZES says, of each kind alike, whose first message comes nowhere else;
-    - "still-train", "still-validation", "still-test": likewise of the kinds of STILL alone.
+    - "train", "validation", "test": the package's own splits of the variations of all 30 kinds.
+    - "agentgym-kinds-train", "agentgym-kinds-validation", "agentgym-kinds-test": the tasks of these
+      splits that have an AgentGym index. They follow the package's splits, not the lists on which
+      AgentGym trains and evaluates.
+    - "sciworld-ours-200": 200 tasks of "agentgym-kinds-test", as evenly over the kinds as their
+      variations allow. It has the size of the paper's list, but not its tasks.
+    - "find-train", "find-validation", "find-test": the kinds of FIND in these splits. The training
+      list has all their tasks. The others have FIND_SIZES tasks with a unique first message, evenly
+      over the kinds.
+    - "still-train", "still-validation", "still-test": the same for the kinds of STILL.
     """
     variations = {number: count for number, _, count in KINDS}
     lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
@@ -135,16 +145,19 @@ def task_lists() -> dict[str, tuple[int, ...]]:
 
 
 def task_list(name: str) -> tuple[int, ...]:
-    """The task indices of the list called `name`; `task_lists` says which there are.
+    """Return the task indices of the list called `name` (see `task_lists`).
 
     Raises:
-        KeyError: No list has this name; the message names those that exist.
+        KeyError: No list has this name. The message names the existing lists.
     """
     return named(task_lists(), name, "sciworld", RENAMED_TASK_LISTS)
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:
-    """`size` of the indices, one of each group in turn, in an order that looks random but depends on the index alone."""
+    """Return `size` of the indices, taken from the groups in turn.
+
+    The order is pseudo-random and depends on the index alone.
+    """
     members: dict[str, list[int]] = {}
     for index in sorted(indices, key=lambda index: sha256(f"evaluation: {index}".encode()).digest()):
         members.setdefault(group(index), []).append(index)

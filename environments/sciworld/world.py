@@ -1,4 +1,4 @@
-"""SciWorld: an agent does elementary science experiments in a house of ten places, in text."""
+"""SciWorld: a text agent performs elementary science experiments in a house of ten places."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 500
 THING = "OBJ"
-"""What stands for a thing in the package's forms of actions."""
+"""Placeholder for an object in the package's action templates."""
 NO_MOVES = ("reset task",)
-"""Forms of actions that are none."""
+"""Action templates that are not moves of a task."""
 FAILED = -1.0
-"""AgentGym's score of a failed task, which there is -100 of 100."""
+"""AgentGym's score of a failed task. AgentGym's server gives it as -100 of 100."""
 ATTEMPTS = 3
-"""Simulators that a request is tried in, should one after another end under it."""
+"""Number of simulators to try for a request if one after another ends."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
 
 T = TypeVar("T")
 Ask = Callable[..., Awaitable[Answer]]
-"""How a simulator is asked, by its own arguments: `Simulator.asked`, or `_ask_now`, which waits without an event loop."""
+"""Function that sends a request to a simulator: `Simulator.asked` or `_ask_now`. The latter waits
+without an event loop.
+"""
 
 _numbers = itertools.count()
 
 
 class SciWorldEnvironment:
-    """One session. It keeps the actions of its episode, so that the episode can be built again should its simulator end.
+    """One session. It records its actions to rebuild the episode if its simulator ends.
 
     Attributes:
-        task: What the episode is about; None before the first reset and after the end.
-        task_description: What the agent has to do, in the package's words.
-        score: What the episode has earned, from 0 to 1: the most progress that there was. A failed task keeps what it had earned. Under
-            AgentGym's rules it is the progress as it stands, and -1 once the task has failed.
+        task: Task of the episode. None before the first reset and after close.
+        task_description: The task's description in the package's words.
+        score: Highest progress of the episode, from 0 to 1. A failed task keeps its score. Under
+            AgentGym's rules it is the current progress, and -1 once the task has failed.
     """
 
     def __init__(self, pool: SimulatorPool, ways: dict[Task, tuple[str, ...]], rules: Rules = "ours") -> None:
         """
         Args:
-            pool: Where simulators come from.
-            ways: What the expert does in each task, as far as it was asked; shared by the sessions of a world.
-            rules: What a failed task is worth.
+            pool: Source of simulators.
+            ways: Cache of the expert's actions per task, shared by all sessions of an environment.
+            rules: Scoring rules of a failed task.
         """
         self._rules = rules
         self.task: Task | None = None
@@ -65,11 +67,15 @@ class SciWorldEnvironment:
         self._over = True
 
     def reset(self, index: int) -> str:
-        """Begins task `index`: its description, and what "look around" shows; see `Environment.reset`."""
+        """Start task `index`. See `Environment.reset`.
+
+        Returns:
+            The task description and the result of "look around".
+        """
         return _at_once(self._reset(index, _ask_now))
 
     def reset_awaited(self, index: int) -> Awaitable[str]:
-        """As `reset`, on the running event loop."""
+        """Start task `index` on the running event loop. See `reset`."""
         return self._reset(index, Simulator.asked)
 
     async def _reset(self, index: int, ask: Ask) -> str:
@@ -81,17 +87,18 @@ class SciWorldEnvironment:
         return f"{self.task_description}\n{observation}"
 
     def step(self, action: str) -> Step:
-        """Performs one action; see `Environment.step`. What the action adds to the score is its reward: by our rules never negative.
+        """Perform one action. See `Environment.step`.
 
-        The episode ends when the simulator says so: the task is done, or has failed and cannot be done any more.
+        The reward is the increase of the score, which is never negative under our rules. The
+        simulator ends the episode when the task is done, or has failed for good.
 
         Raises:
-            SimulatorGoneError: One simulator after another ended under this action.
+            SimulatorGoneError: Several simulators in a row ended during this action.
         """
         return _at_once(self._step(action, _ask_now))
 
     def step_awaited(self, action: str) -> Awaitable[Step]:
-        """As `step`, on the running event loop."""
+        """Perform one action on the running event loop. See `step`."""
         return self._step(action, Simulator.asked)
 
     async def _step(self, action: str, ask: Ask) -> Step:
@@ -99,7 +106,8 @@ class SciWorldEnvironment:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
             return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False, refused=True)
-        if self._rules == "ours":  # AgentGym's client of SciWorld sends what stands there
+        # AgentGym's client for SciWorld sends the text unchanged.
+        if self._rules == "ours":
             action = without_punctuation(action)
         try:
             answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
@@ -118,7 +126,11 @@ class SciWorldEnvironment:
         return Step(observation, reward, self._over, refused)
 
     def oracle_action(self) -> str:
-        """What the package's expert does next; see `Environment.oracle_action`. It knows one way from the start and cannot leave it."""
+        """Return the next action of the package's expert. See `Environment.oracle_action`.
+
+        The expert has one solution from the start of the task and cannot recover from other
+        actions.
+        """
         if self._over or self.task is None:
             raise OracleError("no SciWorld episode is in progress")
         if self.task not in self._ways:
@@ -134,27 +146,30 @@ class SciWorldEnvironment:
 
     @property
     def objective(self) -> str:
-        """What the agent has to do, in the package's words."""
+        """The task's description in the package's words."""
         return self.task_description
 
     def valid_actions(self) -> list[str]:
-        """Each of the package's actions that take one thing or none, with each thing in sight; see `EnumerableEnvironment`."""
+        """Return all actions that take at most one object. See `EnumerableEnvironment`.
+
+        These are the package's action templates, each combined with every object in sight.
+        """
         hints = json.loads(self.hints())
         forms = [form for form in hints["possible_actions"] if form.count(THING) <= 1 and form not in NO_MOVES]
         return list(dict.fromkeys(form.replace(THING, thing) for form in forms for thing in hints["possible_objects"]))
 
     @property
     def task_name(self) -> str:
-        """The package's name of the kind of task."""
+        """The package's name of the kind of task. Empty without a task."""
         return self.task.name if self.task else ""
 
     @property
     def variation(self) -> int:
-        """Which variation of the kind of task."""
+        """The variation of the kind of task, from 0. -1 without a task."""
         return self.task.variation if self.task else -1
 
     def hints(self) -> str:
-        """The forms of the actions, the objects in sight and the progress by the package's goals, as JSON."""
+        """Return action templates, objects in sight and goal progress as JSON."""
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         answer = _at_once(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
@@ -163,7 +178,7 @@ class SciWorldEnvironment:
         )
 
     def close(self) -> None:
-        """Ends the episode."""
+        """End the episode."""
         self.task = None
         self._over = True
         self._actions = []
@@ -173,7 +188,7 @@ class SciWorldEnvironment:
             self._pool.leave(simulator)
 
     async def _rebuild(self, ask: Ask) -> str:
-        """Begins the task and performs the actions so far; returns the first observation."""
+        """Start the task, replay the actions so far, and return the first observation."""
         assert self.task is not None
         for attempt in itertools.count(1):
             self._simulator = self._pool.place(self._simulator)
@@ -190,7 +205,10 @@ class SciWorldEnvironment:
         raise AssertionError
 
     async def _ask(self, request: Callable[[Simulator], Awaitable[Answer]], ask: Ask) -> Answer:
-        """What the session's simulator answers; should it end, the session is built again in another, which is asked then."""
+        """Send a request to the session's simulator.
+
+        If the simulator ends, the session is rebuilt in another one and the request is sent again.
+        """
         assert self._simulator is not None
         for attempt in itertools.count(1):
             try:
@@ -208,7 +226,7 @@ async def _ask_now(simulator: Simulator, operation: str, *arguments: int | str, 
 
 
 def _at_once(work: Coroutine[None, None, T]) -> T:
-    """The result of what waits for nothing on an event loop."""
+    """Run a coroutine that never waits on an event loop, and return its result."""
     try:
         work.send(None)
     except StopIteration as finished:
@@ -218,7 +236,10 @@ def _at_once(work: Coroutine[None, None, T]) -> T:
 
 
 class SciWorld:
-    """The world; see `World`. `tasks` also knows the lists of `environments.sciworld.tasks.task_lists`."""
+    """The SciWorld environment. See `World`.
+
+    `tasks` also accepts the lists of `environments.sciworld.tasks.task_lists`.
+    """
 
     name = "sciworld"
     oracle_recovers = False
@@ -241,9 +262,11 @@ class SciWorld:
     def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS, rules: Rules = "ours") -> None:
         """
         Args:
-            processes: Simulators at once; None means the number of processors.
-            episodes: Episodes after which a simulator is replaced by a fresh one.
-            rules: Under "agentgym" a failed task is worth -1, whatever it had earned; see `SciWorldEnvironment`.
+            processes: Number of simulators. None means the number of CPU cores, at most
+                `MOST_PROCESSES` (pool.py).
+            episodes: Number of episodes after which a simulator is replaced.
+            rules: Under "agentgym" a failed task scores -1, regardless of its progress. See
+                `SciWorldEnvironment`.
         """
         self.rules = rules
         self.version = version_under(rules, VERSION)
@@ -253,24 +276,24 @@ class SciWorld:
         self.max_sessions = self._pool.processes * SESSIONS_PER_PROCESS
 
     def create(self) -> SciWorldEnvironment:
-        """A new session, before its first reset."""
+        """Return a new session, before its first reset."""
         return SciWorldEnvironment(self._pool, self._ways, self.rules)
 
     def prepare(self) -> None:
-        """Starts the simulators, which takes some seconds."""
+        """Start the simulators, which takes some seconds."""
         try:
             self._pool.start()
         except SimulatorError as fault:
             log.error("the simulators cannot be started: %s", fault)
 
     def tasks(self, name: str) -> tuple[int, ...]:
-        """The task indices of a split or of another named list, ascending.
+        """Return the task indices of a named list in ascending order.
 
         Raises:
-            KeyError: No list has this name; the message names those that exist.
+            KeyError: No list has this name. The message names the existing lists.
         """
         return task_list(name)
 
     def close(self) -> None:
-        """Ends the simulators. They also end by themselves when this process does."""
+        """End the simulators. They also exit when this process does."""
         self._pool.end()
