@@ -1,4 +1,4 @@
-"""What a list of trajectories is narrowed down by: from the words of an address to SQL."""
+"""Filters for lists of trajectories: from an address's query string to SQL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 from dashboards.index import Index
 
 LARGEST = 10**15
-"""The bound of every number of an address: DuckDB's whole numbers hold it, and a page of it too."""
+"""Largest absolute value of a number in an address. DuckDB integers can hold it, also times PAGE.
+"""
 PAGE = 50
-"""Rows of a list's page."""
+"""Rows per page of a list."""
 ORDERS = {
     "": 'run, kind, step, name, "group", member',
     "turns": "turns, file, row",
@@ -29,14 +30,14 @@ ROW = (
 
 
 class FilterError(ValueError):
-    """A filter that cannot be used; the message names it and what would be right."""
+    """An invalid filter. The message names the filter and its valid values."""
 
 
 def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int:
-    """Reads a whole number of an address or a form.
+    """Parse an integer from an address or a form.
 
     Raises:
-        FilterError: It is not a whole number from `low` to `high`.
+        FilterError: It is not an integer from `low` to `high`.
     """
     digits = word.removeprefix("-")
     if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST)) and low <= int(word) <= high:
@@ -45,7 +46,7 @@ def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int
 
 
 def real_number(word: str, name: str, low: float = -LARGEST, high: float = LARGEST) -> float:
-    """Reads a number of an address or a form.
+    """Parse a number from an address or a form.
 
     Raises:
         FilterError: It is not a number from `low` to `high`.
@@ -65,25 +66,25 @@ def _shortened(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of a list; empty ones narrow nothing.
+    """The filters of a list. Empty filters have no effect.
 
     Attributes:
         run: Name of a run or collection.
         kind: "rollouts", "evaluations" or "collected".
         name: A file, e.g. "phase-1".
-        environment: A world.
+        environment: Name of the environment.
         outcome: success, finished, truncated or failed.
-        reason: What cut or broke it, e.g. "horizon".
+        reason: Cause of a truncation or failure, e.g. "horizon".
         tag: Kind of task, e.g. "depth 2".
         task: Task index.
-        step_from, step_to: Training steps, both included.
-        turns_from, turns_to: Turns, both included.
-        refused_from, refused_to: Turns whose action the world refused, both included.
-        reward_from, reward_to: Rewards, both included.
+        step_from, step_to: Range of training steps, inclusive.
+        turns_from, turns_to: Range of the number of turns, inclusive.
+        refused_from, refused_to: Range of the number of turns with a refused action, inclusive.
+        reward_from, reward_to: Range of rewards, inclusive.
         temperature: Sampling temperature.
-        text: To be found in any observation or message, whatever its case.
+        text: Text in any observation or message, case-insensitive.
         order: A key of ORDERS.
-        page: From 1.
+        page: Page number, from 1.
     """
 
     run: str = ""
@@ -109,10 +110,10 @@ class Filters:
 
     @classmethod
     def of(cls, words: Mapping[str, str]) -> Filters:
-        """The filters that an address names; others of its words are passed over.
+        """Parse the filters of an address. Unknown keys are ignored.
 
         Raises:
-            FilterError: A number is not valid or out of bounds, or there is no such order.
+            FilterError: A number is invalid or out of range, or the order is unknown.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -130,12 +131,15 @@ class Filters:
         return found
 
     def words(self, **changes: Any) -> str:
-        """The part of an address behind the question mark, with some filters changed; back on the first page unless that is changed."""
+        """Return the query string with some filters changed.
+
+        The page is reset to the first unless it is among the changes.
+        """
         given = {field.name: getattr(self, field.name) for field in fields(self)} | {"page": 1} | changes
         return urlencode({name: value for name, value in given.items() if value not in ("", None) and (name, value) != ("page", 1)})
 
     def condition(self) -> tuple[str, list[Any]]:
-        """The SQL condition over `trajectories left join tags`, and its values."""
+        """Return the SQL condition over `trajectories left join tags` and its values."""
         parts: list[str] = []
         values: list[Any] = []
         for name in ("run", "kind", "name", "environment", "outcome", "reason", "tag", "task", "temperature"):
@@ -154,18 +158,23 @@ class Filters:
 
 
 BOUNDS = "avg(succeeded::int) as low, avg((succeeded or outcome = 'failed')::int) as high"
-"""Bounds of the success of trajectories some of which infrastructure broke; equal if none is broken."""
+"""SQL for the lower and upper bound of the success rate.
+
+Episodes with infrastructure failures count as failures in the lower and as successes in the upper
+bound. Without them the bounds are equal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list.
+    """One page of a list.
 
     Attributes:
-        rows: Its trajectories, without their texts.
-        count: All that pass the filters.
-        low: Share of them that succeeded if all episodes that infrastructure broke had failed; None where there is none.
-        high: Share of them that succeeded if all of these had succeeded.
+        rows: Trajectories of the page, without their texts.
+        count: Number of trajectories that match the filters.
+        low: Success rate if all episodes with infrastructure failures count as failed. None without
+            episodes.
+        high: Success rate if all these episodes count as successes.
     """
 
     rows: list[dict[str, Any]]
@@ -175,10 +184,10 @@ class Listed:
 
 
 def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
-    """The page of the list that the filters ask for."""
+    """Return the requested page of the filtered list."""
     where, values = filters.condition()
     joined = "trajectories left join tags using (environment, task)"
-    # The texts are looked through once; what is shown is fetched by where it stands.
+    # Texts are searched only once. The rows on the page are then fetched by file and row.
     hits = f"with hits as materialized (select t.file, t.row from (select * from {joined}) t where {where})"
     (totals,) = index.query(
         f"{hits} select count(*) as n, {BOUNDS} from hits join trajectories using (file, row)",
@@ -193,7 +202,7 @@ def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
 
 
 def choices(index: Index, run: str = "") -> dict[str, list[Any]]:
-    """What each filter with a list can be set to: all values that occur, in a run if one is named."""
+    """Return the values of each filter that occur, optionally in one run."""
     found = {}
     for column in ("run", "kind", "name", "environment", "outcome", "reason", "temperature", "tag"):
         table = "tags" if column == "tag" else "trajectories"

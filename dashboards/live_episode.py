@@ -1,7 +1,9 @@
-"""An episode that is played now: by hand, by the expert, by a checkpoint or by an endpoint, in any order, through the world's own server.
+"""A live episode, played through the environment's own server.
 
-It may begin where a recorded trajectory stood after some turns: the worlds are deterministic, so its actions are performed again, and
-what the world answers is compared with what was recorded. Whoever plays next is first told all turns so far.
+Each turn may be played by hand, by the expert, by a checkpoint or by an endpoint. The episode may
+branch off a recorded trajectory after some turns. Environments are deterministic, so its actions
+are replayed and the observations are compared with the recorded ones. Before an agent plays, it
+receives all earlier turns.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ BY_HAND = "by hand"
 
 
 class ReplayError(RuntimeError):
-    """A recorded trajectory goes otherwise in the world as it is served here; the message says from which turn on."""
+    """A recorded trajectory differs from its replay. The message gives the first differing turn."""
 
 
 @dataclass(slots=True)
 class Told:
-    """How much of an episode an agent's conversation knows.
+    """The part of an episode that an agent's conversation contains.
 
     Attributes:
-        conversation: The agent's side.
-        turns: Turns that it has taken in, with their answers.
-        spoke: Whether it wrote the next one itself, and has not heard the answer yet.
+        conversation: Conversation of the agent.
+        turns: Number of turns it contains, with their observations.
+        spoke: Whether the agent wrote the next turn itself and has not received its observation.
     """
 
     conversation: Conversation
@@ -45,10 +47,11 @@ class LiveEpisode:
     """One episode in progress.
 
     Attributes:
-        trajectory: What has happened so far.
-        by: Who wrote each turn, in order.
-        note: What went wrong last, for the page; empty otherwise.
-        out_of_tokens: Whether the agent that played last has used up its tokens, at which a rollout is cut. Another may go on.
+        trajectory: The turns so far.
+        by: The player of each turn, in order.
+        note: Last error, for the page. Empty if there is none.
+        out_of_tokens: Whether the last agent has used up its token budget, which ends a rollout.
+            Another agent may continue.
     """
 
     trajectory: Trajectory
@@ -63,29 +66,32 @@ class LiveEpisode:
 
     @property
     def over(self) -> bool:
-        """Whether the world has ended the episode, or a limit has cut it: of turns, or of its player's tokens."""
+        """Whether the environment, the turn limit or the token budget ended the episode."""
         trajectory = self.trajectory
         return self.out_of_tokens or trajectory.outcome is not Outcome.TRUNCATED or len(trajectory.turns) >= trajectory.horizon
 
     @property
     def ending(self) -> str:
-        """How the episode ended, for the page."""
+        """Description of how the episode ended, for the page."""
         outcome, reward = self.trajectory.outcome, self.trajectory.reward
         cut = f" by {self.trajectory.reason}" if outcome is Outcome.TRUNCATED else ""
         return f"{outcome}{cut}, reward {reward:.3g}"
 
     @property
     def playing(self) -> bool:
-        """Whether an agent is playing on by itself."""
+        """Whether an agent is playing in the background."""
         return self._playing is not None and not self._playing.done()
 
     async def act(self, action: str) -> None:
-        """One turn by hand."""
+        """Play one turn by hand."""
         async with self._turn:
             await self._perform(Message(action, action), BY_HAND, 0.0)
 
     async def advance(self, name: str, agent: Agent, budgets: Budgets) -> None:
-        """One turn by an agent, if it has tokens left. When it raises, the episode stays as it was."""
+        """Let an agent play one turn if its token budget allows it.
+
+        If it raises an exception, the trajectory is unchanged.
+        """
         async with self._turn:
             self.out_of_tokens = False
             if self.over:
@@ -101,7 +107,10 @@ class LiveEpisode:
             await self._perform(message, name, time.perf_counter() - began)
 
     def play_on(self, opening: Callable[[], Awaitable[tuple[str, Agent]]], budgets: Budgets) -> None:
-        """Lets an agent, which may have to be loaded first, play to the end in the background; `pause` stops it between two turns."""
+        """Let an agent play to the end in the background. `pause` stops it between two turns.
+
+        The agent may have to be loaded first.
+        """
 
         async def play() -> None:
             try:
@@ -111,22 +120,22 @@ class LiveEpisode:
                 await self.advance(name, agent, budgets)
                 while not self.over:
                     await self.advance(name, agent, budgets)
-            except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page
+            except Exception as problem:  # noqa: BLE001 - the page shows any error
                 self.note = f"{type(problem).__name__}: {problem}"
 
         if not self.playing:
             self._playing = asyncio.create_task(play())
 
     def pause(self) -> None:
-        """Stops an agent that plays by itself."""
+        """Stop the agent that plays in the background."""
         if self._playing is not None:
             self._playing.cancel()
 
     async def replay(self, first_observation: str, turns: Sequence[Turn]) -> None:
-        """Performs recorded turns again, in the name of whoever recorded them.
+        """Replay recorded turns.
 
         Raises:
-            ReplayError: The world answers otherwise than recorded.
+            ReplayError: An observation differs from the recorded one.
         """
         if first_observation != self.trajectory.first_observation:
             raise ReplayError("the task begins otherwise than recorded: the world's version here is another one")
@@ -140,14 +149,14 @@ class LiveEpisode:
                 raise ReplayError(f"turn {number + 1} is answered otherwise than recorded: the world's version here is another one")
 
     async def close(self) -> None:
-        """Ends the episode's session and its conversations."""
+        """Close the conversations and the session."""
         self.pause()
         for told in self._told.values():
             await told.conversation.close()
         await self.client.close(self.session)
 
     async def _tell(self, name: str, agent: Agent, budgets: Budgets) -> Told:
-        """Tells an agent all turns that it does not know yet."""
+        """Add all turns that an agent has not received to its conversation."""
         trajectory = self.trajectory
         if name not in self._told:
             conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
@@ -194,10 +203,10 @@ def _message(turn: Turn) -> Message:
 
 
 async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MOST_TURNS) -> LiveEpisode:
-    """Opens an episode of a task; it is over after `horizon` turns.
+    """Start an episode of a task with at most `horizon` turns.
 
     Raises:
-        EnvironmentCallError: The server does not answer, or there is no such task.
+        EnvironmentCallError: The server does not answer, or the task does not exist.
     """
     session, observation = await client.start(task, lease_s=LEASE_SECONDS)
     trajectory = Trajectory(environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation)

@@ -1,4 +1,7 @@
-"""What an address names: a run, the runs of an experiment, a trajectory. What names nothing is said on a page."""
+"""Resolve the address of a request to a run, the runs of an experiment or a trajectory.
+
+Addresses that do not exist raise errors that are shown as pages.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,20 @@ from dashboards.templating import NotThereError
 from dashboards.trajectory import Address, Shown, shown
 
 TRAJECTORY = "/{run:path}/{kind}/{name}/{group:int}/{member:int}"
-"""The part of an address that names a trajectory."""
+"""Part of an address that names a trajectory."""
 
 
 def index_of(request: Request) -> Index:
-    """The index of all trajectories."""
+    """Return the index of all trajectories."""
     index: Index = request.app.state.index
     return index
 
 
 def named_trajectory(request: Request) -> Shown:
-    """The trajectory of the address.
+    """Return the trajectory of the address.
 
     Raises:
-        NotThereError: There is none.
+        NotThereError: It does not exist.
     """
     words = request.path_params
     found = shown(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
@@ -34,10 +37,10 @@ def named_trajectory(request: Request) -> Shown:
 
 
 def named_run(request: Request) -> RunFolder:
-    """The run of the address.
+    """Return the run of the address.
 
     Raises:
-        NotThereError: There is none.
+        NotThereError: It does not exist.
     """
     name = request.path_params["run"]
     found = run_folder(index_of(request).runs, name)
@@ -47,17 +50,22 @@ def named_run(request: Request) -> RunFolder:
 
 
 def asked_runs(request: Request) -> list[RunFolder]:
-    """The runs that the address lists as run=..., in order; names of none are passed over, and one named twice counts once."""
+    """Return the runs listed as run=... in the address, in order.
+
+    Unknown and repeated names are skipped.
+    """
     runs = index_of(request).runs
     names = dict.fromkeys(request.query_params.getlist("run"))
     return [found for name in names if name and (found := run_folder(runs, name)) is not None]
 
 
 def named_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
-    """The arms of the experiment of the address, and the runs that are left out; see `measured_alike`.
+    """Return the arms of the experiment in the address, and the runs that are left out.
+
+    See `measured_alike`.
 
     Raises:
-        NotThereError: No run of it has finished.
+        NotThereError: No run of the experiment has finished.
     """
     name = request.path_params["experiment"]
     runs = index_of(request).runs

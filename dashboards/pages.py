@@ -1,4 +1,7 @@
-"""The pages: what each address shows. Each is made from the index and the runs' folders anew, so a page never outlives what it shows."""
+"""The pages and their addresses.
+
+Each request renders its page from the current index and run folders, so no page is out of date.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tasks.training.collapse import last_good_step, verdict_at
 
 
 def runs(request: Request) -> Response:
-    """All runs, by experiment."""
+    """Show all runs, grouped by experiment."""
     index, now = index_of(request), time.time()
     experiments: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in run_folders(index.runs):
@@ -48,7 +51,7 @@ def runs(request: Request) -> Response:
 
 
 def run(request: Request) -> Response:
-    """One run: its curves, its evaluations, its steps."""
+    """Show one run: its curves, its evaluations and its steps."""
     folder = named_run(request)
     index = index_of(request)
     steps = index.query(
@@ -73,7 +76,7 @@ def run(request: Request) -> Response:
 
 
 def step(request: Request) -> Response:
-    """The groups of one file of trajectories: a training step or an evaluation."""
+    """Show the groups of one file of trajectories: a training step or an evaluation."""
     words = request.path_params
     index = index_of(request)
     groups = index.query(
@@ -98,14 +101,14 @@ def step(request: Request) -> Response:
 
 
 def trajectories(request: Request) -> Response:
-    """The list of trajectories, narrowed down."""
+    """Show the filtered list of trajectories."""
     filters = Filters.of(request.query_params)
     index = index_of(request)
     return html(request, "trajectories.html", filters=filters, listed=listed(index, filters), choices=choices(index, filters.run))
 
 
 def trajectory(request: Request) -> Response:
-    """One trajectory."""
+    """Show one trajectory."""
     found = named_trajectory(request)
     failed = found.row["outcome"] in ("finished", "truncated")
     left = left_success(index_of(request), found) if failed else None
@@ -113,7 +116,7 @@ def trajectory(request: Request) -> Response:
 
 
 def group(request: Request) -> Response:
-    """The members of a group, side by side."""
+    """Show the members of a group side by side."""
     words = request.path_params
     members = group_of(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0))
     if not members:
@@ -125,7 +128,7 @@ def group(request: Request) -> Response:
 
 
 def task(request: Request) -> Response:
-    """The same task at several checkpoints of a run, or in several runs, and where they part."""
+    """Show one task at several checkpoints or in several runs, and where the attempts diverge."""
     environment, number = request.path_params["environment"], request.path_params["task"]
     chosen = [name for name in request.query_params.getlist("run") if name]
     found: list[Attempt] = attempts_at(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
@@ -135,7 +138,7 @@ def task(request: Request) -> Response:
 
 
 def compare(request: Request) -> Response:
-    """Any number of runs over one another; each against the first, paired by task."""
+    """Show several runs in one figure, each compared with the first and paired by task."""
     chosen = asked_runs(request)
     everything = [each for each in run_folders(index_of(request).runs) if each.metrics() or each.evaluations()]
     ends = [final(each) for each in chosen]
@@ -148,7 +151,7 @@ def compare(request: Request) -> Response:
 
 
 def study(request: Request) -> Response:
-    """The runs of one experiment as arms with seeds."""
+    """Show the runs of one experiment as arms with several seeds."""
     arms, left_out = named_arms(request)
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     differences = {arm.name: against(reference, arm) for arm in arms if arm is not reference}
@@ -159,7 +162,7 @@ def study(request: Request) -> Response:
 
 
 def about(request: Request, found: Shown) -> dict[str, Any]:
-    """What the page of a trajectory says of it."""
+    """Return the template values of a trajectory's page."""
     address = found.address
     siblings = index_of(request).query(
         'select member, outcome, reward from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',

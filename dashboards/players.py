@@ -1,4 +1,7 @@
-"""Who can play in the viewer: servers of the worlds and agents, started when they are first asked for and ended with the viewer."""
+"""Agents and environment servers for play in the viewer.
+
+They are started on first use and stopped with the viewer.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ DEADLINE_SECONDS = 120.0
 
 
 class Players:
-    """Servers by world and agents by name. Its coroutines belong to one event loop."""
+    """Servers by environment and agents by name. All coroutines must run in one event loop."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
@@ -36,7 +39,7 @@ class Players:
         self._closing = threading.Lock()
 
     async def client(self, world: World) -> EnvironmentClient:
-        """A client of the world's server, under its rules."""
+        """Return a client of the environment's server, under the rules of `world`."""
         name = _name(world)
         async with self._one:
             if name not in self._client_of:
@@ -47,11 +50,11 @@ class Players:
             return self._client_of[name]
 
     async def agent(self, world: World, source: Source) -> tuple[str, Agent]:
-        """An agent of the world, and its name.
+        """Return an agent for an environment, and its name.
 
         Raises:
-            EngineError: It could not be started.
-            OSError: A model or tokenizer is not to be had.
+            EngineError: The agent could not be started.
+            OSError: A model or tokenizer is not available.
         """
         await self.client(world)
         name = EXPERT if source.kind == "oracle" else "/".join(Path(str(source.model)).parts[-3::2])
@@ -62,7 +65,7 @@ class Players:
             return name, self._agents[key]
 
     async def close(self) -> None:
-        """Ends all of it."""
+        """Stop all servers and agents."""
         await self._clients.aclose()
         await asyncio.to_thread(self._held.close)
 
@@ -71,20 +74,20 @@ class Players:
             return self._held.enter_context(environment_replicas(world.name, rules=world.rules, backend="local")).urls
 
     def _open(self, world: World, source: Source) -> Agent:
-        # One episode at a time needs no engine for many: plain transformers starts at once.
+        # Only one episode runs at a time. Plain transformers starts faster than a batching engine.
         collection = Collection(environment=world, source=source, rollout=Rollout(engine="transformers"))
         with self._closing:
             return self._held.enter_context(open_agent(collection, self._told_by[_name(world)]))
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:
-    """The world of a trajectory, under the rules that its run's recipe names."""
+    """Return a trajectory's environment with the rules of its run's recipe."""
     rules = run.field("environment.rules", "ours") if run is not None else "ours"
     return World(name=environment, rules=rules)
 
 
 def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
-    """A run's checkpoint as an agent, with the format and number type of its recipe."""
+    """Return a run's checkpoint as an agent with its recipe's action format and dtype."""
     policy: dict[str, Any] = run.field("policy", {})
     return Source(
         kind="model",
@@ -94,7 +97,7 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
 
 
 def budgets_of(run: RunFolder | None, temperature: float) -> Budgets:
-    """The budgets of a run's recipe, or those of a collection by default."""
+    """Return the token budgets of a run's recipe, or the defaults of a collection."""
     rollout: dict[str, Any] = run.field("rollout", {}) if run is not None else {}
     usual = Rollout()
     return Budgets(temperature, rollout.get("turn_tokens", usual.turn_tokens), rollout.get("trajectory_tokens", usual.trajectory_tokens))

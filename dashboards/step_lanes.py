@@ -1,4 +1,4 @@
-"""Who was busy when within one training step: the engine, the environments and the trainer, on one clock, and each episode below them."""
+"""Timeline of one training step: engine, environments and trainer, and every episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ select "group", member, began, seconds,
 from read_parquet(?) where began > 0 order by began
 """
 MOST_EPISODES = 200
-"""Episodes that are drawn one by one; the lanes above them hold all."""
+"""Maximum number of episodes drawn one by one. The lanes above include all episodes."""
 PARTS = {
     "update": ("update", ORANGE),
     "sync": ("weights to the engine", PURPLE),
@@ -32,7 +32,15 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class PlayedTurn:
-    """When a turn was written and answered, in seconds since 1970, and by weights of which training step."""
+    """Times of a turn, in seconds since 1970, and the training step of the weights behind it.
+
+    Attributes:
+        number: Turn number, from 1.
+        began: Start of the generation.
+        written: End of the generation.
+        answered: Time of the observation.
+        weights: Training step of the policy's weights.
+    """
 
     number: int
     began: float
@@ -43,7 +51,16 @@ class PlayedTurn:
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """When an episode was played, in seconds since 1970; `step` is the training step, from 1, that learned from it."""
+    """Times of an episode, in seconds since 1970.
+
+    Attributes:
+        step: Training step, from 1, that trains on the episode.
+        group: Index of its group.
+        member: Index within the group.
+        began: Start.
+        ended: End.
+        turns: Its turns.
+    """
 
     step: int
     group: int
@@ -55,13 +72,14 @@ class PlayedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
-    """What happened while a training step was made.
+    """Everything that happened during a training step.
 
     Attributes:
         step: The step, from 1.
-        window: Its beginning and end.
-        spans: What the trainer did.
-        episodes: The episodes that were played in it; of later steps, too, where the collector is ahead.
+        window: Its start and end.
+        spans: Activities of the trainer.
+        episodes: The episodes of this step. With off-policy collection, also episodes of later
+            steps that started within the window.
     """
 
     step: int
@@ -70,7 +88,10 @@ class StepClock:
     episodes: list[PlayedEpisode]
 
     def busy(self) -> dict[str, float]:
-        """The share of the step in which each was at work; they overlap, and need not add up to 1."""
+        """Return the fraction of the step in which engine, environments and trainer were busy.
+
+        The activities overlap, so the fractions need not add up to 1.
+        """
         turns = [turn for episode in self.episodes for turn in episode.turns]
         return {
             "engine": self._share((turn.began, turn.written) for turn in turns),
@@ -79,7 +100,7 @@ class StepClock:
         }
 
     def stalest(self) -> int:
-        """How many steps older than the step's own the oldest weights are that wrote what it learned from."""
+        """Return the largest staleness of the weights behind this step's turns, in steps."""
         return max((self.step - 1 - t.weights for e in self.episodes if e.step == self.step for t in e.turns), default=0)
 
     def _share(self, intervals: Iterable[Interval]) -> float:
@@ -89,7 +110,7 @@ class StepClock:
 
 
 def step_clock(index: Index, run: RunFolder, step: int) -> StepClock | None:
-    """Reads a step's times; None where the run did not record them, as those of earlier versions."""
+    """Read the times of a step. None if the run has no times for it, as in earlier versions."""
     spans = [span for span in read_spans(run.path / TIMELINE) if span.step == step]
     ahead = int(run.field("rollout.max_off_policy_steps", 0))
     own = list(_episodes(index, run, step))
@@ -104,7 +125,7 @@ def step_clock(index: Index, run: RunFolder, step: int) -> StepClock | None:
 
 
 def covered(intervals: Sequence[Interval]) -> float:
-    """The length of the union of some intervals."""
+    """Return the length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))
@@ -113,7 +134,10 @@ def covered(intervals: Sequence[Interval]) -> float:
 
 
 def lanes(clock: StepClock) -> Figure:
-    """Messages being written, answers awaited, what the trainer did; below, each episode with the staleness of what wrote its turns."""
+    """Draw the activities of engine, environments and trainer over a step.
+
+    Below them each episode has a row, coloured by the staleness of the weights of its turns.
+    """
     zero = clock.window[0]
     turns = [turn for episode in clock.episodes for turn in episode.turns]
     data = [
@@ -141,7 +165,7 @@ def _episodes(index: Index, run: RunFolder, step: int) -> Iterator[PlayedEpisode
         return
     try:
         rows = index.query(READ, [str(path)])
-    except duckdb.Error:  # of a version that recorded no times
+    except duckdb.Error:  # written by a version without times
         return
     for row in rows:
         turns = [PlayedTurn(n, a, a + g, a + g + e, int(v)) for n, (a, g, e, v) in enumerate(row["turns"], 1)]
@@ -169,7 +193,10 @@ def _trainer(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
 
 
 def _gantt(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
-    """A row an episode: what was being written, coloured by how old its weights were, and what was awaited of the world."""
+    """Yield one row per episode.
+
+    Generation is coloured by the age of the weights, waiting for the environment in green.
+    """
     drawn = sorted(clock.episodes, key=lambda episode: episode.began)[:MOST_EPISODES]
     segments: dict[str, list[tuple[float, float, int, str]]] = {}
     for place, episode in enumerate(drawn):

@@ -1,4 +1,4 @@
-"""How a page is made: templates, figures as people read them, and the pages that say what is wrong."""
+"""Render pages: templates, number formats and error pages."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ TEMPLATES = Environment(
 
 
 class NotThereError(LookupError):
-    """An address that leads nowhere; the message says what is not there."""
+    """An address that does not exist. The message names what is missing."""
 
 
 def percent(share: float | None) -> str:
-    """A share as people read it."""
+    """Format a fraction as a percentage."""
     return "—" if share is None or share != share else f"{100 * share:.1f} %"
 
 
 def bounds(row: Any) -> str:
-    """The bounds `low` and `high` of a share, e.g. "57.8 % to 71.1 %"; one value where they are equal."""
+    """Format the bounds `low` and `high` of a success rate, e.g. "57.8 % to 71.1 %".
+
+    Equal bounds give one value.
+    """
     low, high = (row["low"], row["high"]) if isinstance(row, dict) else (row.low, row.high)
     return percent(low) if low == high else f"{percent(low)} to {percent(high)}, as episodes are missing"
 
 
 def interval(estimate: Estimate, points: bool = False) -> str:
-    """A value with its 95 % interval, as shares or as a difference in points."""
+    """Format a value with its 95 % interval, as percentages or as a difference in points."""
     if estimate.value != estimate.value:
         return "—"
     sign = "+" if points else ""
     value = f"{100 * estimate.value:{sign}.1f}" + ("" if points else " %")
     if estimate.low != estimate.low:
         return value
-    # Student's t knows nothing of a share's ends.
+    # Intervals from Student's t may leave the range 0 to 1.
     low, high = (estimate.low, estimate.high) if points else (max(0.0, estimate.low), min(1.0, estimate.high))
     return f"{value} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
 
 
 def stored_interval(estimate: Mapping[str, Any] | None) -> str:
-    """The same of an estimate as an evaluation's file holds it."""
+    """Format an estimate with its 95 % interval, as stored in an evaluation's file."""
     if not estimate or estimate.get("value") is None:
         return "—"
     low, high = estimate.get("low"), estimate.get("high")
@@ -55,19 +58,19 @@ def stored_interval(estimate: Mapping[str, Any] | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration as people read it."""
+    """Format a duration in ms, seconds or minutes."""
     if value is None:
         return "—"
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
 def moment(value: float | None) -> str:
-    """A time in seconds since 1970 as people read it, in UTC."""
+    """Format a time in seconds since 1970 as UTC date and time."""
     return "—" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def duration(value: float | None) -> str:
-    """A duration in hours and minutes, e.g. "2 h 05 min"; in seconds below two minutes."""
+    """Format a duration in hours and minutes, e.g. "2 h 05 min", or in s below two minutes."""
     if value is None:
         return "—"
     hours, minutes = divmod(round(value / 60), 60)
@@ -75,7 +78,7 @@ def duration(value: float | None) -> str:
 
 
 def query(words: Mapping[str, str | list[str]]) -> str:
-    """Words of an address behind the question mark; a list stands there once for each of its values."""
+    """Encode the query string of an address. A list repeats its key for each value."""
     return urlencode(words, doseq=True)
 
 
@@ -83,11 +86,11 @@ TEMPLATES.filters |= {each.__name__: each for each in (query, percent, bounds, i
 
 
 def html(request: Request, template: str, **values: Any) -> Response:
-    """A page of a template."""
+    """Render a page from a template."""
     return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
 
 
 def problem(request: Request, message: str, status: int) -> Response:
-    """A page that says what is wrong with an address."""
+    """Render an error page."""
     page = TEMPLATES.get_template("problem.html").render(request=request, message=message)
     return HTMLResponse(page, status)

@@ -1,4 +1,7 @@
-"""What the loss of a training step read of a trajectory, token by token, as `tasks.rollout.train_sample_parquet` left it."""
+"""Read the token-level training data of a trajectory.
+
+`tasks.rollout.train_sample_parquet` writes it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ READ = 'select advantages, loss_mask, log_probabilities, entropies from read_par
 
 @dataclass(frozen=True, slots=True)
 class LearnedToken:
-    """One token of the policy in the loss.
+    """One policy token in the loss.
 
     Attributes:
-        advantage: What the loss multiplied its ratio with.
-        in_loss: Whether the loss counted it.
-        log_probability: Under the trainer's weights; None where no forward pass was made of it.
-        entropy: Of the trainer's distribution, in nats; None likewise.
+        advantage: Advantage of the token, the factor of its probability ratio in the loss.
+        in_loss: Whether the token counts in the loss.
+        log_probability: Log-probability under the trainer's weights. None without a forward pass.
+        entropy: Entropy of the trainer's distribution, in nats. None without a forward pass.
     """
 
     advantage: float
@@ -31,26 +34,26 @@ class LearnedToken:
 
 
 def record_of(rollouts: Path) -> Path | None:
-    """The record that belongs to a file of a training step's trajectories; None where there is none."""
+    """Return the training data for a file of trajectories. None if it does not exist."""
     path = rollouts.parent.parent / FOLDER / rollouts.name
     return path if rollouts.parent.name == "rollouts" and path.is_file() else None
 
 
 def learned_tokens(index: Index, rollouts: Path, group: int, member: int) -> list[LearnedToken]:
-    """The policy's tokens of one trajectory in order; empty where its step left no record of it.
+    """Return the policy tokens of one trajectory in order. Empty without training data.
 
     Args:
         index: Reads parquet.
-        rollouts: The file of the step's trajectories.
-        group: Its group.
-        member: Its place there.
+        rollouts: File of the step's trajectories.
+        group: Index of the group.
+        member: Index within the group.
     """
     path = record_of(rollouts)
     if path is None:
         return []
     try:
         rows = index.query(READ, [str(path), group, member])
-    except duckdb.Error:  # damaged: the trajectory is shown all the same
+    except duckdb.Error:  # damaged: the trajectory is shown without it
         return []
     if not rows:
         return []

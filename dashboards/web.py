@@ -1,4 +1,8 @@
-"""The viewer's web application: addresses to pages. Every view is an address; nothing is kept between two requests but the index."""
+"""The viewer's web application.
+
+Every view has an address. Apart from the index, the open episodes and the running players, no state
+is kept between requests.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,8 @@ log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 3.0
 HEADERS = {
-    # Texts of worlds and models are escaped by the templates; should one ever not be, the browser runs no script of it.
+    # The templates escape the texts of environments and models. If one is not escaped, the browser
+    # still does not run its scripts.
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     b"connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
@@ -44,20 +49,20 @@ HEADERS = {
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
 }
-"""Plotly sets styles on what it draws, hence 'unsafe-inline' for styles alone."""
+"""Security headers. Plotly sets inline styles, hence 'unsafe-inline' for styles only."""
 
 
 class BoundedInteger(Convertor[int]):
-    """The whole numbers of paths: longer ones lead to no page."""
+    """Integers in paths. Numbers with too many digits match no route."""
 
     regex = f"[0-9]{{1,{len(str(LARGEST)) - 1}}}"
 
     def convert(self, value: str) -> int:
-        """Reads the number."""
+        """Parse the number."""
         return int(value)
 
     def to_string(self, value: int) -> str:
-        """Writes the number."""
+        """Format the number."""
         return str(value)
 
 
@@ -65,7 +70,7 @@ register_url_convertor("int", BoundedInteger())
 
 
 class OwnPagesOnly:
-    """Refuses what changes something unless a page of the viewer itself asked for it: no other page may play in the user's name."""
+    """Reject state-changing requests that do not come from the viewer's own pages (CSRF)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,7 +85,7 @@ class OwnPagesOnly:
 
 
 class SecurityHeaders:
-    """Adds HEADERS to every answer."""
+    """Add HEADERS to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -95,13 +100,13 @@ class SecurityHeaders:
 
 
 def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starlette:
-    """The application.
+    """Create the application.
 
     Args:
         runs: Folder of the runs.
-        links: Where MLflow and Prefect are.
-        hosts: Host names under which it may be asked: a page elsewhere cannot reach it by a name of its own.
-        login: The login of the viewer, as "user:password".
+        links: Addresses of MLflow and Prefect.
+        hosts: Accepted host names. Other names are rejected, which prevents DNS rebinding.
+        login: Login of the viewer, as "user:password".
     """
     index, players = Index(runs), Players()
 
@@ -145,12 +150,12 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
 
 
 def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """A page that reads files is made in a thread."""
+    """Run a handler that reads files in a thread."""
     return _awaited(lambda request: run_in_threadpool(answer, request))
 
 
 def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """What is wrong with an address, or with what serves a world, is said on a page, too."""
+    """Turn errors of an address or of an environment server into error pages."""
 
     async def answered(request: Request) -> Response:
         try:
@@ -159,7 +164,7 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return problem_page(request, str(problem), 400)
         except NotThereError as problem:
             return problem_page(request, str(problem), 404)
-        except RefusedError as problem:  # a task that the world does not have, for example
+        except RefusedError as problem:  # e.g. an unknown task
             return problem_page(request, str(problem), 400)
         except (EnvironmentCallError, ProvisionError, ReplayError) as problem:
             return problem_page(request, f"{type(problem).__name__}: {problem}", 502)
@@ -168,5 +173,5 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
 
 
 async def _health(_: Request) -> Response:
-    """Says that it is up."""
+    """Report that the viewer is running."""
     return PlainTextResponse("up")
