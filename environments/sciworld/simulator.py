@@ -230,8 +230,8 @@ class Simulator:
         for request in failing:
             if not request.answer.done():
                 request.answer.set_exception(type(fault)(*fault.args))
-                # Mark the error as retrieved. No caller awaits the start-up frame or a cancelled
-                # request.
+                # Mark the error as retrieved: the start-up frame and cancelled requests have no
+                # awaiting caller.
                 request.answer.exception()
 
     def _send(self, frame: bytes) -> None:

@@ -91,7 +91,7 @@ def _renamed(tasks: Collection[int]) -> Iterator[int]:
 def _nonce() -> dict[str, list[int]]:
     """Return the nonce task lists. See `environments.textcraft.TASK_LISTS`.
 
-    Every template contributes the same number of tasks, whatever its number of goals.
+    Every template contributes the same number of tasks, regardless of its goals.
     """
 
     def tasks(split: str, variants: range, fewest_names: int = 0) -> list[int]:

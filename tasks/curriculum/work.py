@@ -86,7 +86,7 @@ def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[E
     if not expert:
         limits = (episodes * rollout.trajectory_tokens,) * 2
         return Work(episodes, (most, most), (most_written, most_written), limits)
-    # fraction of each expert episode that fits within the horizon
+    # Fraction of each expert episode that fits within the horizon
     shares = [min(1.0, horizon / max(1, each.turns)) for each in expert]
     turns, actions, characters = (
         episodes * fmean(share * getattr(each, name) for share, each in zip(shares, expert, strict=True))
