@@ -1,4 +1,4 @@
-"""Watch what the agent does: python -m dashboards [--runs FOLDER] [--port PORT]."""
+"""Start the viewer of trajectories and runs: python -m dashboards [--runs FOLDER] [--port PORT]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def arguments() -> argparse.Namespace:
-    """Reads the command line. Nothing slow is imported before."""
+    """Parse the command line, before any slow import."""
     parser = argparse.ArgumentParser(
         prog="python -m dashboards",
         description="Trajectories, runs and studies in the browser.",
@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serve the viewer until it is stopped."""
     chosen = arguments()
     from configs.infrastructure import SettingsError, infra_settings
 
@@ -50,7 +50,8 @@ def main() -> None:
     if chosen.host not in LOOPBACK and not chosen.allowed_hosts:
         raise SystemExit(f"--host {chosen.host} lets others in: name what they may call this machine with --allowed-hosts NAME,...")
     is_own = runs.stat().st_uid == os.getuid() and os.access(runs, os.W_OK)
-    # The login of a runs folder that this user cannot write in, such as a colleague's, is this user's own.
+    # If this user cannot write to the runs folder, e.g. a colleague's, the login is kept in this
+    # user's state folder.
     file = login_file(runs) if is_own else state_folder() / "login"
     try:
         opens = login(private_runs(runs)) if is_own else kept_secret(file, new_login)
@@ -59,10 +60,10 @@ def main() -> None:
     links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)
     app = application(runs, links, hosts, opens)
     sys.stdout.write(f"Viewer   http://{chosen.host}:{chosen.port}  ({runs})\n")
-    # Logs can be read by others than the terminal.
+    # Print the login only to a terminal, because others may read logs.
     sys.stdout.write(f"Log in   {opens}  ({file})\n" if sys.stdout.isatty() else f"Log in with the login in {file}\n")
     sys.stdout.flush()
-    # Without proxy headers a client cannot claim the address of another one.
+    # Ignore proxy headers, so that clients cannot spoof their address.
     uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning", proxy_headers=False)
 
 

@@ -1,4 +1,7 @@
-"""Arms of a study: runs of one experiment that differ in their seeds alone, compared with another such set by seed and by task."""
+"""Arms of a study: runs of one experiment that differ only in their seeds.
+
+Arms are compared with each other, paired by seed and by task.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ from tasks.evaluation.benchmark import UNKNOWN
 from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
-"""Fields whose value alone says what it is of; in an arm's name they come first."""
+"""Fields whose values are clear without the field's name. They come first in an arm's name."""
 MOST_FIELDS = 6
-"""Fields in an arm's name, unless it takes more to tell the arms apart."""
+"""Maximum number of fields in an arm's name, unless more are needed to make it unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Held-out success after some step, over seeds: mean and 95 % interval (Student's t); None where there is none."""
+    """Held-out success after a step: mean over seeds and 95 % interval (Student's t).
+
+    Unknown values are None.
+    """
 
     step: int
     mean: float | None
@@ -34,13 +40,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Runs alike but for their seeds.
+    """Runs that differ only in their seeds.
 
     Attributes:
-        name: What tells it from the other arms.
-        runs: Its runs, one a seed.
-        curve: Its held-out success over the steps.
-        rise: Success at the end less at the start, over seeds.
+        name: Name that distinguishes it from the other arms.
+        runs: Its runs, one per seed.
+        curve: Held-out success over the steps.
+        rise: Success at the end minus success at the start, over seeds.
         end: Success at the end, over seeds.
     """
 
@@ -52,19 +58,25 @@ class Arm:
 
 
 def arms_of_studies(runs: Path, experiment: str) -> dict[str, str]:
-    """What the studies of an experiment, below the folder of the runs, call its arms: recipe, as `_alike` writes it, to name."""
+    """Return the arms' names in an experiment's studies: recipe, as `_alike` writes it, to name.
+
+    The studies are read from the runs folder.
+    """
     paths = sorted((runs / "studies").glob(f"{glob.escape(experiment)}-*/recipes/*.yaml"))
     return {_alike(recipe): path.stem.rpartition("-")[0] for path in paths if (recipe := read_recipe(path)) is not None}
 
 
 def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[Arm]:
-    """Sorts the runs of an experiment into arms; they are called as a study calls them, else by the fields in which they differ."""
+    """Group the runs of an experiment into arms.
+
+    An arm has the name that a study gives it, or else the fields in which the arms differ.
+    """
     sets: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         sets[_alike(run.recipe)].append(run)
     flat = {recipe: _flat(json.loads(recipe)) for recipe in sets}
     differing = [n for n in dict.fromkeys(n for each in flat.values() for n in each) if len({repr(f.get(n)) for f in flat.values()}) > 1]
-    # Fields below a method or a schedule mean the same only in arms of one method, or of one schedule.
+    # Fields below an algorithm or a curriculum are comparable only between arms with the same one.
     below = tuple(f"{name.partition('.')[0]}." for name in ("algorithm.name", "curriculum.kind") if name in differing)
     common = [name for name in differing if name not in NAMED and not name.startswith(below)]
     shown = ([name for name in NAMED if name in differing] + common)[:MOST_FIELDS] or differing[:3]
@@ -76,11 +88,12 @@ def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[A
 
 
 def measured_alike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str, str]]:
-    """The runs that can be compared as arms of a study.
+    """Select the runs that can be compared as arms of a study.
 
     Returns:
-        Those that finished and were measured as most of them: the same world, task list, horizon, temperature and samples; and the folder
-        name of each other run to why it is left out.
+        The finished runs with the most common measurement: the same environment, task list,
+            horizon, temperature and samples. Then the folder name of each other run to the reason
+            why it is left out.
     """
     finished = [run for run in runs if run.is_finished]
     by_measurement: dict[str, list[RunFolder]] = defaultdict(list)
@@ -93,7 +106,7 @@ def measured_alike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str
 
 
 def _measurement(run: RunFolder) -> str:
-    """The world and the evaluation of a run."""
+    """Return the environment and the evaluation settings of a run."""
     fields = {"world": run.field("environment.name"), "rules": run.field("environment.rules")}
     fields |= {name: run.field(f"evaluation.{name}") for name in ("tasks", "n_tasks", "samples", "horizon", "temperature")}
     return ", ".join(f"{name} {_short(value)}" for name, value in fields.items() if value is not None)
@@ -105,18 +118,18 @@ def _short(value: Any) -> str:
 
 
 def _alike(recipe: Mapping[str, Any]) -> str:
-    """A recipe without its seeds, in one form."""
+    """Serialise a recipe without its seeds, in canonical form."""
     return json.dumps({name: value for name, value in recipe.items() if name != "seeds"}, sort_keys=True)
 
 
 def _said(field: str, recipe: Mapping[str, Any]) -> str:
-    """A field's value, with the field's name where the value alone says little."""
+    """Return a field's value, with the field's name unless the value is clear alone."""
     return str(recipe.get(field)) if field in NAMED else f"{field.rpartition('.')[2]} {recipe.get(field)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The arm that ended highest, and how much higher than the next, paired by seed."""
+    """The arm with the highest final success, and its lead over the second, paired by seed."""
 
     arm: Arm
     second: Arm
@@ -124,22 +137,26 @@ class Winner:
 
 
 def winner_of(arms: Sequence[Arm]) -> Winner | None:
-    """The two arms that ended highest; None where fewer than two were measured after training."""
+    """Return the two best arms at the end. None if fewer than two were evaluated after training."""
     measured = sorted((arm for arm in arms if arm.end.n), key=lambda arm: -arm.end.value)
     return Winner(measured[0], measured[1], against(measured[1], measured[0])) if len(measured) > 1 else None
 
 
 def against(first: Arm, other: Arm) -> Estimate:
-    """Success at the end of `other` less that of `first`, paired by seed: mean and 95 % interval (Student's t) over the seeds of both."""
+    """Return final success of `other` minus that of `first`, paired by seed.
+
+    The estimate is the mean and its 95 % interval (Student's t) over the seeds of both.
+    """
     ends = [{_seed(run): _end(run) for run in arm.runs} for arm in (first, other)]
     pairs = [(ends[0][seed], ends[1][seed]) for seed in sorted(ends[0].keys() & ends[1].keys())]
     return mean(b - a for a, b in pairs if a is not None and b is not None)
 
 
 def paired_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
-    """Success in one evaluation less that in another, paired by task (see `tasks.evaluation`): value and 95 % interval.
+    """Return success in `after` minus success in `before`, paired by task.
 
-    Unknown if one of them is incomplete.
+    The estimate has a 95 % interval (see `tasks.evaluation`). It is unknown if an evaluation is
+    incomplete.
     """
     if before.get("failed") or after.get("failed"):
         return UNKNOWN
@@ -147,19 +164,20 @@ def paired_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estim
 
 
 def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
-    """Task index to successes and episodes of an evaluation as stored."""
+    """Return task index to successes and episodes of a stored evaluation."""
     return {int(task): Tally(*tally) for task, tally in evaluation.get("tallies", {}).items()}
 
 
 def final(run: RunFolder) -> dict[str, Any] | None:
-    """The last evaluation of a run, unless it is that of the start."""
+    """Return the last evaluation of a run, or None if only the initial policy was evaluated."""
     found = [evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0]
     return found[-1] if found else None
 
 
 def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
     successes = [found for run in runs if (found := _by_step(run))]
-    common = set.intersection(*map(set, successes)) if successes else set()  # every point is a mean over the same seeds
+    # Every point is a mean over the same seeds.
+    common = set.intersection(*map(set, successes)) if successes else set()
     curve = []
     for step in sorted(common):
         estimate = mean(each[step] for each in successes)
@@ -175,7 +193,7 @@ def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
 
 
 def _by_step(run: RunFolder) -> dict[int, float]:
-    """Training steps to the success measured after them."""
+    """Return training step to the success measured after it."""
     found = ((evaluation["step"], evaluation.get("success", {}).get("value")) for evaluation in run.evaluations().values())
     return {int(step): value for step, value in found if value is not None}
 

@@ -1,4 +1,4 @@
-"""Success by turn and by horizon: how many turns it takes, and what the turn limit costs."""
+"""Success by number of turns and by horizon: the turns needed, and the cost of the turn limit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class UnderHorizon:
     """Training episodes under one turn limit.
 
     Attributes:
-        horizon: The limit.
-        first, last: Training steps, from 1.
-        episodes: How many, without failed ones.
-        success: Their share of successes, with its interval over tasks.
-        cut: The share that the limit or a budget cut, likewise.
+        horizon: The turn limit.
+        first, last: First and last training step, from 1.
+        episodes: Number of episodes without infrastructure failures.
+        success: Success rate, with its interval over tasks.
+        cut: Rate of episodes cut by the horizon or a token budget, with its interval over tasks.
     """
 
     horizon: int
@@ -36,7 +36,7 @@ class UnderHorizon:
 
 
 def under_horizons(index: Index, run: RunFolder) -> list[UnderHorizon]:
-    """A run's training episodes by the turn limit that they ran under, in the order of training."""
+    """Group a run's training episodes by horizon, in order of training."""
     rows = index.query(
         """select horizon, task, min(step) as first, max(step) as last, count(*) as n, sum(succeeded::int) as won,
         sum((outcome = 'truncated')::int) as cut from trajectories
@@ -61,7 +61,10 @@ def under_horizons(index: Index, run: RunFolder) -> list[UnderHorizon]:
 
 
 def success_by_turn(index: Index, run: RunFolder) -> Figure:
-    """The share of held-out episodes that had succeeded after so many turns, a line an evaluation; the last with its 95 % interval."""
+    """Plot the success rate on held-out tasks within a number of turns, one line per evaluation.
+
+    The last evaluation is drawn with its 95 % interval.
+    """
     names = list(run.evaluations())
     data: list[dict[str, Any]] = []
     for name, colour in zip(names, COLOURS * (1 + len(names) // len(COLOURS)), strict=False):
@@ -82,13 +85,14 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
 
 
 def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate]]:
-    """Numbers of turns, and the share of an evaluation's episodes that succeeded within each."""
+    """Return numbers of turns and an evaluation's success rate within each."""
     rows = index.query(
         """select task, turns, succeeded, horizon, outcome from trajectories
         where run = ? and kind = 'evaluations' and name = ?""",
         [run, name],
     )
-    if not rows or any(row["outcome"] == "failed" for row in rows):  # what is left of an incomplete evaluation is no fair sample
+    # The remaining episodes of an incomplete evaluation are a biased sample.
+    if not rows or any(row["outcome"] == "failed" for row in rows):
         return [], []
     most = max(row["horizon"] for row in rows)
     by_task: dict[int, list[int]] = defaultdict(list)

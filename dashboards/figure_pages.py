@@ -1,4 +1,4 @@
-"""What pages ask for beside themselves, and what people take away: figures as data, drawings, tables as CSV, pages as one file."""
+"""Data and downloads: figures as JSON, drawings, tables as CSV, pages as single files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EMPTY: figures.Figure = {"data": [], "layout": {}}
 
 
 def figure(request: Request) -> Response:
-    """A run's figure as data, for the page that draws it; a live page asks again."""
+    """Return a run's figure as JSON. Live pages poll it."""
     folder, draw = named_run(request), FIGURES.get(request.path_params["figure"])
     if draw is None:
         raise NotThereError(f"there is no figure {request.path_params['figure']!r}; there are: {', '.join(FIGURES)}")
@@ -48,29 +48,29 @@ def figure(request: Request) -> Response:
 
 
 def lanes_figure(request: Request) -> Response:
-    """Who was busy when in a training step, as data."""
+    """Return the timeline of a training step as JSON."""
     clock = step_clock(index_of(request), named_run(request), request.path_params["step"])
     return JSONResponse(lanes(clock) if clock else EMPTY)
 
 
 def compare_figure(request: Request) -> Response:
-    """Runs over one another, as data."""
+    """Return the figure that compares several runs as JSON."""
     runs = asked_runs(request)
     return JSONResponse((overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)})
 
 
 def study_figure(request: Request) -> Response:
-    """A study's curves as data."""
+    """Return a study's curves as JSON."""
     return JSONResponse(figures.bands(named_arms(request)[0]))
 
 
 def drawing(request: Request) -> Response:
-    """The world after some turns of a trajectory, as a piece of HTML."""
+    """Return the drawing of the environment after some turns as an HTML fragment."""
     return HTMLResponse(drawing_of(named_trajectory(request), int(request.path_params["turns"])))
 
 
 def drawing_of(found: Shown, turns: int) -> Markup:
-    """The world after some turns, or why it is not drawn."""
+    """Draw the environment after some turns, or state why it is not drawn."""
     try:
         return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>This world has no drawing.</p>")
     except NotDrawnError as problem:
@@ -78,7 +78,7 @@ def drawing_of(found: Shown, turns: int) -> Markup:
 
 
 def shared(request: Request) -> Response:
-    """One trajectory, or its whole group, as a file that holds all it needs."""
+    """Export a trajectory or its group as a self-contained HTML file."""
     found = named_trajectory(request)
     members = group_of(index_of(request), found.address) if "group" in request.query_params else [found]
     page = TEMPLATES.get_template("shared.html").render(
@@ -94,7 +94,7 @@ def shared(request: Request) -> Response:
 
 
 def shared_study(request: Request) -> Response:
-    """A study as a file that holds all it needs: its curves, which stay interactive, and its table."""
+    """Export a study's table and interactive curves as a self-contained HTML file."""
     (arms, left_out), experiment = named_arms(request), request.path_params["experiment"]
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     page = TEMPLATES.get_template("shared_study.html").render(
@@ -114,7 +114,7 @@ def shared_study(request: Request) -> Response:
 
 
 def data(request: Request) -> Response:
-    """A run's metrics, or the list's rows, as CSV."""
+    """Return a run's metrics or the rows of the list as CSV."""
     words = request.path_params
     if words["what"] == "trajectories":
         rows = listed(index_of(request), Filters.of(request.query_params), size=100_000).rows
@@ -128,10 +128,10 @@ def data(request: Request) -> Response:
 
 
 def plotly_script() -> bytes:
-    """Plotly's own bundle, as its Python package brings it.
+    """Return Plotly's bundle from its Python package.
 
     Raises:
-        NotThereError: It is not installed.
+        NotThereError: Plotly is not installed.
     """
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
@@ -140,7 +140,7 @@ def plotly_script() -> bytes:
 
 
 def plotly(_: Request) -> Response:
-    """Plotly's bundle for the pages."""
+    """Serve Plotly's bundle."""
     return Response(plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
 
 

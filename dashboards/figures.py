@@ -1,4 +1,4 @@
-"""The pictures of runs, as figures for Plotly: plain data, drawn by the browser, which also saves them as PNG, SVG and CSV."""
+"""Figures of runs as Plotly data. The browser draws them and saves them as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ Figure = dict[str, Any]
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2a78d6", "#c2410c", "#15803d", "#7c3aed", "#6b7280"
 TOP, AXIS, LEGEND_ROW, NARROWEST = 16, 56, 20, 560
-"""Pixels: above a drawing, below it for the axis and its title, of a row of the legend, and the width of a narrow figure."""
+"""Layout of a figure in pixels.
+
+- TOP: margin above the plot.
+- AXIS: space below it for the axis and its title.
+- LEGEND_ROW: height of a row of the legend.
+- NARROWEST: width of a narrow figure.
+"""
 SHARE: dict[str, Any] = {"range": [-0.03, 1.03], "tickformat": ".0%", "tickvals": [0, 0.2, 0.4, 0.6, 0.8, 1]}
-"""An axis of shares that shows markers at 0 and 1 whole."""
+"""Axis for fractions. Its range shows markers at 0 and 1 completely."""
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
 LANES = (
     ("rollout/seconds", "engine and environments", BLUE),
@@ -35,7 +41,10 @@ SIGNS = (
 
 
 def learning_curve(run: RunFolder) -> Figure:
-    """Success in training and on held-out tasks over the steps; phases shaded, the horizon and the share of episodes it cut beneath."""
+    """Plot success in training and on held-out tasks over the steps.
+
+    Phases are shaded. Below are the fraction of truncated episodes and the horizon.
+    """
     metrics, evaluations = run.metrics(), run.evaluations()
     steps = list(metrics)
     data: list[dict[str, Any]] = [
@@ -62,7 +71,7 @@ def learning_curve(run: RunFolder) -> Figure:
 
 
 def lanes(run: RunFolder) -> Figure:
-    """Where each step's time went, one lane a part, and how stale the weights were that wrote what was learnt from."""
+    """Plot each step's time by activity, and the staleness of the weights that it trains on."""
     metrics = run.metrics()
     steps = list(metrics)
     data: list[dict[str, Any]] = [
@@ -83,7 +92,7 @@ def lanes(run: RunFolder) -> Figure:
 
 
 def signs(run: RunFolder) -> Figure:
-    """What collapse shows itself in, each as a multiple of its mean over the first five steps."""
+    """Plot the indicators of collapse, each relative to its mean over the first five steps."""
     metrics = run.metrics()
     steps = list(metrics)
     data = []
@@ -97,7 +106,7 @@ def signs(run: RunFolder) -> Figure:
 
 
 def bands(arms: Sequence[Arm]) -> Figure:
-    """Held-out success of each arm over the steps: the mean over seeds, and its 95 % interval as a band."""
+    """Plot each arm's success on held-out tasks: the mean over seeds with its 95 % interval."""
     data: list[dict[str, Any]] = []
     for arm, colour in zip(arms, COLOURS * 8, strict=False):
         points = [point for point in arm.curve if point.mean is not None]
@@ -130,14 +139,17 @@ def bands(arms: Sequence[Arm]) -> Figure:
 
 
 def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:
-    """Held-out success of each evaluation over the steps, with its 95 % interval over tasks."""
+    """Plot each evaluation's held-out success over the steps, with its 95 % interval over tasks."""
     found = [(e["step"], e["success"], name) for name, e in evaluations.items() if e.get("success", {}).get("value") is not None]
     points = measured([step for step, _, _ in found], [(s["value"], s["low"], s["high"]) for _, s, _ in found], colour)
     return points | {"text": [name for _, _, name in found]}
 
 
 def measured(steps: Sequence[int], values: Sequence[tuple[float | None, float | None, float | None]], colour: str) -> dict[str, Any]:
-    """Measurements as markers with their intervals (value, low, high), joined from three on: two points show no course."""
+    """Plot measurements (value, low, high) as markers with intervals.
+
+    Markers are joined by lines only from three on, because two points show no trend.
+    """
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(steps) > 2 else "markers",
@@ -159,7 +171,7 @@ def _gap(high: float | None, low: float | None) -> float:
 
 
 def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """A rectangle behind each phase, and a word for it."""
+    """Return a labelled rectangle behind each phase."""
     known = [(step, row["rollout/horizon"]) for step, row in metrics.items() if "rollout/horizon" in row]
     shapes = []
     for number, (horizon, group) in enumerate(groupby(known, key=lambda pair: pair[1])):
@@ -183,18 +195,18 @@ def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
 
 
 def values_of(metrics: Mapping[int, Mapping[str, float]], name: str) -> list[float | None]:
-    """A metric of each step; None where it is missing or no number."""
+    """Return a metric of each step. None if it is missing or not finite."""
     values = (row.get(name) for row in metrics.values())
     return [finite(value) for value in values]
 
 
 def finite(value: float | None) -> float | None:
-    """A number as a figure's data can hold it: None for what is missing or no number."""
+    """Return a number for a figure's data. None if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def smooth(values: Sequence[float | None]) -> list[float | None]:
-    """The mean of each value and up to four before it."""
+    """Return the running mean of each value and up to four before it."""
     smoothed: list[float | None] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - 5) : end] if value is not None]
@@ -203,21 +215,25 @@ def smooth(values: Sequence[float | None]) -> list[float | None]:
 
 
 def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
-    """A line of a figure."""
+    """Return a line of a figure."""
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "name": name, "line": {"color": colour}}
 
 
 def figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
-    """A figure of lines, bars and bands, with the margins of ours."""
+    """Return a figure with a legend and our margins."""
     rows = legend_rows([str(trace["name"]) for trace in data if trace.get("name") and trace.get("showlegend", True)])
     drawing = layout["height"] - TOP - AXIS
-    legend = {"orientation": "h", "x": 0, "y": -AXIS / drawing, "yanchor": "top"}  # in heights of the drawing
+    # Plotly takes y as a fraction of the plot's height.
+    legend = {"orientation": "h", "x": 0, "y": -AXIS / drawing, "yanchor": "top"}
     margin = {"t": TOP, "r": 24, "b": AXIS + rows * LEGEND_ROW, "l": 64}
     return {"data": list(data), "layout": {**layout, "margin": margin, "legend": legend, "height": layout["height"] + rows * LEGEND_ROW}}
 
 
 def legend_rows(names: Sequence[str]) -> int:
-    """Rows that a legend of these names takes below a figure; Plotly gives each entry the width of the longest."""
+    """Return the number of rows of a legend below a figure.
+
+    Plotly gives each entry the width of the longest one.
+    """
     if not names:
         return 0
     columns = max(1, NARROWEST // (50 + 7 * max(map(len, names))))

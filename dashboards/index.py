@@ -1,7 +1,8 @@
-"""An index of all trajectories below the runs' folder, in DuckDB: what lists, filters and searches read.
+"""A DuckDB index of all trajectories below the runs folder, for lists, filters and searches.
 
-The parquet files stay the truth. The index is a cache of what lists need (one row a trajectory, its texts in lower case), made and
-brought up to date by reading files that are new or changed; one that is missing, damaged or of an older form is made anew.
+The parquet files are the source of truth. The index is a cache with one row per trajectory,
+including its texts in lower case. A refresh reads new and changed files. An index that is missing,
+damaged or of another schema version is rebuilt.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from dashboards.run_folders import Source, sources, temperature_of
 log = logging.getLogger(__name__)
 
 FORM = 2
-"""Changes whenever the tables do."""
+"""Schema version. Increase it whenever the tables change."""
 FILES_AT_ONCE = 64
-"""Files that are read in one transaction: after a kill so many are read again at most."""
+"""Files per transaction. After a kill at most this many are read again."""
 MEMORY = "512MB"
-"""What DuckDB may hold at once; beyond it, it writes to disk."""
+"""DuckDB's memory limit. Beyond it DuckDB writes to disk."""
 
 TABLES = """
 create table if not exists form (number integer);
@@ -56,12 +57,12 @@ from read_parquet(?, file_row_number = true)
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What bringing the index up to date found.
+    """Result of a refresh.
 
     Attributes:
-        read: Files read because they were new or changed.
-        gone: Files dropped because they are not there any more.
-        problems: Files that hold no trajectories that can be read, with the reason.
+        read: Number of files read because they were new or changed.
+        gone: Number of files dropped because they no longer exist.
+        problems: Files without readable trajectories, with the reason.
     """
 
     read: int
@@ -70,17 +71,18 @@ class Refreshed:
 
 
 class HeldError(RuntimeError):
-    """Another process holds the index's file."""
+    """Another process has locked the index's file."""
 
 
 class Index:
-    """The index of one runs' folder. Safe to use from several threads."""
+    """The index of one runs folder. Thread-safe."""
 
     def __init__(self, runs: Path, *, store: Path | None = None) -> None:
         """
         Args:
             runs: Folder of the runs.
-            store: The index's file; by default below the runs' folder, or a temporary one where another viewer holds that.
+            store: File of the index. Default: a file below the runs folder. A temporary file is
+                used if another viewer has locked the file or it is not writable.
         """
         self.runs = runs
         self._writing, self._closing = threading.Lock(), False
@@ -88,7 +90,7 @@ class Index:
         self._connection = self._opened(store or runs / ".dashboards" / "index.duckdb")
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The rows of a query, as dictionaries by column."""
+        """Run a query and return its rows as dictionaries by column."""
         cursor = self._connection.cursor()
         try:
             cursor.execute(sql, list(values))
@@ -98,7 +100,7 @@ class Index:
             cursor.close()
 
     def refresh(self) -> Refreshed:
-        """Reads files that are new or changed, and forgets those that are gone. One at a time; others wait."""
+        """Read new and changed files and drop deleted ones. Concurrent calls wait."""
         with self._writing:
             if self._closing:
                 return Refreshed(0, 0, {})
@@ -109,7 +111,7 @@ class Index:
             stale = [known[str(source.path)]["id"] for source in new if str(source.path) in known]
             self._forget([*gone, *stale])
             for start in range(0, len(new), FILES_AT_ONCE):
-                if self._closing:  # what is missing is read the next time
+                if self._closing:  # the rest is read at the next refresh
                     break
                 self._read(new[start : start + FILES_AT_ONCE])
             if new and not self._closing:
@@ -118,7 +120,7 @@ class Index:
             return Refreshed(len(new), len(gone), problems)
 
     def close(self) -> None:
-        """Closes the file, once what is being read is stored. A second call does nothing."""
+        """Close the file once the current batch is stored. A second call does nothing."""
         self._closing = True
         with self._writing:
             self._connection.close()
@@ -147,7 +149,7 @@ class Index:
             cursor.close()
 
     def _read(self, batch: Sequence[Source]) -> None:
-        """Reads files in one transaction; one by one where a file changes or goes while it is read."""
+        """Read files in one transaction, or one by one if a file changes or disappears."""
         try:
             self._read_whole(batch, {})
         except duckdb.Error as changed:
@@ -180,7 +182,10 @@ class Index:
             cursor.close()
 
     def _name_tags(self) -> None:
-        """Looks up the kind of each task that is new, e.g. "depth 2", where the world is installed here and tells it."""
+        """Look up the tag of each new task, e.g. "depth 2".
+
+        It requires that the environment is installed here and defines tags.
+        """
         unknown = self.query(
             "select environment, list(distinct task) as tasks from trajectories anti join tags using (environment, task) group by 1"
         )
@@ -192,25 +197,31 @@ class Index:
 
 
 def unreadable(path: Path) -> str:
-    """Why a file holds no trajectories that can be read; empty if it does. Only its end is read, where parquet keeps its schema."""
+    """Return why a file has no readable trajectories. Empty if it has.
+
+    Reads only the end of the file, where parquet stores its schema.
+    """
     try:
         import pyarrow.parquet as pq
 
         names = set(pq.read_schema(path).names)
-    except (OSError, ValueError) as problem:  # pyarrow's own errors are ValueErrors
+    except (OSError, ValueError) as problem:  # pyarrow's errors are ValueErrors
         return str(problem).splitlines()[0]
     missing = {"environment", "task", "group", "member", "turns", "outcome", "first_observation"} - names
     return f"no trajectories: column {sorted(missing)[0]} is missing" if missing else ""
 
 
 def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
-    """The kinds of tasks as their world tells them; empty strings where it tells none or is not installed here."""
+    """Return the tags of tasks.
+
+    They are empty if the environment defines none or is not installed here.
+    """
     from environments.registry import load_world
 
     try:
         tag = getattr(load_world(environment), "tag", None)
         return {task: str(tag(task)) if tag else "" for task in tasks}
-    except Exception as problem:  # noqa: BLE001 - a world of somebody else's: without tags everything else still works
+    except Exception as problem:  # noqa: BLE001 - third-party code, and tags are optional
         log.info("no tags of %s: %s", environment, problem)
         return dict.fromkeys(tasks, "")
 

@@ -1,4 +1,4 @@
-"""Where a run is in MLflow, and where Prefect is: addresses that people can open, or None."""
+"""Links from runs to their pages in MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ TIMEOUT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The two services.
+    """Addresses of MLflow and Prefect.
 
     Attributes:
-        mlflow: MLflow's address as the settings name it, http(s) or a store such as sqlite:///...; None where they do not.
-        login: The login of the services of `make up`, as "user:password". It is sent to them alone; the login of another
-            MLflow server comes from the variables of MLflow's clients.
-        services: Where the services of `make up` answer; None while they are not up.
-        mlflow_page: Where browsers find MLflow, if not at its address.
+        mlflow: MLflow's address in the settings, http(s) or a store such as sqlite:///... None if
+            it is not set.
+        login: Login of the services of `make up`, as "user:password". It is sent only to them. For
+            other MLflow servers the login is read from the variables of MLflow's clients.
+        services: Returns the addresses of the services of `make up`, or None if they are not
+            running.
+        mlflow_page: Address of MLflow for browsers, if it is another one.
     """
 
     mlflow: str | None
@@ -37,7 +39,10 @@ class Links:
     mlflow_page: str | None = None
 
     def prefect_run(self, run: RunFolder) -> str | None:
-        """The page of the flow run in Prefect that carried the run out last; None while Prefect has no page, or was not noted."""
+        """Return the Prefect page of the run's last flow run.
+
+        None if Prefect has no page or no flow run was recorded.
+        """
         try:
             noted = json.loads((run.path / "prefect.json").read_text(encoding="utf-8"))
             number, page = str(UUID(noted["flow_run"])), noted["page"]
@@ -47,7 +52,7 @@ class Links:
         return page or (f"{found.prefect_ui_url}/runs/flow-run/{number}" if found else None)
 
     def mlflow_run(self, run: RunFolder) -> str | None:
-        """The run's page in MLflow."""
+        """Return the run's page in MLflow, or None."""
         found = self.services()
         uri = self.mlflow or (found.mlflow_tracking_uri if found else None)
         if uri is None or not uri.startswith("http"):
@@ -64,7 +69,10 @@ def _login_of_variables() -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _mlflow_run(uri: str, login: str | None, experiment: str, folder: str, _: int) -> tuple[str, str] | None:
-    """Experiment's and run's id of a folder, asked over HTTP; None where MLflow does not know it or does not answer."""
+    """Query the experiment and run id of a folder over HTTP.
+
+    None if MLflow does not have the run or does not answer.
+    """
     import requests
 
     user, password = (login or ":").split(":", 1)

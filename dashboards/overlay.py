@@ -1,4 +1,4 @@
-"""Any number of runs over one another, and each against the first."""
+"""One figure with several runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dashboards.figures import COLOURS, SHARE, Figure, figure, line, smooth, val
 from dashboards.run_folders import RunFolder
 
 MANY = 8
-"""More runs than this are drawn without their training success: it would hide the held-out one."""
+"""Above this number of runs, training success is not drawn. It would hide held-out success."""
 
 
 def names_of(runs: Sequence[RunFolder]) -> list[str]:
-    """The name of each run in Prefect and MLflow; with its folder where several have the same name."""
+    """Return each run's name in Prefect and MLflow, with its folder if several share the name."""
     titles = [run.title for run in runs]
     return [run.title if titles.count(run.title) == 1 else f"{run.title} ({run.path.name})" for run in runs]
 
 
 def overlay(runs: Sequence[RunFolder]) -> Figure:
-    """Held-out success of each run with its 95 % interval over tasks, its training success thin, and beneath the share of episodes cut."""
+    """Plot held-out success of each run with its 95 % interval over tasks.
+
+    Training success is a thin line. Below are the fraction of truncated episodes and the horizon.
+    """
     data: list[dict[str, Any]] = []
     for run, name, colour in zip(runs, names_of(runs), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
         metrics = run.metrics()

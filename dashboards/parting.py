@@ -1,4 +1,8 @@
-"""The same task played several times: the first turn at which two trajectories part, and at which one leaves all that succeeded."""
+"""Compare several attempts at one task.
+
+Finds the first turn at which two trajectories diverge, and at which one diverges from all
+successful ones.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from dashboards.trajectory import Address, Shown, shown
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One trajectory of a task, beside the one before it in the list.
+    """One trajectory of a task, compared with the previous one in the list.
 
     Attributes:
-        trajectory: What happened: the sample asked for, else the first success, or the first sample where there is none.
-        samples: All samples of the task in that evaluation: member, outcome and reward.
-        asked: Whether the sample was asked for.
-        parts_at: The first turn, from 0, whose action differs from that of the attempt before; None for the first, or if none does.
+        trajectory: The requested sample, or else the first success, or else the first sample.
+        samples: Member, outcome and reward of all samples of the task in that evaluation.
+        asked: Whether this sample was requested.
+        parts_at: First turn, from 0, whose action differs from the previous attempt. None for the
+            first attempt or if the actions are equal.
     """
 
     trajectory: Shown
@@ -28,12 +33,21 @@ class Attempt:
 
     @property
     def succeeded(self) -> int:
-        """How many of the samples succeeded."""
+        """Number of successful samples."""
         return sum(sample["outcome"] == "success" for sample in self.samples)
 
 
 def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), sample: str = "", most: int = 24) -> list[Attempt]:
-    """A sample of a task in each evaluation, in the order of training; of some runs, or of all. `sample` names one: "phase-1/3"."""
+    """Return one sample of a task from each evaluation, in order of training.
+
+    Args:
+        index: Index of the trajectories.
+        environment: Name of the environment.
+        task: Task index.
+        runs: Names of runs. Empty means all runs.
+        sample: A requested sample, e.g. "phase-1/3" (evaluation and member). Empty means none.
+        most: Maximum number of evaluations.
+    """
     rows = index.query(
         """select run, kind, name, "group", coalesce(min(member) filter (succeeded), min(member)) as member,
         min(policy_version) as version, list({'member': member, 'outcome': outcome, 'reward': reward} order by member) as samples
@@ -56,7 +70,7 @@ def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] =
 
 
 def parting(first: Shown, second: Shown) -> int | None:
-    """The first turn, from 0, at which two trajectories do something else; None if they do the same to the end."""
+    """Return the first turn, from 0, at which two trajectories diverge. None if they are equal."""
     ours, theirs = [[turn.action or turn.message for turn in each.turns] for each in (first, second)]
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
@@ -66,12 +80,13 @@ def parting(first: Shown, second: Shown) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LeftSuccess:
-    """Where a trajectory left all recorded successes of its task.
+    """The turn at which a trajectory diverges from all recorded successes of its task.
 
     Attributes:
-        turn: The first turn, from 0, that none of them shares; the number of its turns where it only ended too early.
-        successes: How many were compared.
-        nearest: The one that went along longest.
+        turn: First turn, from 0, that it shares with none of them. Equal to its number of turns if
+            it only ended too early.
+        successes: Number of compared trajectories.
+        nearest: The success that it follows longest.
     """
 
     turn: int
@@ -88,7 +103,10 @@ order by t.run <> ?, t.policy_version desc, t.turns limit 48
 
 
 def left_success(index: Index, found: Shown) -> LeftSuccess | None:
-    """Compares a trajectory that failed with recorded successes of its task, those of its own run first; None where there is none."""
+    """Compare a failed trajectory with recorded successes of its task, first those of its run.
+
+    None if there are no successes.
+    """
     rows = index.query(SUCCESSES, [found.row["environment"], found.row["task"], found.address.run])
     by_file: dict[str, dict[int, Address]] = {}
     for row in rows:
@@ -112,5 +130,5 @@ from read_parquet(?, file_row_number = true) where file_row_number in (select un
 
 
 def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """How many actions two have in common before they part."""
+    """Return the length of the common prefix of two lists of actions."""
     return next((n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs)))

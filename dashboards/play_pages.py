@@ -1,4 +1,8 @@
-"""The pages on which an episode is played: begun from a task or branched from a trajectory, watched while it goes on, and kept."""
+"""Pages to play episodes.
+
+An episode starts from a task or branches off a recorded trajectory. It can be watched while it
+runs, and saved.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +32,16 @@ from environments.registry import WORLDS
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 
 MOST_EPISODES = 32
-"""Episodes that are open at once; the oldest goes when another begins."""
+"""Maximum number of open episodes. A new one replaces the oldest."""
 
 
 async def choose(request: Request) -> Response:
-    """What can be played."""
+    """Show what can be played."""
     return html(request, "play_choose.html", worlds=sorted(WORLDS))
 
 
 async def start(request: Request) -> Response:
-    """Begins an episode of a task: by its number, or the first of a list."""
+    """Start an episode of a task, given by its index, or of the first held-out task."""
     words = await request.form()
     environment = str(words.get("environment", ""))
     if environment not in WORLDS:
@@ -48,7 +52,7 @@ async def start(request: Request) -> Response:
 
 
 async def branch(request: Request) -> Response:
-    """Begins where a recorded trajectory stood after some turns."""
+    """Start an episode from the state of a recorded trajectory after some turns."""
     words = request.path_params
     address = Address(words["run"], words["kind"], words["name"], words["group"], words["member"])
     index = request.app.state.index
@@ -68,7 +72,10 @@ async def branch(request: Request) -> Response:
 
 
 async def watch_policy(request: Request) -> Response:
-    """Begins a held-out task of a run and lets one of its checkpoints play it, as its recipe evaluates it."""
+    """Start a held-out task of a run, played by one of its checkpoints.
+
+    The settings are those of the recipe's evaluation.
+    """
     index, run, words = request.app.state.index, named_run(request), await request.form()
     environment = str(run.field("environment.name", "textcraft"))
     client = await _players(request).client(world_of(run, environment))
@@ -85,7 +92,7 @@ async def watch_policy(request: Request) -> Response:
 
 
 async def watch(request: Request) -> Response:
-    """The page of an episode in progress."""
+    """Show the page of an episode in progress."""
     number, episode, origin = _episode(request)
     run = run_folder(request.app.state.index.runs, origin.run) if origin else None
     agents = [(f"{run.name}/{path.name}", path.name) for path in checkpoints_of(run)] if run else []
@@ -99,7 +106,7 @@ async def watch(request: Request) -> Response:
 
 
 async def state(request: Request) -> Response:
-    """The turns of an episode in progress as a piece of HTML, with whether it goes on."""
+    """Return the turns of an episode in progress as an HTML fragment, and whether it is running."""
     number, episode, _ = _episode(request)
     known = _state(number, episode)
     return JSONResponse(
@@ -115,7 +122,7 @@ async def state(request: Request) -> Response:
 
 
 async def act(request: Request) -> Response:
-    """A turn by hand, a turn or the rest by an agent, a pause, or the episode kept."""
+    """Play a turn by hand, let an agent play one or all turns, pause it, or save the episode."""
     number, episode, origin = _episode(request)
     words = await request.form()
     what = str(words.get("do", ""))
@@ -141,13 +148,13 @@ async def act(request: Request) -> Response:
             raise FilterError(f"do must be act, turn, rest, pause or keep, it is {what!r}")
     except FilterError:
         raise
-    except Exception as problem:  # noqa: BLE001 - whatever an agent or a server does is told on the page, and the episode stays
+    except Exception as problem:  # noqa: BLE001 - the page shows the error
         episode.note = f"{type(problem).__name__}: {problem}"
     return await state(request)
 
 
 def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
-    """Writes an episode as trajectories, where `flows.collect` puts its own; returns the collection's name."""
+    """Save an episode in the format of `flows.collect` and return the collection's name."""
     folder = runs / "collected" / f"{episode.trajectory.environment}-played"
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "settings.json"

@@ -1,4 +1,4 @@
-"""The runs below a folder, as they lie on disk: recipes, metrics, evaluations and files of trajectories."""
+"""Read the runs below a folder: recipes, metrics, evaluations and trajectory files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
 NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
-"""Folders without trajectories to show. `records` holds copies for MLflow, `damaged` files that cannot be read."""
+"""Folders without trajectories to show.
+
+`records` holds copies for MLflow, `damaged` holds unreadable files.
+"""
 STEP_FILE = re.compile(r"step-(\d+)\.parquet")
 LIVE_SECONDS = 120.0
-"""A run that is not finished and has written nothing for so long is taken for stopped."""
+"""An unfinished run counts as stopped if it has written nothing for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,13 @@ class Source:
     """One parquet file of trajectories.
 
     Attributes:
-        path: Where it lies.
-        stamp: Changes when the file does.
-        run: The folder it belongs to, relative to the runs' folder: its name in addresses.
-        kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect`, or played in the viewer).
-        name: The file's name without its ending, e.g. "step-000010" or "phase-1".
-        step: Training step of a rollout, from 1; -1 otherwise.
+        path: Path of the file.
+        stamp: Fingerprint that changes with the file.
+        run: Folder that the file belongs to, relative to the runs folder. Its name in addresses.
+        kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect` or played in
+            the viewer).
+        name: File name without its ending, e.g. "step-000010" or "phase-1".
+        step: Training step of a rollout, from 1. -1 for other kinds.
     """
 
     path: Path
@@ -45,12 +49,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run of training.
+    """A training run.
 
     Attributes:
         path: Its folder.
-        name: Relative to the runs' folder: its name in addresses.
-        recipe: The recipe, as written when it began.
+        name: The folder relative to the runs folder. Its name in addresses.
+        recipe: The recipe, as written at the start.
     """
 
     path: Path
@@ -58,7 +62,7 @@ class RunFolder:
     recipe: dict[str, Any]
 
     def field(self, dotted: str, default: Any = None) -> Any:
-        """A field of the recipe by its dotted name."""
+        """Return a field of the recipe by its dotted name."""
         value: Any = self.recipe
         for part in dotted.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -67,11 +71,11 @@ class RunFolder:
         return value
 
     def metrics(self) -> Steps:
-        """Training step, from 1, to its metrics."""
+        """Return training step, from 1, to its metrics."""
         return dict(sorted(read_steps(self.path / METRICS).items()))
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
-        """Name to evaluation, in the order in which they were made."""
+        """Return name to evaluation, in the order of evaluation."""
         found = {}
         for path in (self.path / "evaluations").glob("*.json"):
             try:
@@ -82,23 +86,23 @@ class RunFolder:
 
     @property
     def steps(self) -> int:
-        """Training steps that the recipe wants."""
+        """Number of training steps in the recipe."""
         return int(self.field("algorithm.steps", 0))
 
     @property
     def title(self) -> str:
-        """Its name in Prefect and MLflow; the folder's where none was noted."""
+        """Name in Prefect and MLflow, or the folder's name if none is recorded."""
         return str(self._noted.get("title") or self.path.name)
 
     @property
     def began(self) -> float | None:
-        """When it first began, in seconds since 1970; None where that was not noted."""
+        """First start, in seconds since 1970. None if it is not recorded."""
         began = self._noted.get("began")
         return float(began) if isinstance(began, int | float) else None
 
     @property
     def duration(self) -> float | None:
-        """Seconds from its beginning to its end, or to what it wrote last; interruptions count."""
+        """Seconds from the first start to the end or the last write, including interruptions."""
         done = self.path / "done" / FINISHED
         return (done.stat().st_mtime if done.is_file() else self.changed) - self.began if self.began is not None else None
 
@@ -112,34 +116,34 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end, with everything measured."""
+        """Whether the run completed, including all evaluations."""
         return (self.path / "done" / FINISHED).is_file()
 
     def status(self, now: float) -> str:
-        """How it stands: running, finished, collapsed, or stopped before its end."""
+        """Return the status: running, finished, collapsed or stopped."""
         if (self.path / "done" / COLLAPSED).is_file():
             return "collapsed"
         return "finished" if self.is_finished else "running" if self.is_live(now) else "stopped"
 
     def is_live(self, now: float) -> bool:
-        """Whether it seems to be going on: it has not finished, and something was written lately."""
+        """Return whether the run seems active: it has not finished and has written recently."""
         return not self.is_finished and now - self.changed < LIVE_SECONDS
 
     @property
     def changed(self) -> float:
-        """When something was last written, in seconds since 1970."""
+        """Time of the last write, in seconds since 1970."""
         paths = (self.path / METRICS, self.path / "recipe.yaml", self.path / "trainer.log", self.path / "evaluations")
         return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
 def run_folders(runs: Path) -> list[RunFolder]:
-    """The runs of training below a folder, the newest first."""
+    """Return the training runs below a folder, newest first."""
     found = [folder for path in sorted(runs.glob("*/recipe.yaml")) if (folder := run_folder(runs, path.parent.name)) is not None]
     return sorted(found, key=lambda folder: folder.changed, reverse=True)
 
 
 def run_folder(runs: Path, name: str) -> RunFolder | None:
-    """One run by its name; None where there is none."""
+    """Return a run by its name. None if it does not exist."""
     path = (runs / name).resolve()
     if not path.is_relative_to(runs.resolve()):
         return None
@@ -148,7 +152,7 @@ def run_folder(runs: Path, name: str) -> RunFolder | None:
 
 
 def read_recipe(path: Path) -> dict[str, Any] | None:
-    """A recipe as written; None where there is none, or it is damaged or being written."""
+    """Return a recipe as written. None if it is missing, damaged or being written."""
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -157,12 +161,12 @@ def read_recipe(path: Path) -> dict[str, Any] | None:
 
 
 def checkpoints_of(run: RunFolder) -> list[Path]:
-    """The folders of a run's checkpoints that can be loaded, the oldest first."""
+    """Return the folders of a run's loadable checkpoints, oldest first."""
     return sorted(path.parent for path in run.path.glob("checkpoints/step-*/config.json"))
 
 
 def sources(runs: Path) -> Iterator[Source]:
-    """All files of trajectories below a folder."""
+    """Yield all trajectory files below a folder."""
     for folder, folders, files in os.walk(runs):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in NO_TRAJECTORIES)
         for file in sorted(files):
@@ -180,7 +184,7 @@ def _source(runs: Path, path: Path) -> Source:
 
 
 def temperature_of(runs: Path, source: Source) -> float | None:
-    """The sampling temperature of a file's trajectories, where a recipe tells it."""
+    """Return the sampling temperature of a file's trajectories. None without a recipe."""
     field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(source.kind)
     folder = run_folder(runs, source.run) if field else None
     return float(folder.field(field, 1.0)) if folder is not None and field else None

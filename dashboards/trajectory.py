@@ -1,4 +1,4 @@
-"""One trajectory as it is shown: its turns, the text behind each token, what the world answered, and how long it all took."""
+"""Read a trajectory for display: turns, token texts, observations and durations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ where t.run = ? and t.kind = ? and t.name = ? and t."group" = ? and t.member = ?
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a trajectory stands: the words of its page's address."""
+    """The address of a trajectory in the viewer."""
 
     run: str
     kind: str
@@ -32,12 +32,12 @@ class Address:
 
     @property
     def group_path(self) -> str:
-        """The address of its group."""
+        """Path of the group's page."""
         return f"/groups/{self.run}/{self.kind}/{self.name}/{self.group}"
 
     @property
     def path(self) -> str:
-        """The address of its page."""
+        """Path of the trajectory's page."""
         return f"/trajectories/{self.run}/{self.kind}/{self.name}/{self.group}/{self.member}"
 
 
@@ -46,11 +46,12 @@ class Token:
     """One token of a message.
 
     Attributes:
-        text: What it stands for, special tokens included.
-        id: Its number in the vocabulary.
-        log_probability: As sampled; None where it was not recorded.
-        in_action: Whether it is part of the action that was read from the message.
-        learned: What the loss read of it; None where the step left no record, or where nobody learned from it.
+        text: Text of the token. Special tokens are included.
+        id: Index in the vocabulary.
+        log_probability: Log-probability at sampling. None if it was not recorded.
+        in_action: Whether the token belongs to the parsed action.
+        learned: Training data of the token. None if its step recorded none, or no step trained on
+            it.
     """
 
     text: str
@@ -61,14 +62,14 @@ class Token:
 
     @property
     def gap(self) -> float | None:
-        """The trainer's log-probability less the engine's, in nats."""
+        """The trainer's log-probability minus the engine's, in nats."""
         if self.learned is None or self.learned.log_probability is None or self.log_probability is None:
             return None
         return self.learned.log_probability - self.log_probability
 
     @property
     def words(self) -> str:
-        """All that is known of it, in words."""
+        """Description of the token with all known values."""
         learned, gap = self.learned, self.gap
         parts = [f"token {self.id}"]
         if self.log_probability is not None:
@@ -84,7 +85,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ShownTurn:
-    """One turn as it is shown: its fields as recorded (`tasks.rollout.trajectory.Turn`), and its tokens with their texts."""
+    """One turn for display.
+
+    The fields are as in `tasks.rollout.trajectory.Turn`, except that the tokens have texts.
+    """
 
     number: int
     tokens: list[Token]
@@ -101,22 +105,22 @@ class ShownTurn:
 
     @property
     def advantage(self) -> float | None:
-        """The mean advantage of its tokens in the loss; None where there is none."""
+        """Mean advantage of the turn's tokens in the loss. None if there are none."""
         return _mean_advantage(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One trajectory as it is shown.
+    """One trajectory for display.
 
     Attributes:
-        address: Where it stands.
-        path: Its file.
+        address: Its address.
+        path: Its parquet file.
         row: Its columns in the index, and the tag of its task.
-        prompt: Text of the tokens before the first turn; empty where no tokenizer is at hand.
-        first_observation: What the world said first.
+        prompt: Text of the tokens before the first turn. Empty without a tokenizer.
+        first_observation: First observation of the environment.
         turns: Its turns.
-        recorded: Whether its training step left a record of what it learned from.
+        recorded: Whether its training step recorded the training data.
     """
 
     address: Address
@@ -129,7 +133,11 @@ class Shown:
 
     @property
     def advantage(self) -> float | None:
-        """The mean advantage of the policy's tokens in the loss; None where none was recorded, or nobody learned from it."""
+        """Mean advantage of the policy tokens in the loss.
+
+        None if there are none, because no training data was recorded or no step trained on the
+        trajectory.
+        """
         return _mean_advantage([token for turn in self.turns for token in turn.tokens])
 
     @property
@@ -140,22 +148,22 @@ class Shown:
 
     @property
     def actions(self) -> list[str]:
-        """The actions that the world was asked to perform, in order; a message without one asked for none."""
+        """Actions sent to the environment, in order. Turns without a valid action are left out."""
         return [turn.action for turn in self.turns if not turn.malformed]
 
     def observation_at(self, turn: int) -> str:
-        """What the policy saw before it wrote turn `turn`, from 0."""
+        """Return the observation before turn `turn` (from 0)."""
         return self.turns[turn - 1].observation if turn else self.first_observation
 
 
 def shown(index: Index, address: Address) -> Shown | None:
-    """Reads one trajectory from its parquet file; None where there is none."""
+    """Read a trajectory from its parquet file. None if it does not exist."""
     rows = index.query(WHOLE, [address.run, address.kind, address.name, address.group, address.member])
     return _shown(index, address, rows[0]) if rows else None
 
 
 def group_of(index: Index, address: Address) -> list[Shown]:
-    """All members of a trajectory's group, in order."""
+    """Return all members of a trajectory's group, in order."""
     rows = index.query(
         'select member from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',
         [address.run, address.kind, address.name, address.group],
@@ -186,7 +194,7 @@ def _shown(index: Index, address: Address, row: dict[str, Any]) -> Shown:
 
 
 def as_shown(trajectory: Trajectory) -> Shown:
-    """A trajectory that is not stored yet."""
+    """Convert a trajectory that is not stored yet."""
     turns = [
         ShownTurn(
             number=number,
@@ -200,7 +208,10 @@ def as_shown(trajectory: Trajectory) -> Shown:
 
 
 def tokenizer_of(file: Path, runs: Path) -> Any:
-    """The tokenizer that wrote a file's tokens: beside a checkpoint of its run, or of the policy that the run began with; else None."""
+    """Return the tokenizer of a file's tokens, or None if it is not available.
+
+    It is taken from a checkpoint of the run, or else from the policy that the run started with.
+    """
     for folder in file.parents:
         if (folder / "recipe.yaml").is_file():
             beside = next(iter(sorted(folder.glob("checkpoints/*/tokenizer.json"))), None)
@@ -216,7 +227,10 @@ def tokenizer_of(file: Path, runs: Path) -> Any:
 
 
 def _of_policy(policy: str | None, runs: Path) -> Path | None:
-    """The tokenizer's file of a policy's folder, also after the runs' folder was moved, or of a model in Hugging Face's cache."""
+    """Return the tokenizer file of a policy, or None.
+
+    The policy is a folder, also if the runs folder was moved, or a model in Hugging Face's cache.
+    """
     if not policy:
         return None
     for folder in (Path(policy), runs / "starter" / Path(policy).name):
@@ -226,7 +240,7 @@ def _of_policy(policy: str | None, runs: Path) -> Path | None:
 
     try:
         cached = try_to_load_from_cache(policy, "tokenizer.json")
-    except ValueError:  # a path that is no name of the hub's
+    except ValueError:  # a path, not a model name of the hub
         return None
     return Path(cached) if isinstance(cached, str) else None
 
@@ -246,7 +260,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _tokens(tokenizer: Any, turn: dict[str, Any], learned: Sequence[LearnedToken | None]) -> list[Token]:
-    """The tokens of a message; without a tokenizer each stands for its number."""
+    """Return the tokens of a message. Without a tokenizer the text is the token id."""
     ids: Sequence[int] = turn["tokens"]
     texts = pieces(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
     whole = "".join(texts)
@@ -268,7 +282,10 @@ def _mean_advantage(tokens: Sequence[Token]) -> float | None:
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds to those before it; a character of several tokens stands with its last one."""
+    """Return the text that each token adds.
+
+    If a character spans several tokens, it belongs to the last one.
+    """
     texts, said = [], ""
     for end in range(1, len(ids) + 1):
         now = tokenizer.decode(list(ids[:end]), skip_special_tokens=False)

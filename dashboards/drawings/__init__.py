@@ -1,4 +1,7 @@
-"""The world beside a turn, drawn. One module a world; a world without one is shown by its text alone."""
+"""Drawings of environments after each turn.
+
+Each environment with a drawing has one module here. Others are shown as text only.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,16 @@ DRAWINGS = {
 
 
 class NotDrawnError(Exception):
-    """A world that cannot be drawn here, with the reason, such as a package that is missing."""
+    """The environment cannot be drawn here, e.g. because a package is missing."""
 
 
 def drawn(trajectory: Shown, turns: int) -> Markup | None:
-    """The world after the first `turns` turns of a trajectory, as HTML; None for a world without a drawing.
+    """Draw the environment after the first `turns` turns of a trajectory, as HTML.
+
+    None if the environment has no drawing.
 
     Raises:
-        NotDrawnError: It cannot be drawn here; the message says why.
+        NotDrawnError: It cannot be drawn here. The message gives the reason.
     """
     world, task = member_of(trajectory.row["environment"], trajectory.row["task"])
     module = DRAWINGS.get(world)

@@ -1,4 +1,7 @@
-"""BabyAI drawn: the whole grid, what the agent sees of it lightened. The level is played again to the turn, which is deterministic."""
+"""Draw BabyAI: the whole grid, with the agent's view highlighted.
+
+The level is deterministic, so it is replayed up to the turn.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from dashboards.trajectory import Shown
 
 
 def draw(trajectory: Shown, turns: int) -> Markup:
-    """The grid after some turns.
+    """Draw the grid after some turns.
 
     Raises:
-        NotDrawnError: The world's packages are missing, or the level of this version goes otherwise.
+        NotDrawnError: BabyAI's packages are missing, or the installed version has another level.
     """
     try:
         from environments.babyai.world import BabyAIEnvironment
     except ImportError as missing:
         raise NotDrawnError(f"BabyAI's packages are missing here: {missing}") from None
-    # The file does not say under which rules it was played; the first observation does.
+    # The file does not name the rules. They are found from the first observation.
     levels = [BabyAIEnvironment(rules) for rules in get_args(Rules)]
     try:
         level = next((each for each in levels if each.reset(trajectory.row["task"]) == trajectory.first_observation), None)

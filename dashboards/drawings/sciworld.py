@@ -1,6 +1,6 @@
-"""SciWorld drawn: the places seen so far and the doors between them, what was last seen in each, and what is carried.
+"""Draw SciWorld: the rooms seen so far, the doors between them, their objects and the inventory.
 
-It is read from the observations alone: what the agent has not looked at is not drawn.
+Everything is parsed from the observations, so only what the agent has looked at is drawn.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TASK = re.compile(r"Your task is to (.*?)(?:\n|$)")
 
 @dataclass(slots=True)
 class House:
-    """What is known of the house.
+    """The state of the house as observed so far.
 
     Attributes:
-        here: The place where the agent is; empty while unknown.
-        things: Place to what was last seen there, in words.
-        doors: Two places to whether the door between them is open.
-        carried: What was picked up, in order.
-        task: The task in the world's words.
+        here: Current place of the agent. Empty if unknown.
+        things: Place to the objects last seen there.
+        doors: Pair of places to whether the door between them is open.
+        carried: Inventory, in order of pick-up.
+        task: Task description from the environment.
     """
 
     here: str = ""
@@ -43,7 +43,7 @@ class House:
     task: str = ""
 
     def hear(self, action: str, observation: str) -> None:
-        """Takes in what answered an action."""
+        """Update the state with an action and its observation."""
         if moved := MOVED.search(observation):
             self.here = moved[1]
             self.things.setdefault(self.here, [])
@@ -63,7 +63,7 @@ class House:
 
 
 def house_after(trajectory: Shown, turns: int) -> House:
-    """What is known after some turns."""
+    """Return the state after some turns."""
     house = House()
     task = TASK.search(trajectory.first_observation)
     house.task = task[1] if task else ""
@@ -74,7 +74,7 @@ def house_after(trajectory: Shown, turns: int) -> House:
 
 
 def draw(trajectory: Shown, turns: int) -> Markup:
-    """The places and what is carried after some turns."""
+    """Draw the places and the inventory after some turns."""
     house = house_after(trajectory, turns)
     earned = sum(turn.reward for turn in trajectory.turns[:turns])
     places = Markup("").join(_place(house, place) for place in house.things)

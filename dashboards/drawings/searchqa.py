@@ -1,4 +1,7 @@
-"""SearchQA drawn: the question, each query with the passages it found, and the answer with where its words were read."""
+"""Draw SearchQA: the question, each query with its passages, and the answer.
+
+The words of the answer are marked in the passages.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ SMALL = {"a", "an", "and", "in", "is", "of", "on", "or", "the", "to"}
 
 
 def draw(trajectory: Shown, turns: int) -> Markup:
-    """Queries, passages and answers of the first turns; the words of the last answer of the whole episode are marked."""
+    """Draw queries, passages and answers of the first turns.
+
+    The words of the episode's last answer are marked.
+    """
     answers = [found[1].strip() for turn in trajectory.turns if (found := ANSWER.search(turn.action or turn.message))]
     words = _marked(answers[-1]) if answers else None
     parts = [Markup("<p class=question>{}</p>").format(trajectory.first_observation)]
@@ -39,7 +45,10 @@ def _passages(observation: str, words: re.Pattern[str] | None) -> Iterator[Marku
 
 
 def _marked(answer: str) -> re.Pattern[str] | None:
-    """Finds the answer as a whole, else its words but for the smallest."""
+    """Return a pattern for the whole answer or any of its words except stop words.
+
+    None if the answer has only stop words.
+    """
     words = sorted({word for word in re.findall(r"\w+", answer) if word.lower() not in SMALL}, key=len, reverse=True)
     return re.compile("|".join([re.escape(answer), *(rf"\b{re.escape(word)}\b" for word in words)]), re.IGNORECASE) if words else None
 

@@ -1,6 +1,7 @@
-"""TextCraft drawn: what is held, and the tree of what the goal is made of, with what is made and what is missing.
+"""Draw TextCraft: the inventory and the goal's crafting tree, with crafted and missing items.
 
-It is read from the observations alone, so that renamed goals and other servers' trajectories are drawn too.
+Everything is parsed from the observations. Renamed goals and trajectories of other servers
+therefore work too.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Command:
 
 @dataclass(slots=True)
 class Crafting:
-    """Where an episode stands.
+    """The state of an episode.
 
     Attributes:
-        goal: What is to be crafted.
-        commands: The crafting commands of the prompt.
-        held: How many of each item are held.
-        made: Items that have been crafted so far.
+        goal: Item to craft.
+        commands: Crafting commands of the prompt.
+        held: Item to its count in the inventory.
+        made: Items crafted so far.
     """
 
     goal: str
@@ -48,7 +49,12 @@ class Crafting:
 
 
 def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafting:
-    """Where an episode stands after turns, each an action and the observation that answered it."""
+    """Return the state of an episode after some turns.
+
+    Args:
+        first_observation: First observation, with the commands and the goal.
+        turns: Action and observation of each turn.
+    """
     goal = GOAL.search(first_observation)
     commands = tuple(
         Command(output.strip(), int(count), tuple(_counted(using))) for count, output, using in COMMAND.findall(first_observation)
@@ -60,14 +66,14 @@ def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafti
         elif crafted := CRAFTED.search(observation):
             for item, count in _counted(action.partition(" using ")[2]):
                 _add(state.held, item, -count)
-            item = crafted[2].replace("_", " ")  # the answer writes items as Minecraft does
+            item = crafted[2].replace("_", " ")  # Minecraft's spelling
             _add(state.held, item, int(crafted[1]))
             state.made.add(item)
     return state
 
 
 def draw(trajectory: Shown, turns: int) -> Markup:
-    """The inventory and the goal's tree after some turns."""
+    """Draw the inventory and the goal's crafting tree after some turns."""
     done = [(turn.action, turn.observation) for turn in trajectory.turns[:turns] if not turn.malformed]
     state = crafting(trajectory.first_observation, done)
     held = Markup("").join(

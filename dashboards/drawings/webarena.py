@@ -1,7 +1,8 @@
-"""WebArena drawn: what the browser's window showed, beside the accessibility tree that the policy read.
+"""Draw WebArena: screenshots of the browser window, next to the accessibility tree of the policy.
 
-Training takes no screenshots. The episode is played again in a browser of the viewer's own, once for all its turns, on the embedded
-sites, which answer the same actions alike. Real sites are not played again: that would act on them.
+Training takes no screenshots. The episode is replayed once in the viewer's own browser on the
+embedded sites, which are deterministic. Episodes on real sites are not replayed, because that would
+act on them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _shots: dict[Address, list[bytes]] = {}
 
 
 def draw(trajectory: Shown, turns: int) -> Markup:
-    """What the window showed after some turns.
+    """Show the browser window after some turns.
 
     Raises:
-        NotDrawnError: There is no browser here, the sites are real ones, or they answer otherwise than recorded.
+        NotDrawnError: There is no browser here, the sites are real ones, or their responses differ
+            from the recorded ones.
     """
     with _one_at_a_time:
         if trajectory.address not in _shots:
@@ -42,7 +44,10 @@ def draw(trajectory: Shown, turns: int) -> Markup:
 
 
 def screenshots(trajectory: Shown) -> list[bytes]:
-    """What the window showed before the first turn and after each one; the turn that ends the episode shows nothing new."""
+    """Return screenshots from before the first turn and after each turn.
+
+    The turn that ends the episode has no screenshot.
+    """
     world = _world()
     from environments.webarena.browser import BrowserError
 
@@ -68,4 +73,5 @@ def _world() -> WebArena:
         from environments.webarena.world import WebArena as World
     except ImportError as missing:
         raise NotDrawnError(f"WebArena's packages are missing here: {missing}") from None
-    return World({})  # without settings it is the embedded sites, whatever the environment of this process says
+    # Without settings it uses the embedded sites and ignores this process's environment variables.
+    return World({})
