@@ -76,7 +76,7 @@ class StepClock:
 
     Attributes:
         step: The step, from 1.
-        window: Its start and end.
+        window: Its start and end, in seconds since 1970.
         spans: Activities of the trainer.
         episodes: The episodes of this step. With off-policy collection, also episodes of later
             steps that started within the window.
