@@ -1,4 +1,4 @@
-"""The figures that AgentGym-RL reports of an evaluation: Avg@n and Pass@n over the value of each episode's last turn.
+"""Avg@n and Pass@n as AgentGym-RL reports them, over the value of each episode's last turn.
 
 Formulas: `main_generation.py` of WooooDyy/AgentGym-RL (February 2026).
 """
@@ -18,13 +18,17 @@ from tasks.rollout.trajectory import Trajectory
 
 HEADER: Row = ("AgentGym-RL's figures", "Avg@n", "Pass@n", "n", "tasks")
 ONE_ACTION_WORLDS = ("babyai", "textcraft")
-"""Worlds whose AgentGym client values a message with several actions at 0, without asking the server."""
+"""Worlds whose AgentGym client gives a message with several actions the value 0.
+
+The client does not call the server for such a message.
+"""
 
 
 def last_value(trajectory: Trajectory) -> float:
-    """The value of an episode as AgentGym-RL's rollout has it: what its client returned for the last turn, 1 for full success.
+    """Return the value of an episode in AgentGym-RL's rollout: its client's value of the last turn.
 
-    In BabyAI and SciWorld the client returns the score so far, in the other worlds what the last action earned.
+    Full success is 1. In BabyAI and SciWorld the client returns the score so far, in the other
+    worlds the reward of the last action.
     """
     if not trajectory.turns:
         return 0.0
@@ -40,17 +44,18 @@ def average_at_n(values: Mapping[int, Sequence[float]]) -> Estimate:
 
 
 def pass_at_n(values: Mapping[int, Sequence[float]]) -> Estimate:
-    """Pass@n: the share of tasks of which any episode has a value above 0, with Wilson's interval."""
+    """Pass@n: share of tasks with an episode of value above 0, with Wilson's interval."""
     return success_rate({task: Tally(int(max(of_task) > 0), 1) for task, of_task in values.items()})
 
 
 def figure_rows(name: str, trajectories: Sequence[Trajectory], categories: Mapping[int, str]) -> list[Row]:
-    """The rows of an evaluation: all its tasks, then each category.
+    """Return the rows of an evaluation: all its tasks, then each category.
 
     Args:
-        name: What was evaluated.
-        trajectories: All its episodes, none of them broken by infrastructure. AgentGym-RL values a broken one at 0.
-        categories: Task index to its category.
+        name: Name of the evaluated policy or cell.
+        trajectories: All its episodes, none with an infrastructure fault. AgentGym-RL gives such an
+            episode the value 0.
+        categories: Maps the task index to its category.
     """
     values: dict[int, list[float]] = {}
     for each in trajectories:

@@ -1,8 +1,9 @@
-"""Scripted policies: how far one comes without learning, by random valid actions or by replaying a training task's twin, and by the oracle.
+"""Baselines of scripted policies: random valid actions, nearest-neighbour replay and the oracle.
 
     python -m tasks.evaluation.baselines WORLD --tasks LIST [--train LIST] [--horizon N]
 
-They are played in this process, without servers, and kept on disk, since every table of results carries them.
+They are played in this process, without servers. The results are kept on disk, since every table of
+results includes them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
 SAMPLES = {RANDOM: 4, TWIN: 1, ORACLE: 1}
-"""Episodes a task; the last two do the same each time."""
+"""Episodes per task. Replay and oracle are deterministic."""
 BASELINE_HEADER = ("tasks", "n", *SAMPLES, "oracle's turns")
 Script = Callable[[Any], Iterator[str]]
-"""From an environment that has just begun a task to the actions in it."""
+"""Maps an environment at the start of a task to the actions in it."""
 
 
 def baselines(
@@ -41,16 +42,16 @@ def baselines(
     names: Sequence[str] = tuple(SAMPLES),
     rules: Rules = "ours",
 ) -> dict[str, EvaluationResult]:
-    """What the scripted policies reach on some tasks; what was played before is read from `folder`.
+    """Return the results of scripted policies on some tasks, reusing those in `folder`.
 
     Args:
         world_name: A world of the registry, or module:Class.
         tasks: Task indices.
-        train_tasks: Those among which twins are looked for.
+        train_tasks: Tasks among which the replay searches its nearest neighbour.
         horizon: Turn limit.
-        folder: Where the results are kept.
-        names: Which of them; those that the world cannot play are left out.
-        rules: Which rules it is played under.
+        folder: Folder of the results.
+        names: Names of the policies. Those that the world cannot support are left out.
+        rules: Rules of the world.
     """
     world = load_world(world_name, rules)
     facts = json.dumps([world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES])
@@ -68,7 +69,7 @@ def baselines(
 
 
 def can_play(world: World, name: str) -> bool:
-    """Whether a world tells what a scripted policy goes by."""
+    """Return whether a world provides the data that a scripted policy needs."""
     needed = {RANDOM: "valid_actions", TWIN: "objective", ORACLE: "oracle_action"}[name]
     environment = world.create()
     environment.close()
@@ -76,10 +77,10 @@ def can_play(world: World, name: str) -> bool:
 
 
 def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
-    """Plays one scripted policy; see `baselines`.
+    """Play one scripted policy, see `baselines`.
 
-    An episode ends without success where the script knows no further action, also where it knows no first one: tasks that it
-    cannot solve count against it.
+    An episode ends without success when the script has no further action, even before the first
+    one. Tasks that a policy cannot solve therefore count against it.
     """
     environment: Any = world.create()
     twins = TwinReplay(world, train_tasks) if name == TWIN else None
@@ -102,7 +103,7 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
 
 
 def scripted(name: str, environment: Any, twins: TwinReplay | None, random: Random) -> Iterator[str]:
-    """The actions of a scripted policy in the task that `environment` has just begun."""
+    """Yield the actions of a scripted policy in the task that `environment` has just begun."""
     if twins is not None:
         yield from twins.actions(environment.objective)
         return
@@ -128,7 +129,10 @@ def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horiz
 
 
 def baseline_line(results: Mapping[str, EvaluationResult]) -> str:
-    """The results of the scripted policies in a sentence, for under a table; empty where there are none."""
+    """Format the results of scripted policies as a sentence for below a table.
+
+    The text is empty without results.
+    """
     if not results:
         return ""
     said = ", ".join(f"{name} {_cell(result)}" for name, result in results.items())
@@ -136,14 +140,21 @@ def baseline_line(results: Mapping[str, EvaluationResult]) -> str:
 
 
 def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
-    """Task list to the results of the scripted policies, in Markdown."""
+    """Build the Markdown table of scripted policies.
+
+    Args:
+        rows: Maps each task list to the results of the policies.
+    """
     lines = [f"| {' | '.join(BASELINE_HEADER)} |", "|---|" + "---:|" * (len(BASELINE_HEADER) - 1)]
     lines += [f"| {' | '.join(baseline_row(name, results))} |" for name, results in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def baseline_row(name: str, results: Mapping[str, EvaluationResult]) -> list[str]:
-    """The cells under `BASELINE_HEADER`: what the scripted policies reach on some tasks; empty for those that the world cannot play."""
+    """Return the cells for `BASELINE_HEADER`: the results of scripted policies on some tasks.
+
+    A cell is empty if the world cannot support the policy.
+    """
     cells = [_cell(results[policy]) if policy in results else "" for policy in SAMPLES]
     turns = f"{results[ORACLE].turns:.1f}" if ORACLE in results else ""
     return [name, str(next(iter(results.values())).success.n), *cells, turns]
@@ -155,7 +166,7 @@ def _cell(result: EvaluationResult) -> str:
 
 
 def main() -> None:
-    """Prints what the scripted policies reach on some lists of a world's tasks."""
+    """Print the results of scripted policies on some task lists of a world."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.evaluation.baselines",
         description=__doc__.split("\n\n")[0],

@@ -1,4 +1,7 @@
-"""The table of what reinforcement added: a policy before and after it, the same seconds spent on more cloning, and scripted policies."""
+"""The table of RL's gain: a policy before and after RL, more behaviour cloning, and baselines.
+
+More behaviour cloning takes as many seconds as RL. The baselines are scripted policies.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from tasks.evaluation.statistics import Estimate, Tallies, difference
 from tasks.evaluation.tables import markdown
 
 Results = Mapping[str, EvaluationResult]
-"""Name of a cell, e.g. "wood-test, horizon 8, temperature 1", to what was found."""
+"""Maps the name of a cell, e.g. "wood-test, horizon 8, temperature 1", to its result."""
 Rewards = Mapping[int, float]
-"""Task index to its mean reward."""
+"""Maps the task index to its mean reward."""
 Side = TypeVar("Side")
 
 NOTE = (
@@ -30,12 +33,13 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """What one seed's policies reach.
+    """Results of one seed's policies.
 
     Attributes:
-        start: The policy that training began with.
+        start: The policy before training.
         end: The policy after training.
-        cloned: The starter policy had it been cloned for as many seconds more as training took; None where nothing was cloned.
+        cloned: The starter policy after further behaviour cloning for the duration of training.
+            None without behaviour cloning.
     """
 
     start: Results
@@ -44,11 +48,11 @@ class BeforeAfter:
 
 
 def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Results]) -> str:
-    """The table in Markdown.
+    """Build the table in Markdown.
 
     Args:
         seeds: The results of each seed.
-        scripted: Name of a task list to what scripted policies reach on it.
+        scripted: Maps the name of a task list to the results of scripted policies on it.
 
     Raises:
         IncompleteEvaluationError: One of the evaluations is incomplete.
@@ -73,13 +77,16 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
 
 
 def _columns(sides: Sequence[list[Side]], mean: Callable[[list[Side]], str], changed: Callable[[list[Side], list[Side]], str]) -> list[str]:
-    """Start, end and their difference; then more cloning and how the end differs from it, where there was more cloning."""
+    """Return the cells for start, end and their difference.
+
+    With more cloning, its mean and the difference between end and more cloning follow.
+    """
     starts, ends, others = sides
     return [mean(starts), mean(ends), changed(starts, ends), *([mean(others), changed(others, ends)] if others else [])]
 
 
 def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
-    """Success after minus before, over the tasks that all of them have."""
+    """Return success after minus before, over the tasks that all evaluations have."""
     if len(befores) == 1:
         return difference(befores[0], afters[0])
     tasks = [task for task in befores[0] if all(task in each and each[task].samples for each in (*befores, *afters))]
@@ -91,14 +98,14 @@ def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
 
 
 def compared_rewards(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> Estimate:
-    """Mean reward after minus before, over the tasks that all of them have."""
+    """Return mean reward after minus before, over the tasks that all evaluations have."""
     tasks = [task for task in befores[0] if all(task in each for each in (*befores, *afters))]
     rises = np.array([[later[task] - before[task] for task in tasks] for before, later in zip(befores, afters, strict=True)])
     return bootstrap_mean(rises[0]) if len(befores) == 1 else paired_difference(rises).estimate
 
 
 def reward_change(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> str:
-    """A difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
+    """Format a difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
     rise = compared_rewards(befores, afters)
     return f"{rise.value:+.3f}" + ("" if math.isnan(rise.low) else f" [{rise.low:+.3f}, {rise.high:+.3f}]")
 
@@ -108,7 +115,7 @@ def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> st
 
 
 def _mean(sides: Sequence[Tallies]) -> str:
-    """Success over all seeds, as a percentage."""
+    """Format success over all seeds as a percentage."""
     rates = [[tally.successes / tally.samples for tally in side.values() if tally.samples] for side in sides]
     return f"{100 * float(np.mean([np.mean(each) for each in rates])):.1f} %"
 

@@ -1,4 +1,4 @@
-"""What an evaluation found: trajectories on held-out tasks, boiled down to estimates."""
+"""Evaluation results: estimates computed from trajectories on held-out tasks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 class EvaluationFileError(Exception):
-    """A file does not hold an evaluation; the message names the file and the reason."""
+    """A file does not hold an evaluation. The message names the file and the reason."""
 
 
 class IncompleteEvaluationError(Exception):
-    """Episodes of an evaluation are missing, so no figure of it can be compared or published.
+    """Episodes of an evaluation are missing, so its figures cannot be compared or published.
 
     Attributes:
-        missing: Label of each incomplete evaluation to the number of its missing episodes.
+        missing: Maps the label of each incomplete evaluation to the number of its missing episodes.
     """
 
     def __init__(self, message: str, missing: Mapping[str, int]) -> None:
@@ -40,29 +40,34 @@ class IncompleteEvaluationError(Exception):
 class EvaluationResult:
     """One measurement of the policy.
 
-    Episodes that infrastructure broke are missing. They are not a random sample: a deadline or a lost answer ends long
-    episodes more often, and long episodes fail more often. So an incomplete evaluation has no estimates: `success` and
-    `reward` are unknown (nan), the other means are nan, and the breakdowns are empty. It has `bounds` instead.
+    Episodes that failed in the infrastructure are missing. They are not a random sample: deadlines
+    and lost answers end long episodes more often, and long episodes fail more often. Therefore an
+    incomplete evaluation has no estimates: `success` and `reward` are unknown (nan), the other
+    means are nan, and the breakdowns are empty. It has `bounds` instead.
 
     Attributes:
-        label: What was measured, e.g. "start" or "phase 2".
+        label: Label of the measurement, e.g. "start" or "phase 2".
         step: Training steps that the policy had taken.
         horizon: Turn limit of the evaluation.
-        scored: Episodes that count.
-        failed: Episodes that infrastructure broke. The evaluation is complete if there are none.
+        scored: Number of episodes that count.
+        failed: Number of episodes with an infrastructure fault. 0 means that the evaluation is
+            complete.
         success: Mean over tasks of the share of successes.
         reward: Mean over tasks of the mean episode reward, with a bootstrap interval over tasks.
-        turns: Mean turns of an episode; nan when none was scored.
-        truncated: Share of the episodes that the horizon or a token budget cut; nan when none was scored.
-        pass_at: k to pass@k, success alone counted.
-        by_tag: Tag to success over the tasks that carry it, e.g. the depth of a goal.
-        tallies: Task index to successes and scored episodes, for paired comparisons.
-        pass_all: k to pass^k, the chance that all of k samples succeed.
-        tokens: Mean tokens that the policy wrote in an episode; nan where no tokens are known.
-        malformed: Share of the turns in which no action could be read from the message; nan without turns.
-        refused: Share of the turns whose action the world refused; nan where its server does not say.
-        rewards: Task index to its mean reward.
-        missing: Task index to its number of missing episodes; only tasks with at least one.
+        turns: Mean turns per episode. nan if none was scored.
+        truncated: Share of the episodes cut by the horizon or a token budget. nan if none was
+            scored.
+        pass_at: Maps k to pass@k, where only success counts.
+        by_tag: Maps a tag to success over the tasks that carry it, e.g. the depth of a goal.
+        tallies: Maps the task index to successes and scored episodes, for paired comparisons.
+        pass_all: Maps k to pass^k, the probability that all of k samples succeed.
+        tokens: Mean tokens that the policy wrote per episode. nan if no tokens are recorded.
+        malformed: Share of the turns whose message held no readable action. nan without turns.
+        refused: Share of the turns whose action the world refused. nan if its server does not
+            report it.
+        rewards: Maps the task index to its mean reward.
+        missing: Maps the task index to its number of missing episodes. Only tasks with at least
+            one.
 
     Raises:
         ValueError: `failed` is not the sum of `missing`.
@@ -98,12 +103,12 @@ class EvaluationResult:
 
     @property
     def tasks(self) -> list[int]:
-        """The tasks of the evaluation, those without a scored episode included."""
+        """The tasks of the evaluation, including those without a scored episode."""
         return sorted({*self.tallies, *self.missing})
 
     @property
     def bounds(self) -> tuple[Estimate, Estimate]:
-        """Success if every missing episode had failed, and if every one had succeeded, each with its interval."""
+        """Success if all missing episodes had failed, and if all had succeeded, with intervals."""
         low, high = dict(self.tallies), dict(self.tallies)
         for task, missing in self.missing.items():
             successes, samples = self.tallies.get(task, Tally(0, 0))
@@ -112,9 +117,9 @@ class EvaluationResult:
         return success_rate(low), success_rate(high)
 
     def metrics(self) -> dict[str, float]:
-        """The figures for the tracker, under names that begin with "evaluation/".
+        """Return the figures for the tracker, with names that begin with "evaluation/".
 
-        An incomplete evaluation has its bounds and its counts only.
+        An incomplete evaluation has only its bounds and counts.
         """
         counts = {"episodes": self.scored, "failed_episodes": self.failed}
         if not self.complete:
@@ -135,16 +140,18 @@ class EvaluationResult:
 def evaluate(
     trajectories: Sequence[Trajectory], *, label: str, step: int, horizon: int, tags: Mapping[int, str] | None = None
 ) -> EvaluationResult:
-    """Boils trajectories down.
+    """Compute the result of an evaluation from its trajectories.
 
-    pass@k is estimated for k = 1, 2, 4, ... up to the samples that most tasks have, and for that number itself.
+    pass@k is estimated for k = 1, 2, 4, ... up to the median number of samples per task, and for
+    that number itself.
 
     Args:
-        trajectories: Episodes of the evaluation, of one environment, failed ones included.
-        label: What was measured.
+        trajectories: Episodes of the evaluation in one environment, including failed ones.
+        label: Label of the measurement.
         step: Training steps that the policy had taken.
-        horizon: Turn limit that the episodes ran under.
-        tags: Task index to a tag by which success is broken down; tasks without one are left out of the breakdown.
+        horizon: Turn limit of the episodes.
+        tags: Maps the task index to the tag by which success is broken down. Tasks without a tag
+            are left out of the breakdown.
     """
     scored = [each for each in trajectories if each.outcome is not Outcome.FAILED]
     episodes: dict[int, list[Trajectory]] = {}
@@ -191,7 +198,10 @@ def evaluate(
 
 
 def incomplete_note(results: Iterable[EvaluationResult]) -> str:
-    """The line that stands above every figure of incomplete evaluations; empty if all are complete."""
+    """Return the warning line above figures of incomplete evaluations.
+
+    The text is empty if all are complete.
+    """
     found = list(results)
     parts = [
         f"{each.label}: {each.failed} of {each.failed + each.scored}, tasks {_first(list(each.missing))}"
@@ -208,12 +218,12 @@ def incomplete_note(results: Iterable[EvaluationResult]) -> str:
 def check_complete(
     results: Iterable[EvaluationResult], what: str, fix: str = "Run the same command again: it plays the missing episodes."
 ) -> None:
-    """Refuse what needs complete evaluations.
+    """Raise an error if an evaluation is incomplete.
 
     Args:
         results: The evaluations.
-        what: What is refused, e.g. "the comparison with runs/a".
-        fix: What to do.
+        what: Operation that needs complete evaluations, e.g. "the comparison with runs/a".
+        fix: Advice to the user.
 
     Raises:
         IncompleteEvaluationError: At least one of them is incomplete.
@@ -225,12 +235,15 @@ def check_complete(
 
 
 def holds_evaluation(trajectories: Path, step: int, episodes: int) -> bool:
-    """Whether a file holds all episodes of an evaluation of the weights of `step`, none of them failed."""
+    """Return whether a file holds all episodes of an evaluation at `step`, none of them failed."""
     return len(kept_episodes(trajectories, step)) == episodes
 
 
 def kept_episodes(trajectories: Path, step: int) -> list[Trajectory]:
-    """The episodes of the weights of `step` that a file holds and that need not be played again; none without a readable file."""
+    """Return the episodes at `step` in a file that need not be played again.
+
+    The list is empty if there is no readable file.
+    """
     try:
         played = read_trajectories(trajectories)
     except (FileNotFoundError, TrajectoryFileError):
@@ -239,7 +252,7 @@ def kept_episodes(trajectories: Path, step: int) -> list[Trajectory]:
 
 
 def write_evaluation(path: Path, result: EvaluationResult) -> None:
-    """Write a result as JSON; it appears whole or not at all. What is unknown (nan) is null."""
+    """Write a result atomically as JSON. Unknown values (nan) become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -253,11 +266,11 @@ def write_evaluation(path: Path, result: EvaluationResult) -> None:
 
 
 def read_evaluation(path: Path) -> EvaluationResult:
-    """The result that was written.
+    """Read a result.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        EvaluationFileError: The file holds something else.
+        FileNotFoundError: The file does not exist.
+        EvaluationFileError: The file does not hold an evaluation.
     """
     try:
         return evaluation_of(json.loads(path.read_text(encoding="utf-8")))
@@ -266,16 +279,16 @@ def read_evaluation(path: Path) -> EvaluationResult:
 
 
 def evaluation_tree(result: EvaluationResult) -> dict[str, Any]:
-    """A result as JSON takes it. What is unknown (nan) is null."""
+    """Convert a result for JSON. Unknown values (nan) become null."""
     tree: dict[str, Any] = _unknown_as_null(asdict(result))
     return tree
 
 
 def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
-    """The result that a tree was made of.
+    """Restore a result from the output of `evaluation_tree`.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: It was made of something else.
+        ValueError, KeyError, TypeError, AttributeError: The tree is no result.
     """
     stored = dict(tree)
     for name in ("success", "reward"):

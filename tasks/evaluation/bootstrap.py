@@ -1,6 +1,7 @@
-"""Bootstrap intervals: of a mean over tasks, and of a difference that is paired by seed and by task. Pure functions, without chance.
+"""Bootstrap intervals of a mean over tasks, and of a difference paired by seed and by task.
 
-The resamples are drawn from a fixed seed, so that the same data give the same interval in every process.
+The functions are pure and deterministic. The resamples are drawn from a fixed seed, so the same
+data give the same interval in every process.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """How far two arms of a study are apart.
+    """Difference between two arms of a study.
 
     Attributes:
-        estimate: Mean difference and its 95 % interval over seeds and tasks; n = seeds.
-        p: Two-sided p value of "no difference"; nan where the data carry none.
+        estimate: Mean difference and its 95 % interval over seeds and tasks. n is the number of
+            seeds.
+        p: Two-sided p value of "no difference". nan if the data do not allow one.
         seeds: Difference of each seed, a mean over tasks.
     """
 
@@ -32,28 +34,34 @@ class PairedDifference:
 
 
 def bootstrap_mean(values: Iterable[float]) -> Estimate:
-    """The mean of values that were drawn independently, e.g. the scores of tasks, with a bootstrap interval.
+    """Return the mean of independent values, e.g. scores of tasks, with a bootstrap interval.
 
-    Bias-corrected and accelerated (BCa): Efron, "Better bootstrap confidence intervals", JASA 82 (1987), as scipy computes it. Bounds are
-    nan below two values or when all are equal.
+    The interval is bias-corrected and accelerated (BCa): Efron, "Better bootstrap confidence
+    intervals", JASA 82 (1987), as scipy computes it. Bounds are nan for fewer than two values or if
+    all are equal.
     """
     x = np.fromiter(values, dtype=np.float64)
     plain = mean(x)
     if math.isnan(plain.low):
         return plain
-    from scipy import stats  # type: ignore[import-untyped]  # here, because it takes a second
+    from scipy import stats  # type: ignore[import-untyped]  # imported here because it takes a second
 
     interval = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, batch=500, rng=np.random.default_rng(0)).confidence_interval
     return Estimate(plain.value, float(interval.low), float(interval.high), len(x))
 
 
 def paired_difference(differences: Values) -> PairedDifference:
-    """The mean of differences over seeds and tasks, where another study would have drawn other seeds *and* other tasks.
+    """Return the mean difference with an interval over resampled seeds *and* tasks.
 
-    Seeds and tasks are resampled independently of each other, since every seed is measured on the same tasks: the pigeonhole bootstrap
-    (Owen, Annals of Applied Statistics 1, 2007), whose variance is at least that of crossed random effects. The interval is the 2.5 and
-    97.5 % points of the resampled means, moved apart by sqrt(s / (s - 1)) for s seeds, because the bootstrap's variance over s
-    draws is (s - 1) / s of what it estimates. p is twice the smaller share of resampled means on either side of 0, moved apart likewise.
+    Another study would have drawn other seeds and other tasks. Seeds and tasks are resampled
+    independently, since every seed is measured on the same tasks. This is the pigeonhole bootstrap
+    (Owen, Annals of Applied Statistics 1, 2007). Its variance is at least that of crossed random
+    effects.
+
+    The interval is given by the 2.5 and 97.5 % quantiles of the resampled means. Their distance
+    from the mean is multiplied by sqrt(s / (s - 1)) for s seeds, because the bootstrap's variance
+    over s draws is (s - 1) / s of the variance that it estimates. p is twice the smaller share of
+    resampled means on either side of 0, after the same correction.
 
     Args:
         differences: Shape (seeds, tasks), e.g. success of one arm minus success of the other.

@@ -1,4 +1,7 @@
-"""The table and the picture of an evaluation: a policy on task lists, under horizons and temperatures, beside another policy."""
+"""The tables and the picture of an evaluation grid, optionally compared with another policy.
+
+A grid evaluates a policy on task lists, under several horizons and temperatures.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tasks.evaluation.statistics import Estimate
 from tasks.evaluation.tables import aligned, markdown
 
 Results = Mapping[str, EvaluationResult]
-"""Name of a cell of `EvaluationGrid.cells` to what was found."""
+"""Maps the name of a cell of `EvaluationGrid.cells` to its result."""
 
 NOTE = (
     "Brackets are 95 % intervals over tasks: of shares Wilson's with the effective sample size, of scores BCa bootstrap. pass@k: at least "
@@ -23,11 +26,13 @@ NOTE = (
 
 
 def grid_tables(results: Results, other: Results | None = None) -> tuple[str, str]:
-    """The results for a terminal, and in Markdown. Both begin with what is missing, if anything is.
+    """Return the results for a terminal and in Markdown.
+
+    Both begin with a note of missing episodes, if there are any.
 
     Args:
         results: In the order of the rows.
-        other: Another policy's, compared with cell by cell, paired by task.
+        other: Results of another policy for a comparison cell by cell, paired by task.
     """
     header, rows = _cells(results, other or {})
     tagged_header, tagged = _tags(results)
@@ -75,7 +80,7 @@ def _tags(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def score(estimate: Estimate) -> str:
-    """A score in [0, 1] and its interval, e.g. "0.41 [0.33, 0.50]"."""
+    """Format a score in [0, 1] and its interval, e.g. "0.41 [0.33, 0.50]"."""
     if math.isnan(estimate.value):
         return "unknown"
     bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if not math.isnan(estimate.low) else ""
@@ -83,7 +88,7 @@ def score(estimate: Estimate) -> str:
 
 
 def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
-    """Draws success by horizon as a PNG, one line for each task list and temperature."""
+    """Draw success by horizon as a PNG, one line for each task list and temperature."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -92,7 +97,8 @@ def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for lines, (title, cells) in enumerate(_lines(grid, results).items()):
-        at = [horizon + 0.06 * lines for horizon, _ in cells]  # side by side, so that the intervals can be told apart
+        # shifted so that the intervals do not overlap
+        at = [horizon + 0.06 * lines for horizon, _ in cells]
         values = [result.success for _, result in cells]
         spread = [[e.value - e.low for e in values], [e.high - e.value for e in values]]
         axes.errorbar(at, [e.value for e in values], yerr=spread, marker="o", capsize=4, linewidth=1.4, label=title)

@@ -1,4 +1,4 @@
-"""The picture of a run: success while training, the held-out measurements, and the horizon that grows under them."""
+"""The picture of a run: training success, held-out measurements and the growing horizon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.evaluation.benchmark import EvaluationResult
 
 _TRAINING, _HELD_OUT, _HORIZON, _INK = "#2a78d6", "#c2410c", "#6b7280", "#1f2937"
 _WINDOW = 5  # training steps in the moving average
-_MOST_LABELS = 12  # phases that can be labelled without crowding
+_MOST_LABELS = 12  # maximum number of phases with a label, to avoid crowding
 
 
 def draw_learning_curve(
@@ -20,13 +20,15 @@ def draw_learning_curve(
     """Draw a run as a PNG of 1500 x 840 pixels.
 
     Args:
-        path: Where to write.
-        steps: Training step, counted from 1, to its metrics. Used are rollout/success (a share), rollout/reward (drawn where it differs
-            from success) and rollout/horizon (turns; stretches of one horizon are shaded as phases).
-        results: The evaluations, drawn as points with their 95 % intervals at the step where they were made.
-        title: Written above.
+        path: File to write.
+        steps: Maps the training step, counted from 1, to its metrics. The metrics used are
+            rollout/success (a share), rollout/reward (drawn if it differs from success) and
+            rollout/horizon (turns, where stretches of one horizon are shaded as phases).
+        results: The evaluations, drawn as points with their 95 % intervals at their steps.
+        title: Title of the picture.
     """
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it announces its font cache as a warning
+    # matplotlib reports building its font cache as a warning
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -68,7 +70,7 @@ def draw_learning_curve(
             color=_HELD_OUT,
             marker="o",
             markersize=6,
-            linestyle="-" if len(measured) > 2 else "none",  # two points show no course
+            linestyle="-" if len(measured) > 2 else "none",  # two points do not show a trend
             linewidth=1.2,
             elinewidth=1.6,
             capsize=4,
@@ -104,13 +106,13 @@ def _series(steps: Mapping[int, Mapping[str, float]], name: str) -> list[tuple[i
 
 
 def _smooth(series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Each point averaged with those just before it, `_WINDOW` in all."""
+    """Average each point with the preceding ones, `_WINDOW` points in total."""
     values = [value for _, value in series]
     windows = [values[max(0, i + 1 - _WINDOW) : i + 1] for i in range(len(values))]
     return [(step, sum(window) / len(window)) for (step, _), window in zip(series, windows, strict=True)]
 
 
 def _between(phases: Sequence[tuple[float, list[int]]]) -> tuple[list[float], list[float]]:
-    """Lower and upper ends of the risers between one horizon and the next."""
+    """Return the lower and upper ends of the vertical lines between successive horizons."""
     pairs = list(pairwise(phases))
     return [before[0] for before, _ in pairs], [after[0] for _, after in pairs]

@@ -1,4 +1,4 @@
-"""What several comparisons, and measurements that some runs never reach, need. Pure functions."""
+"""Adjusted p values for several comparisons, and median times with censoring. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted for the number of comparisons, in the same order: below 0.05 they hold together with 5 % error.
+    """Return the p values adjusted for the number of comparisons, in the same order.
 
-    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979): the i-th smallest of m is
-    multiplied by m - i + 1, and none may be smaller than one before it. Unknown ones (nan) stay so, and count among the m.
+    Adjusted values below 0.05 hold together with a family-wise error of 5 %. Holm, "A simple
+    sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979):
+    the i-th smallest of m is multiplied by m - i + 1, and no value may be smaller than the one
+    before it. Unknown values (nan) stay nan and count among the m.
     """
     known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(p_values), 0.0
@@ -21,18 +23,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def median_time(reached: Sequence[float | None], ends: Sequence[float]) -> float:
-    """The median time until something is reached, where some runs ended before they reached it (right-censored).
+    """Return the median time to an event if some runs ended before it (right-censored).
 
-    The first time at which the Kaplan-Meier estimate (JASA 53, 1958; scipy's) of the share that is not there yet is at most one half; nan
-    where it stays above.
+    This is the first time at which the Kaplan-Meier estimate (JASA 53, 1958; scipy's) of the
+    fraction without the event is at most one half. It is nan if the estimate stays above one half.
 
     Args:
-        reached: When each run reached it; None where it did not.
-        ends: When each run ended.
+        reached: Time of the event in each run. None if the run did not reach it.
+        ends: End time of each run.
     """
     if all(time is None for time in reached):
         return math.nan
-    from scipy import stats  # type: ignore[import-untyped]  # here, because it takes a second
+    from scipy import stats  # type: ignore[import-untyped]  # imported here because it takes a second
 
     data = stats.CensoredData(
         uncensored=[time for time in reached if time is not None],

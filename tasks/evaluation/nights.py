@@ -1,7 +1,7 @@
-"""Nightly training as champion and challenger: what each night found, whether the challenger takes over, and the history as a table.
+"""Nightly training as champion and challenger: results, promotion, and the history as a table.
 
-A challenger becomes the champion only if the 95 % interval of the paired difference of their success lies above zero: a lucky night
-does not replace a policy that is as good.
+A challenger becomes the champion only if the 95 % interval of the paired difference of their
+success lies above zero. A lucky night does not replace a policy that is equally good.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORDS: dict[Verdict, str] = {
     "not better": "champion stays: not shown to be better",
     "champion missing": "not compared: the champion's weights are gone",
 }
-"""What a verdict is called in the table."""
+"""Text of each verdict in the table."""
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -39,15 +39,16 @@ class Night:
 
     Attributes:
         date: Its date, e.g. "2026-11-22".
-        seed: Of the training and of the evaluation, made of the date.
-        champion: Folder of the champion's checkpoint when the night began; empty if there was none.
-        challenger: Folder of the checkpoint that the night trained; empty until it is measured.
-        verdict: How it ended.
+        seed: Seed of training and evaluation, derived from the date.
+        champion: Folder of the champion's checkpoint at the start of the night. Empty if there was
+            none.
+        challenger: Folder of the checkpoint trained in the night. Empty until it is measured.
+        verdict: Result of the night.
         challenger_success: Held-out success of the challenger.
-        champion_success: That of the champion, on the same tasks with the same seeds.
-        difference: Challenger's success less the champion's, paired by task.
-        missed: Dates before it on which no night began though the schedule wanted one.
-        said: Why it failed, in one line.
+        champion_success: Held-out success of the champion on the same tasks with the same seeds.
+        difference: Challenger's success minus the champion's, paired by task.
+        missed: Earlier scheduled dates on which no night began.
+        said: Reason of a failure, in one line.
     """
 
     date: str
@@ -68,17 +69,23 @@ class Night:
 
 
 def seed_of(night: date) -> int:
-    """The seed of a night, e.g. 20261122: another every night, the same when the night is repeated."""
+    """Return the seed of a night, e.g. 20261122.
+
+    Each night has another seed, and a repeated night has the same one.
+    """
     return int(night.strftime("%Y%m%d"))
 
 
 def is_better(difference: Estimate) -> bool:
-    """Whether the whole 95 % interval of a difference lies above zero; without an interval nothing is shown."""
-    return difference.low > 0  # nan is not
+    """Return whether the whole 95 % interval of a difference lies above zero.
+
+    Without an interval the answer is False.
+    """
+    return difference.low > 0  # False for nan
 
 
 def missed_nights(nights: Sequence[Night], tonight: date) -> tuple[str, ...]:
-    """The dates between the last night and tonight."""
+    """Return the dates between the last night and tonight."""
     if not nights:
         return ()
     last = date.fromisoformat(nights[-1].date)
@@ -86,7 +93,7 @@ def missed_nights(nights: Sequence[Night], tonight: date) -> tuple[str, ...]:
 
 
 def write_night(folder: Path, night: Night) -> None:
-    """Keeps a night in a file of its own, which appears whole or not at all."""
+    """Write a night atomically to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{night.date}.{os.getpid()}.tmp"
     try:
@@ -100,7 +107,11 @@ def write_night(folder: Path, night: Night) -> None:
 
 
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
-    """The nights of a folder in the order of their dates, and a line about each file that holds none."""
+    """Read the nights of a folder in the order of their dates.
+
+    Returns:
+        The nights, and one line about each unreadable file.
+    """
     nights, damaged = [], []
     for path in sorted(folder.glob("????-??-??.json")):
         try:
@@ -111,12 +122,12 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
 
 
 def last_champion(nights: Sequence[Night]) -> str:
-    """The checkpoint that became champion last, as far as the nights know; empty if none did."""
+    """Return the checkpoint that became champion last, empty if none did."""
     return next((night.challenger for night in reversed(nights) if night.promoted), "")
 
 
 def nights_table(nights: Sequence[Night], most: int = 30) -> str:
-    """The newest nights first, in Markdown; nights that were missed have a row, too."""
+    """Format the nights in Markdown, newest first. Missed nights have a row."""
     lines = ["| night | challenger | champion | challenger less champion | verdict |", "|---|---:|---:|---:|---|"]
     for night in reversed(nights[-most:]):
         words = f"{WORDS[night.verdict]}: {night.said}" if night.verdict == "failed" else WORDS[night.verdict]

@@ -1,4 +1,4 @@
-"""The nights as a picture: success of every night's challenger and of the champion that it was compared with."""
+"""The picture of the nights: success of each night's challenger and of the champion it met."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _CHALLENGER, _CHAMPION, _INK = "#2a78d6", "#c2410c", "#1f2937"
 
 
 def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30) -> None:
-    """Draw the newest nights as a PNG of 1500 x 750 pixels; nights without a measurement leave a gap.
+    """Draw the newest nights as a PNG of 1500 x 750 pixels. Unmeasured nights leave a gap.
 
     Args:
-        path: Where to write.
+        path: File to write.
         nights: In the order of their dates.
-        title: Written above.
-        most: How many are drawn.
+        title: Title of the picture.
+        most: Maximum number of nights.
     """
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it announces its font cache as a warning
+    # matplotlib reports building its font cache as a warning
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The table at the end of a run: start, each phase, end, and how much better each is than the start."""
+"""The table at the end of a run: start, each phase and end, with the change from the start."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ _NOTE = "Brackets are 95 % intervals over tasks; the change from the start is pa
 
 
 def text_table(results: Sequence[EvaluationResult]) -> str:
-    """The results in columns of fixed width, for a terminal.
+    """Format the results in columns of fixed width, for a terminal.
 
     Args:
-        results: In the order of the rows; the first is what the others are compared with.
+        results: In the order of the rows. The others are compared with the first.
     """
     header, *rows = _cells(results)
     return "\n".join([*_warning(results), aligned(header, rows), _NOTE])
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
-    """The same table in Markdown, for artifacts."""
+    """Format the same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
     return "\n\n".join([*_warning(results), markdown(header, rows), _NOTE]) + "\n"
 
 
 def share(estimate: Estimate) -> str:
-    """A share in [0, 1] and its interval as percentages, e.g. "29.4 % [22.1, 37.9]"; Student's t of few seeds is cut off at 0 and 100."""
+    """Format a share in [0, 1] and its interval as percentages, e.g. "29.4 % [22.1, 37.9]".
+
+    Bounds are clipped to 0 and 100, because Student's t over few seeds can exceed them.
+    """
     if math.isnan(estimate.value):
         return "unknown"
     bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]" if not math.isnan(estimate.low) else ""
@@ -37,10 +40,11 @@ def share(estimate: Estimate) -> str:
 
 
 def success_share(result: EvaluationResult) -> str:
-    """Success and its interval; the bounds of an incomplete evaluation, e.g. "57.8 % to 71.1 % [47.4, 79.5]".
+    """Format success and its interval, or the bounds of an incomplete evaluation.
 
-    The interval around the bounds reaches from the lower end if all missing episodes had failed to the upper end if all had
-    succeeded.
+    An example of bounds is "57.8 % to 71.1 % [47.4, 79.5]". The interval in brackets starts at the
+    lower end of the interval if all missing episodes had failed. It stops at the upper end of the
+    interval if all had succeeded.
     """
     if result.complete:
         return share(result.success)
@@ -49,12 +53,12 @@ def success_share(result: EvaluationResult) -> str:
 
 
 def success_change(before: EvaluationResult, after: EvaluationResult) -> str:
-    """Success after less before, in points; "-" if one of the evaluations is incomplete."""
+    """Format success after minus before, in points, or "-" if an evaluation is incomplete."""
     return change(difference(before.tallies, after.tallies)) if before.complete and after.complete else "-"
 
 
 def change(estimate: Estimate) -> str:
-    """A difference of shares and its interval in percentage points, e.g. "+16.8 [+9.1, +24.3]"."""
+    """Format a difference of shares and its interval in points, e.g. "+16.8 [+9.1, +24.3]"."""
     if math.isnan(estimate.value):
         return "unknown"
     bounds = f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]" if not math.isnan(estimate.low) else ""
@@ -62,12 +66,15 @@ def change(estimate: Estimate) -> str:
 
 
 def partly_rewarded(result: EvaluationResult) -> bool:
-    """Whether the world also rewards what is no success, so that the mean reward says more."""
+    """Return whether the world also rewards episodes without success.
+
+    The mean reward then adds information.
+    """
     return result.complete and not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9)
 
 
 def number(value: float, form: str, unit: str = "") -> str:
-    """A figure of a table; "-" if it is unknown."""
+    """Format a figure of a table, "-" if it is unknown."""
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 

@@ -1,8 +1,8 @@
-"""Success rates, pass@k and their differences with 95 % confidence intervals, clustered by task. Pure functions.
+"""Success rates, pass@k and differences with 95 % confidence intervals, clustered by task.
 
-Episodes of one task are alike, so a hundred tasks sampled eight times are not eight hundred independent trials: every interval
-here takes the *task* as the unit that was drawn at random. Where the data cannot carry an interval (no task, one seed, values
-that are all equal), its bounds are nan: nothing is claimed.
+The functions are pure. Episodes of one task are correlated: 100 tasks with 8 samples each are not
+800 independent trials. Therefore every interval takes the *task* as the unit of random sampling. If
+the data do not allow an interval (no task, one seed, all values equal), its bounds are nan.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Values = NDArray[np.float64]
 
 
 class Tally(NamedTuple):
-    """What happened on one task: `successes` of `samples` scored episodes."""
+    """Successes and scored episodes (samples) of one task."""
 
     successes: int
     samples: int
 
 
 Tallies = Mapping[int, Tally]
-"""Task index to its tally. Tasks without a scored episode carry no information and are ignored."""
+"""Maps the task index to its tally. Tasks without a scored episode are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Estimate:
     """A value and its 95 % interval.
 
     Attributes:
-        value: The estimate; nan when there is nothing to estimate from.
-        low: Lower bound; nan when the data carry no interval.
-        high: Upper bound; nan when the data carry no interval.
-        n: The units that were drawn at random: tasks, or seeds.
+        value: The estimate. nan without data.
+        low: Lower bound. nan if the data do not allow an interval.
+        high: Upper bound. nan if the data do not allow an interval.
+        n: Number of units of random sampling: tasks or seeds.
     """
 
     value: float
@@ -48,24 +48,29 @@ class Estimate:
 
 
 def success_rate(tallies: Tallies) -> Estimate:
-    """The mean over tasks of each task's share of successes. Value and bounds lie in [0, 1].
+    """Return the mean over tasks of each task's success rate. Value and bounds lie in [0, 1].
 
-    The interval is Wilson's (1927) score interval with the *effective* sample size p(1-p) / var(p) in place of the number of
-    episodes (the device of Korn and Graubard, Survey Methodology 24, 1998, for clustered samples; Dean and Pagano, J. Survey Statistics
-    and Methodology 3, 2015, compare it with others), where var(p) is the variance of the mean over tasks. With one sample a task it is
-    exactly Wilson's; with more, Student's t with n - 1 degrees of freedom replaces the normal quantile. Unlike a bootstrap or a
-    t-interval over tasks it stays in [0, 1] and does not shrink to a point when every task succeeds.
+    The interval is Wilson's (1927) score interval with the *effective* sample size p(1-p) / var(p)
+    instead of the number of episodes. Here var(p) is the variance of the mean over tasks. The
+    method is that of Korn and Graubard (Survey Methodology 24, 1998) for clustered samples. Dean
+    and Pagano (J. Survey Statistics and Methodology 3, 2015) compare it with others.
+
+    With one sample per task the interval is exactly Wilson's. With more, Student's t with n - 1
+    degrees of freedom replaces the normal quantile. Unlike a bootstrap or a t-interval over tasks
+    it stays in [0, 1] and does not shrink to a point when every task succeeds.
     """
     scored = [tally for tally in tallies.values() if tally.samples]
     return _share(_rates(scored), sum(tally.samples for tally in scored))
 
 
 def pass_at_k(tallies: Tallies, k: int) -> Estimate:
-    """The chance that at least one of `k` samples of a task succeeds, averaged over tasks, without bias.
+    """Return an unbiased estimate of pass@k, averaged over tasks.
 
-    1 - C(n - c, k) / C(n, k) for a task with c successes in n samples: Chen et al., "Evaluating Large Language Models Trained on
-    Code", arXiv 2107.03374, equation 1. The interval is that of `success_rate`. A task with fewer than `k` samples has no such
-    estimate and is left out; `n` tells how many stayed.
+    pass@k is the probability that at least one of `k` samples of a task succeeds. It is 1 - C(n -
+    c, k) / C(n, k) for a task with c successes in n samples: Chen et al., "Evaluating Large
+    Language Models Trained on Code", arXiv 2107.03374, equation 1. The interval is that of
+    `success_rate`. A task with fewer than `k` samples is left out, and `n` is the number of
+    remaining tasks.
 
     Raises:
         ValueError: `k` is not positive.
@@ -78,10 +83,12 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
 
 
 def pass_all_k(tallies: Tallies, k: int) -> Estimate:
-    """The chance that all of `k` samples of a task succeed (pass^k), averaged over tasks, without bias: how far a policy can be relied on.
+    """Return an unbiased estimate of pass^k, averaged over tasks, as a measure of reliability.
 
-    C(c, k) / C(n, k) for a task with c successes in n samples: Yao et al., "tau-bench", arXiv 2406.12045, section 3. The interval is
-    that of `success_rate`. A task with fewer than `k` samples is left out; `n` tells how many stayed.
+    pass^k is the probability that all of `k` samples of a task succeed. It is C(c, k) / C(n, k) for
+    a task with c successes in n samples: Yao et al., "tau-bench", arXiv 2406.12045, section 3. The
+    interval is that of `success_rate`. A task with fewer than `k` samples is left out, and `n` is
+    the number of remaining tasks.
 
     Raises:
         ValueError: `k` is not positive.
@@ -94,7 +101,10 @@ def pass_all_k(tallies: Tallies, k: int) -> Estimate:
 
 
 def mean(values: Iterable[float]) -> Estimate:
-    """The mean of independent values with Student's t-interval; bounds are nan below two values or when all are equal."""
+    """Return the mean of independent values with Student's t-interval.
+
+    Bounds are nan for fewer than two values or if all are equal.
+    """
     x = np.fromiter(values, dtype=np.float64)
     if not len(x):
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -106,12 +116,13 @@ def mean(values: Iterable[float]) -> Estimate:
 
 
 def difference(start: Tallies, end: Tallies) -> Estimate:
-    """Success in `end` minus success in `start`, over the tasks that both have. Value and bounds lie in [-1, 1].
+    """Return success in `end` minus success in `start`, over the tasks that both have.
 
-    Paired by task: the interval is MOVER's (Zou and Donner, Statistics in Medicine 27, 2008), which joins the two intervals of
-    `success_rate` and the correlation between the two evaluations over tasks; with one sample a task it is Newcombe's
-    hybrid score interval for paired proportions (Statistics in Medicine 17, 1998, page 2635). The more alike the two evaluations
-    rank the tasks, the narrower it is.
+    Value and bounds lie in [-1, 1]. The difference is paired by task. The interval is MOVER's (Zou
+    and Donner, Statistics in Medicine 27, 2008), which combines the two intervals of `success_rate`
+    and the correlation between the two evaluations over tasks. With one sample per task it is
+    Newcombe's hybrid score interval for paired proportions (Statistics in Medicine 17, 1998, page
+    2635). The more alike the two evaluations rank the tasks, the narrower it is.
     """
     tasks = [task for task in start if start[task].samples and task in end and end[task].samples]
     before, after = [start[task] for task in tasks], [end[task] for task in tasks]
@@ -120,8 +131,8 @@ def difference(start: Tallies, end: Tallies) -> Estimate:
 
 
 def _student(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # here, because it takes 0.2 s
+    """Return the 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # imported here because it takes 0.2 s
 
     return float(stdtrit(freedom, 0.975))
 
@@ -131,16 +142,22 @@ def _rates(tallies: Sequence[Tally]) -> Values:
 
 
 def _share(values: Values, draws: int) -> Estimate:
-    """The mean of per-task values in [0, 1], of which `draws` independent trials at most were made in all."""
+    """Return the mean of per-task values in [0, 1] with Wilson's interval.
+
+    Args:
+        values: Value of each task, shape (tasks,).
+        draws: Maximum total number of independent trials.
+    """
     n = len(values)
     if not n:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(values.mean())
     if n == 1 and draws > 1:
-        return Estimate(value, 0.0, 1.0, 1)  # one task, sampled often, says nothing of other tasks
+        # one task, however often sampled, carries no information about other tasks
+        return Estimate(value, 0.0, 1.0, 1)
     spread, variance = value * (1 - value), float(values.var(ddof=1 if draws > n else 0)) / n
     if spread <= 0:
-        effective = float(n)  # all alike: no more is known than one trial a task would tell
+        effective = float(n)  # all alike: no more information than one trial per task
     else:
         effective = min(float(draws), spread / variance) if variance > 0 else float(draws)
     quantile = _student(n - 1) if draws > n else NormalDist().inv_cdf(0.975)

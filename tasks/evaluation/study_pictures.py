@@ -1,4 +1,4 @@
-"""The pictures of a study: success over environment turns with bands, the differences, and what happened in training."""
+"""The pictures of a study: success over environment turns, differences, and training metrics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from tasks.evaluation.study_results import Measure, Runs, level
 
 
 def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, Any]], measure: Measure = "success") -> None:
-    """Draws success, or the mean reward, over steps and over environment turns, and the comparisons with their intervals, as a PNG.
+    """Draw success or mean reward over steps and turns, and the comparisons, as a PNG.
 
-    Each marker is a measurement that all runs of the arm have. Over turns it stands at the mean of what the runs had spent by then.
+    Each marker is a measurement that all runs of the arm have. On the axis of turns it is placed at
+    the runs' mean number of turns up to then.
 
     Args:
-        path: Where to write.
-        runs: Arm to its runs.
-        differences: Name of each comparison to its difference, low and high, in [-1, 1], as `family_section` gives them; may be empty.
-        measure: What is drawn.
+        path: File to write.
+        runs: Maps each arm to its runs.
+        differences: Maps the name of each comparison to its difference, low and high, in [-1, 1],
+            as `family_section` returns them. May be empty.
+        measure: Measure to draw.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -52,7 +54,7 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
 
 
 def draw_mechanism(path: Path, runs: Runs) -> None:
-    """Draws what happened in training, step by step and averaged over seeds, as a PNG."""
+    """Draw the training metrics step by step, averaged over seeds, as a PNG."""
     metrics = [each for each in MECHANISM if any(each in m for of_arm in runs.values() for run in of_arm for m in run.steps.values())]
     figure, axes = _figure(max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
@@ -79,14 +81,17 @@ def _figure(panels: int) -> tuple[Any, Sequence[Any]]:
 
 
 def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str, offset: float = 0.0) -> None:
-    """Draws measurements as markers with their intervals, joined from three on: two points show no course.
+    """Draw measurements as markers with their intervals, joined by a line from three on.
+
+    Two points do not show a trend.
 
     Args:
         panel: The axes.
-        at: Where each measurement stands.
-        estimates: What was measured.
+        at: Horizontal position of each measurement.
+        estimates: The measurements.
         label: Name in the legend.
-        offset: Shift to the right, in points, of measurements that are not joined: other arms' may stand at the same place.
+        offset: Horizontal shift of unjoined measurements, in points, to separate arms at the same
+            position.
     """
     from matplotlib.transforms import offset_copy
 
@@ -97,7 +102,8 @@ def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estim
     moved = panel.transData if joined else offset_copy(panel.transData, panel.figure, x=offset, units="points")
     style = {"marker": "o", "markersize": 4, "linestyle": "-" if joined else "none", "capsize": 3, "transform": moved}
     line = panel.errorbar(at, values, yerr=errors, label=label, **style)
-    panel.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])  # what is moved does not count in the limits
+    # shifted markers do not count in the limits
+    panel.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])
     panel.autoscale_view()
     if joined:
         panel.fill_between(at, low, high, color=line.lines[0].get_color(), alpha=0.14, linewidth=0)

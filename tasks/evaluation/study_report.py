@@ -1,7 +1,7 @@
-"""What a study found, as tables in Markdown and as data.
+"""The results of a study, as tables in Markdown and as data.
 
-What depends on the runs' seeds alone (`findings`) stands apart from what also depends on the machine's speed (`timings`): the first is the
-same whenever and wherever the study is carried out.
+Results that depend only on the runs' seeds (`findings`) are separate from those that also depend on
+the machine's speed (`timings`). The former are the same on every machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MECHANISM = {
     "rollout/entropy": "entropy",
     "critic/explained_variance": "variance that the critic explains",
 }
-"""Metrics of the training steps that the report follows over the thirds of training, where they were measured."""
+"""Metrics that the report shows for each third of training, if they were measured."""
 
 WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
 LINE = "It is read off straight lines between the measurements that both runs have, and each run's last."
@@ -63,7 +63,7 @@ class Section:
         title: Its heading.
         header: Names of the columns.
         rows: Cells.
-        note: What is to be known to read it.
+        note: Text that explains the table.
         data: The figures in the rows, unrounded.
     """
 
@@ -74,17 +74,17 @@ class Section:
     data: Any
 
     def markdown(self) -> str:
-        """Heading, table and note."""
+        """Return heading, table and note."""
         return "\n\n".join(filter(None, (f"### {self.title}", markdown(self.header, self.rows) if self.rows else "", self.note))) + "\n"
 
 
 def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
-    """The tables that the runs' seeds determine.
+    """Return the tables that depend only on the runs' seeds.
 
     Args:
-        study: What was asked.
-        runs: What was found.
-        scripted: Tasks that were measured on to what scripted policies reach there.
+        study: The study.
+        runs: Its runs.
+        scripted: Maps each list of measured tasks to the results of scripted policies on it.
     """
     sections = [arms_section(study, runs), *scripted_section(scripted), *family_section(study, runs), *budget_section(study, runs, "turns")]
     sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
@@ -92,7 +92,7 @@ def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, Evalu
 
 
 def timings(study: Study, runs: Runs) -> list[Section]:
-    """The tables that also depend on how fast the machine was, and on what else it did."""
+    """Return the tables that also depend on the machine's speed and its other load."""
     minutes = {arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm) for arm, of_arm in runs.items()}
     speeds = {arm: mean(_trajectories(run) / (run.positions("seconds")[-1] or math.nan) for run in of_arm) for arm, of_arm in runs.items()}
     rows = [[arm, number(minutes[arm]), number(speeds[arm])] for arm in runs]
@@ -107,7 +107,7 @@ def _trajectories(run: StudyRun) -> float:
 
 
 def arms_section(study: Study, runs: Runs) -> Section:
-    """Each arm before and after training."""
+    """Return the table of each arm before and after training."""
     rows, data, measure = [], {}, study.endpoint.measure
     for arm, of_arm in runs.items():
         rise = compared([(by_task(run.results[-1], measure), by_task(run.results[0], measure)) for run in of_arm])
@@ -123,7 +123,7 @@ def arms_section(study: Study, runs: Runs) -> Section:
 
 
 def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
-    """How far one comes without learning."""
+    """Return the table of baselines without learning."""
     rows = [baseline_row(name, results) for name, results in scripted.items()]
     data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
     note = "Four random episodes a task, one of the others; intervals over tasks. Twins are looked for in what the first arm learns from."
@@ -131,7 +131,7 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
-    """The comparisons that were named beforehand, with p values for all of them together."""
+    """Return the preregistered comparisons, with p values adjusted for all of them."""
     budget = study.endpoint.budget or common_budget(runs, "turns")
     made: list[tuple[str, str, PairedDifference]] = []
     for arm, other in study.comparisons:
@@ -162,11 +162,14 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
 
 
 def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
-    """The same comparisons after equal environment turns, or equal time; why there are none where runs were measured differently."""
+    """Return the comparisons after equal environment turns or equal time.
+
+    If the runs were measured after different steps, the section gives that reason instead.
+    """
     arms = [(arm, other) for arm, other in study.comparisons if other != START]
     budget = common_budget(runs, axis)
     if not arms or budget <= 0 or (axis == "turns" and study.endpoint.at == "turns" and study.endpoint.budget is None):
-        return []  # the last: the endpoint is the same figure
+        return []  # the last condition: the endpoint is the same figure
     if reason := measured_differently(runs):
         return [left_out("After equal environment turns" if axis == "turns" else "After equal time of training", reason)]
     rows, data = [], {}
@@ -186,7 +189,7 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
 
 
 def beyond_sections(study: Study, runs: Runs) -> list[Section]:
-    """Success, and the comparisons, on other tasks and under other horizons and temperatures than the recipe's."""
+    """Return success and the comparisons on other tasks, horizons and temperatures."""
     cells = list(dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last))
     if not cells:
         return []
@@ -216,7 +219,10 @@ def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Mea
 
 
 def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
-    """How much was spent until a measurement first reached a share of success; why this is unknown where it cannot be compared."""
+    """Return the amount spent until a measurement first reached a share of success.
+
+    If the amounts cannot be compared, the section gives the reason instead.
+    """
     what = "Turns" if axis == "turns" else "Minutes of training"
     title = f"{what} to a share of success"
     if study.thresholds and (reason := measured_differently(runs) or measured_at_the_ends(runs)):
@@ -242,7 +248,7 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
 
 
 def measured_differently(runs: Runs) -> str:
-    """Which arms were measured after which steps, where runs differ in this; else empty."""
+    """Return a text with the measured steps of each arm if runs differ in them, else empty."""
     steps = measured_steps(runs)
     if len(set().union(*steps.values())) <= 1:
         return ""
@@ -251,19 +257,19 @@ def measured_differently(runs: Runs) -> str:
 
 
 def measured_at_the_ends(runs: Runs) -> str:
-    """Says so if no run was measured between its start and its end; else empty."""
+    """Return a text if no run was measured between its start and its end, else empty."""
     if any(len(at) > 2 for of_arm in measured_steps(runs).values() for at in of_arm):
         return ""
     return "The runs were measured only before and after training."
 
 
 def left_out(title: str, reason: str) -> Section:
-    """A section that holds no figures, and why."""
+    """Return a section without figures that gives the reason."""
     return Section(title, [], [], f"Not shown. {reason}", {"not shown": reason})
 
 
 def mechanism_sections(runs: Runs) -> list[Section]:
-    """What happened in training, and on which kind of task success was won."""
+    """Return the tables of training metrics and of success by kind of task."""
     sections = []
     thirds = {metric: {arm: over_training(of_arm, metric) for arm, of_arm in runs.items()} for metric in MECHANISM}
     rows = [
@@ -288,13 +294,13 @@ def mechanism_sections(runs: Runs) -> list[Section]:
 
 
 def number(estimate: Estimate) -> str:
-    """A figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
+    """Format a figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
     bounds = "" if math.isnan(estimate.low) else f" [{estimate.low:,.1f}, {estimate.high:,.1f}]"
     return f"{estimate.value:,.1f}{bounds}"
 
 
 def shown(estimate: Estimate, measure: Measure) -> str:
-    """A share of successes in percent, a mean reward as it is."""
+    """Format a share of successes in percent, or a mean reward unscaled."""
     if measure == "success" or math.isnan(estimate.value):
         return share(estimate)
     bounds = f" [{estimate.low:.3f}, {estimate.high:.3f}]" if not math.isnan(estimate.low) else ""
@@ -302,7 +308,7 @@ def shown(estimate: Estimate, measure: Measure) -> str:
 
 
 def shown_change(estimate: Estimate, measure: Measure) -> str:
-    """A difference of shares in points, one of mean rewards as it is."""
+    """Format a difference of shares in points, or of mean rewards unscaled."""
     if measure == "success" or math.isnan(estimate.value):
         return change(estimate)
     bounds = f" [{estimate.low:+.3f}, {estimate.high:+.3f}]" if not math.isnan(estimate.low) else ""
@@ -310,7 +316,7 @@ def shown_change(estimate: Estimate, measure: Measure) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p value as it is printed, "-" where it is unknown."""
+    """Format a p value, "-" if it is unknown."""
     return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 

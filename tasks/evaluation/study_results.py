@@ -1,4 +1,7 @@
-"""The runs of a study as data, and what is read off them: values by task at the end or after so many turns, and differences of arms."""
+"""The runs of a study as data: values by task, budgets, and differences of arms.
+
+Values are taken at the end of training or after a given number of turns.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ class StudyRun:
     Attributes:
         arm: Its arm.
         seed: Its seed.
-        results: Its evaluations, the first before training, the last after it.
-        steps: Training step, counted from 1, to its metrics.
+        results: Its evaluations. The first is before training, the last after it.
+        steps: Maps the training step, counted from 1, to its metrics.
         collapsed: Whether training collapsed.
-        first: Cell of the further evaluations to what the policy before training did there.
-        last: The same of the policy after training.
+        first: Maps the cell of a further evaluation to the result of the policy before training.
+        last: Maps the cell of a further evaluation to the result of the policy after training.
 
     Raises:
         IncompleteEvaluationError: One of the evaluations is incomplete.
@@ -49,35 +52,46 @@ class StudyRun:
         check_complete([*self.results, *self.first.values(), *self.last.values()], f"the cell of arm {self.arm}, seed {self.seed}")
 
     def spent(self, axis: Axis, until: int) -> float:
-        """Turns that the environment answered, or seconds of rollouts, updates and weight sync, in the first `until` steps."""
+        """Return the amount spent in the first `until` steps.
+
+        For "turns" this is the number of turns that the environment answered. For "seconds" it is
+        the time of rollouts, updates and weight sync.
+        """
         done = [metrics for step, metrics in self.steps.items() if step <= until]
         if axis == "turns":
             return float(sum(round(m.get("rollout/turns", 0.0) * m.get("rollout/episodes", 0.0)) for m in done))
         return sum(m.get(name, 0.0) for m in done for name in SECONDS)
 
     def positions(self, axis: Axis) -> list[float]:
-        """What was spent by each evaluation; by the last one everything, also where it is of an earlier checkpoint after a collapse."""
+        """Return the amount spent up to each evaluation.
+
+        The last evaluation counts the whole training. After a collapse it is of an earlier
+        checkpoint.
+        """
         return [*(self.spent(axis, result.step) for result in self.results[:-1]), self.spent(axis, max(self.steps, default=0))]
 
 
 Runs = Mapping[str, Sequence[StudyRun]]
-"""Arm to its runs, one for each seed."""
+"""Maps each arm to its runs, one per seed."""
 
 
 def by_task(result: EvaluationResult, measure: Measure) -> dict[int, float]:
-    """Task to its share of successes, or to its mean reward."""
+    """Return each task's share of successes, or its mean reward."""
     if measure == "reward":
         return dict(result.rewards)
     return {task: tally.successes / tally.samples for task, tally in result.tallies.items() if tally.samples}
 
 
 def level(result: EvaluationResult, measure: Measure) -> float:
-    """Success, or the mean reward."""
+    """Return success, or the mean reward."""
     return (result.reward if measure == "reward" else result.success).value
 
 
 def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[int, float]:
-    """What a run did by task after it had spent so much: on the straight line between the measurements before and after that."""
+    """Return a run's values by task after it had spent `budget`.
+
+    Values between two measurements are interpolated linearly.
+    """
     points = [(at, by_task(result, measure)) for at, result in zip(run.positions(axis), run.results, strict=True)]
     for (at, before), (then, later) in pairwise(points):
         if at <= budget <= then and then > at:
@@ -87,14 +101,17 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
 
 
 def measured_steps(runs: Runs) -> dict[str, set[tuple[int, ...]]]:
-    """Arm to the training steps that its runs were measured after: one entry if all its runs were measured alike."""
+    """Return the training steps after which each arm's runs were measured.
+
+    An arm has one entry if all its runs were measured after the same steps.
+    """
     return {arm: {tuple(result.step for result in run.results) for run in of_arm} for arm, of_arm in runs.items()}
 
 
 def on_common_steps(run: StudyRun, other: StudyRun) -> tuple[StudyRun, StudyRun]:
-    """Two runs with the evaluations that both have, and their own first and last.
+    """Reduce two runs to the evaluations that both have, plus their own first and last ones.
 
-    A line through more measurements of one run than of the other would favour that run.
+    Interpolation through more measurements of one run than of the other would favour that run.
     """
     common = {result.step for result in run.results} & {result.step for result in other.results}
 
@@ -106,24 +123,24 @@ def on_common_steps(run: StudyRun, other: StudyRun) -> tuple[StudyRun, StudyRun]
 
 
 def common_budget(runs: Runs, axis: Axis) -> float:
-    """The most that every run has spent."""
+    """Return the largest amount that every run has spent."""
     return min((run.positions(axis)[-1] for of_arm in runs.values() for run in of_arm), default=0.0)
 
 
 def endpoint_values(run: StudyRun, endpoint: Endpoint, budget: float) -> dict[int, float]:
-    """What decides, by task."""
+    """Return the values of the endpoint by task."""
     if endpoint.at == "turns":
         return after(run, "turns", budget, endpoint.measure)
     return by_task(run.results[-1], endpoint.measure)
 
 
 def compared(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]]) -> PairedDifference:
-    """The first less the second of each pair, one pair a seed, over the tasks that all have."""
+    """Compare pairs, one per seed, as first minus second over the tasks that all have."""
     return paired_difference(difference_matrix(pairs))
 
 
 def difference_matrix(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]]) -> Values:
-    """Shape (seeds, tasks): the first less the second of each pair."""
+    """Return the first minus the second of each pair. Shape (seeds, tasks)."""
     if not pairs:
         return np.zeros((0, 0))
     tasks = sorted(set.intersection(*(set(values) for pair in pairs for values in pair)))
@@ -131,18 +148,27 @@ def difference_matrix(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, fl
 
 
 def paired(runs: Runs, arm: str, other: str) -> list[tuple[StudyRun, StudyRun]]:
-    """The runs of two arms under the same seeds; with "start" each run of the arm with itself."""
+    """Return pairs of two arms' runs with the same seed.
+
+    With "start" as the other arm each run is paired with itself.
+    """
     others = {run.seed: run for run in runs.get(arm if other == START else other, [])}
     return [(run, others[run.seed]) for run in runs.get(arm, []) if run.seed in others]
 
 
 def reached_at(run: StudyRun, axis: Axis, threshold: float) -> float | None:
-    """What was spent when a measurement first reached this share of success; None if none did."""
+    """Return the amount spent until a measurement first reached a success threshold.
+
+    None if no measurement did.
+    """
     return next((at for at, r in zip(run.positions(axis), run.results, strict=True) if r.success.value >= threshold), None)
 
 
 def over_training(runs: Sequence[StudyRun], metric: str, parts: int = 3) -> list[float]:
-    """The mean of a metric over each third of the training steps, over the runs; empty where no step has it."""
+    """Return the mean of a metric over the runs in each of `parts` equal parts of training.
+
+    The list is empty if a part has no value.
+    """
     found: list[list[float]] = [[] for _ in range(parts)]
     for run in runs:
         last = max(run.steps, default=0)

@@ -1,4 +1,4 @@
-"""The runs of a study in one small file, from which its tables and pictures can be made again where the runs' folders are gone."""
+"""The runs of a study in one small file, to rebuild its tables and pictures without run folders."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tasks.evaluation.study_report import MECHANISM
 from tasks.evaluation.study_results import SECONDS, StudyRun
 
 METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
-"""What the report reads of the training steps."""
+"""Metrics of the training steps that the report uses."""
 
 
 def run_key(arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | None, world: str) -> str:
-    """Names a run by all that its result depends on.
+    """Build a run's key from everything that its result depends on.
 
     Args:
         arm: Its arm.
-        recipe: Its recipe, which holds its seeds.
+        recipe: Its recipe, including its seeds.
         beyond: The further evaluations.
         world: Version of its world's tasks and observations.
     """
@@ -34,17 +34,17 @@ def run_key(arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | Non
 
 def _present_key(facts: Mapping[str, Any]) -> str:
     recipe = facts["recipe"]
-    with suppress(ValidationError):  # of a field that recipes no longer have
+    with suppress(ValidationError):  # for a field that recipes no longer have
         recipe = Experiment.model_validate(recipe).model_dump(mode="json")
     return run_key(facts["arm"], recipe, facts["beyond"], facts["world"])
 
 
 def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
-    """Writes runs as lines of JSON, compressed; the same runs give the same file.
+    """Write runs as compressed lines of JSON. The same runs give the same file.
 
     Args:
-        path: Where.
-        runs: The key of each run, see `run_key`, to the run.
+        path: File to write.
+        runs: Maps the key of each run, see `run_key`, to the run.
     """
     lines = "".join(json.dumps([json.loads(key), _tree(run)]) + "\n" for key, run in sorted(runs.items()))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
 
 
 def read_runs(path: Path) -> dict[str, StudyRun]:
-    """What was written, by the keys that `run_key` gives now; nothing where there is no file.
+    """Read the runs by their current keys, or return nothing if there is no file.
 
-    Fields that recipes gained since then take their defaults in the keys, so that the kept runs are still found.
+    Recipe fields added since then take their defaults in the keys, so stored runs are still found.
 
     Raises:
         EvaluationFileError: The file holds something else.

@@ -8,7 +8,7 @@ Row = Sequence[str]
 
 
 def aligned(header: Row, rows: Sequence[Row]) -> str:
-    """Columns of fixed width, the first to the left, the others to the right."""
+    """Format columns of fixed width. The first is left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
     def line(row: Row) -> str:
@@ -19,6 +19,6 @@ def aligned(header: Row, rows: Sequence[Row]) -> str:
 
 
 def markdown(header: Row, rows: Sequence[Row]) -> str:
-    """The same in Markdown."""
+    """Format the same table in Markdown."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))

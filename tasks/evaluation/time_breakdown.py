@@ -1,4 +1,4 @@
-"""Wall time of a run, broken down by what it was spent on."""
+"""Wall time of a run, broken down by activity."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from dataclasses import dataclass, field
 
 import psutil
 
-# What a run is for; everything else is orchestration.
+# The purpose of a run. All other time is orchestration.
 WORK = ("starter policy", "rollouts", "updates", "weight sync", "checkpoints", "evaluation")
 
 
 @dataclass(slots=True)
 class TimeBreakdown:
-    """Seconds by part since the process began.
+    """Seconds per activity since the start of the process.
 
     Attributes:
-        began: Start of the process, in seconds since the epoch: imports count.
-        parts: Name to seconds.
+        began: Start of the process, in seconds since 1970. Imports therefore count.
+        parts: Maps the name of an activity to its seconds.
     """
 
     began: float = field(default_factory=lambda: psutil.Process().create_time())
     parts: dict[str, float] = field(default_factory=dict)
 
     def add(self, part: str, seconds: float) -> None:
-        """Counts seconds under a part."""
+        """Add seconds to an activity."""
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Counts the time that the block takes."""
+        """Measure the block as time of an activity."""
         began = time.monotonic()
         try:
             yield
@@ -40,11 +40,14 @@ class TimeBreakdown:
 
     @property
     def worked(self) -> bool:
-        """Whether any time went into what a run is for."""
+        """Whether any time was spent on the activities in WORK."""
         return any(part in self.parts for part in WORK)
 
     def table(self) -> str:
-        """The parts with their shares, work first, and what orchestration took of the whole; parts not measured are in "other"."""
+        """Format the activities and their shares, work first, then orchestration.
+
+        Unmeasured time is in "other".
+        """
         total = time.time() - self.began
         work = {name: self.parts[name] for name in WORK if name in self.parts}
         orchestration = {name: seconds for name, seconds in self.parts.items() if name not in WORK}
