@@ -1,8 +1,10 @@
-"""What the trainers of all methods share: a trainer of TRL whose loss and state are used, and whose loop is not.
+"""The base of all trainers: a TRL trainer whose loss and state are used, but not its loop.
 
-The loop is `train_loop`. TRL gives the loss of a micro-batch; transformers and accelerate give the optimiser, mixed precision, several
-processes (DDP; FSDP2 is `sharding`) and what a checkpoint holds, some of it by private methods of the versions that `locks/` pins: the
-tests of gradients, of two processes and of resuming would notice another.
+The loop is in `train_loop`. TRL computes the loss of a micro-batch. transformers and accelerate
+supply the optimiser, mixed precision, DDP and the contents of a checkpoint. FSDP2 is in `sharding`.
+
+The module calls some private methods of the versions pinned in `locks/`. The tests of gradients, of
+two processes and of resuming detect an incompatible version.
 """
 
 from __future__ import annotations
@@ -38,31 +40,33 @@ OPTIMISER, SCHEDULE = "optimiser", "scheduler.json"
 
 
 class BaseTrainer(Trainer):
-    """To be mixed into a trainer of TRL, before it.
+    """A mixin that must precede the TRL trainer in the bases.
 
-    A *training step* is one batch of trajectories; it makes `epochs` x `mini_batches` optimiser updates (the global step of TRL), each of
-    `micro_batches` forward-backward passes.
+    A *training step* is one batch of trajectories. It makes `epochs` x `mini_batches` optimiser
+    updates (TRL's global steps), each of `micro_batches` forward-backward passes.
 
     Attributes:
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
-        batch_metrics: What is to be said of the last batch.
-        policy_learns: Whether updates move the policy; not while a critic is pretrained.
-        loss_record: What the loss read of it, token by token; empty with methods by imitation, which have no advantages.
+        batch_metrics: Metrics of the last batch.
+        policy_learns: Whether updates change the policy. False while a critic is pretrained.
+        loss_record: Inputs and outputs of the loss for each token of the batch. Empty for imitation
+            methods, which have no advantages.
     """
 
     def begin(self, experiment: Experiment, policy: str, folder: Path, fingerprint: str, sharded: bool) -> None:
-        """What must be known before TRL's own initialisation.
+        """Set the attributes that TRL's constructor needs.
 
         Args:
             experiment: The recipe.
             policy: Hugging Face name or folder of the policy that training starts from.
-            folder: The run's folder; checkpoints go below it.
-            fingerprint: Names the experiment in the checkpoints.
-            sharded: Whether weights, gradients and optimiser state are divided among the processes (FSDP2).
+            folder: The run's folder, which will contain the checkpoints.
+            fingerprint: Identifier of the experiment, stored in its checkpoints.
+            sharded: Whether to shard weights, gradients and optimiser state across ranks (FSDP2).
 
         Raises:
-            ValueError: float16 is asked for, whose gradients need a scaling that sharded ones do not get.
+            ValueError: The dtype is float16 with sharding. float16 needs gradient scaling, which
+                sharded gradients do not support.
         """
         if sharded and experiment.policy.dtype == "float16":
             raise ValueError("policy.dtype float16 cannot be trained with sharding: fsdp2; set it to bfloat16")
@@ -78,27 +82,27 @@ class BaseTrainer(Trainer):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Number type in which models are computed; the policy's weights are float32 all the same."""
+        """The compute dtype of the models. The policy's weights are float32 regardless."""
         return torch.bfloat16 if torch.cuda.is_available() and self.experiment.policy.dtype == "bfloat16" else torch.float32
 
     @property
     def engine_dtype(self) -> torch.dtype:
-        """Number type of the engine's weights, in which they are sent to it."""
+        """The dtype of the engine's weights, also used for sending them."""
         dtype: torch.dtype = getattr(torch, self.experiment.policy.dtype)
         return dtype
 
     def load_policy(self) -> Any:
-        """The policy that training starts from; what is trained of it is float32."""
+        """Load the policy that training starts from. Its trained parameters are float32."""
         model = load_policy(self.experiment.policy, self.policy, self.sharded, self.compute_dtype, self.experiment.seeds.training)
         self.first_adapters = adapters(model)
         return model
 
     def load_reference(self) -> Any:
-        """The policy that training starts from once more, never trained, in the number type that it is computed in."""
+        """Load a frozen copy of the policy that training starts from, in its compute dtype."""
         return load_reference(self.experiment.policy, self.policy, self.sharded, self.compute_dtype)
 
     def prepare(self, resume: Path | None = None) -> None:
-        """Makes optimiser and schedule, and restores a checkpoint if one is given.
+        """Create optimiser and schedule, and restore a checkpoint if one is given.
 
         Raises:
             CheckpointError: A file of the checkpoint cannot be read.
@@ -109,7 +113,8 @@ class BaseTrainer(Trainer):
             self.model.gradient_checkpointing_enable()
         algorithm = self.experiment.algorithm
         updates = algorithm.steps * algorithm.updates_per_step
-        weights = resume if self.experiment.policy.lora is None else None  # LoRA's are sums that cannot be taken apart
+        # A checkpoint of LoRA holds merged weights, which cannot be split again.
+        weights = resume if self.experiment.policy.lora is None else None
         if resume is not None and weights is None:
             give_adapters(self.model, load_adapter(resume / ADAPTER))
         if not self.sharded:
@@ -126,28 +131,32 @@ class BaseTrainer(Trainer):
         if resume is not None:
             self.load_training_state(resume)
             states = resume / self._random_states_name()
-            if states.exists():  # not where another number of processes wrote the checkpoint
+            if states.exists():  # absent if the number of ranks changed
                 load_random_states(states)
         self.wrapped_model.zero_grad()
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
-        """One pass over a batch: advantages or labels, cut into mini-batches of micro-batches.
+        """Compute advantages or labels and split the batch into mini-batches of micro-batches.
+
+        The result is one pass over the batch.
 
         Args:
-            trajectories: This process's.
-            step: The training step (from 0) that learns from them.
+            trajectories: This rank's trajectories.
+            step: The training step (from 0) that uses them.
         """
         raise NotImplementedError
 
     def parts(self, lengths: Sequence[int], mini_batches: int = 1) -> list[list[int]]:
-        """Cuts this process's share of so many mini-batches into micro-batches: as many on every process, the last ones may be empty.
+        """Split this rank's share of `mini_batches` mini-batches into micro-batches.
+
+        Every rank gets the same number of micro-batches. The last ones may be empty.
 
         Args:
             lengths: Tokens of each trajectory.
-            mini_batches: How many mini-batches' share it is.
+            mini_batches: Number of mini-batches that the share belongs to.
 
         Returns:
-            Indices into `lengths`.
+            Lists of indices into `lengths`.
         """
         algorithm = self.experiment.algorithm
         if algorithm.micro_batch_tokens is None:
@@ -156,24 +165,31 @@ class BaseTrainer(Trainer):
         return deal(lengths, int(self.all_reduce_max(needed).item()))
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
-        """Forward and backward pass of TRL's loss; gradients add up until `optimiser_step`.
+        """Run a forward and backward pass of TRL's loss.
+
+        Gradients accumulate until `optimiser_step`.
 
         Args:
-            micro_batch: One of `mini_batches_of`.
-            number: Its number in the mini-batch, from 1. With the last one the processes exchange their gradients.
-            of: How many there are.
+            micro_batch: A micro-batch of `mini_batches_of`.
+            number: Its number in the mini-batch, from 1. Ranks reduce their gradients with the last
+                one.
+            of: Number of micro-batches in the mini-batch.
         """
         last, self.current_gradient_accumulation_steps = number == of, of
         self.accelerator.gradient_state._set_sync_gradients(last)
         inputs = {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()}
-        # Sharded gradients are exchanged after each micro-batch: what is held back would be whole on every process.
+        # Sharded gradients are reduced after each micro-batch. Unreduced gradients would be
+        # full-size on every rank.
         with nullcontext() if last or self.sharded else self.accelerator.no_sync(self.wrapped_model):
             tokens = inputs["tokens"] if "tokens" in inputs and self.model_accepts_loss_kwargs else None
             loss = self.training_step(self.wrapped_model, inputs, tokens)
         self._loss = self._loss.to(loss.device) + loss
 
     def optimiser_step(self) -> None:
-        """One update by the gradients that have added up; they are given up where the policy does not learn yet."""
+        """Update the policy with the accumulated gradients.
+
+        The gradients are dropped while `policy_learns` is False.
+        """
         norm = as_plain(self._clip_grad_norm(self.wrapped_model))
         rate = 0.0
         if self.policy_learns:
@@ -188,35 +204,39 @@ class BaseTrainer(Trainer):
         self.measure({"update/loss": float(loss), "update/gradient_norm": float(norm), "update/learning_rate": float(rate)})
 
     def record(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
-        """Writes down what a training step (counted from 1) learned from, and when it did what (see `append_spans`)."""
+        """Write the train samples and the timeline of a training step (counted from 1).
+
+        `spans` has the format of `append_spans`.
+        """
         self.loss_record.write(self._folder / TRAIN_SAMPLES / f"step-{step:06d}.parquet")
         self.record_spans(step, spans)
 
     def record_spans(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
-        """Writes down when what was done, in the main process."""
+        """Write the timeline of a training step, on rank 0."""
         if self.accelerator.is_main_process:
             append_spans(self._folder / TIMELINE, step, spans)
 
     def measure(self, values: dict[str, float]) -> None:
-        """Notes figures of an update; what is reported of a step is their mean."""
+        """Record metrics of an update. The step reports their mean."""
         for name, value in values.items():
             self._measured[name].append(value)
 
     def update_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the step: means over its updates, and those of its batch."""
+        """Return the metrics of the step: means over its updates, and the metrics of its batch."""
         measured = {name: fmean(values) for name, values in self._measured.items()}
         self._measured.clear()
         self._metrics["train"].clear()  # TRL's own are unweighted means over micro-batches
         return measured | self.batch_metrics
 
     def save(self, step: int, steps: Steps) -> checkpoint.Checkpoint | None:
-        """Writes a checkpoint apart and publishes it whole; returns it in the main process.
+        """Write a checkpoint to a temporary folder, then publish it. Returns it on rank 0.
 
         Args:
-            step: Training steps done.
-            steps: The metrics of all of them, in the main process. They are published with the weights, so that a kill keeps or loses both.
+            step: Number of training steps done.
+            steps: Metrics of all these steps, on rank 0. They are published with the weights, so
+                that a kill keeps both or neither.
         """
-        Trainer._save_checkpoint(self, self.wrapped_model, None)  # what TRL's own add is a model card
+        Trainer._save_checkpoint(self, self.wrapped_model, None)  # TRL's adds a model card
         self.accelerator.wait_for_everyone()
         published = None
         written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -231,7 +251,7 @@ class BaseTrainer(Trainer):
         return published
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Writes the policy as a Hugging Face folder, however its weights are spread over the processes."""
+        """Write the policy as a Hugging Face folder, also if its weights are sharded."""
         lora = self.experiment.policy.lora
         whole, corrections = whole_policy(self.model) if lora is not None or self.sharded else None, adapters(self.model)
         if self.args.should_save:
@@ -240,17 +260,17 @@ class BaseTrainer(Trainer):
                 save_adapter(Path(output_dir or self.args.output_dir) / ADAPTER, corrections, lora, self.policy)
 
     def save_training_state(self, written: Path) -> None:
-        """Adds to a checkpoint what resuming needs besides the weights; called in every process."""
+        """Write the state that resuming needs besides the weights. Every rank must call it."""
         save_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
         if self.accelerator.is_main_process:
             schedule = json.dumps(self.lr_scheduler.state_dict())
             (written / SCHEDULE).write_text(schedule, encoding="utf-8")
 
     def load_training_state(self, written: Path) -> None:
-        """Loads what `save_training_state` wrote, in any number of processes.
+        """Load the output of `save_training_state`, on any number of ranks.
 
         Raises:
-            CheckpointError: A file of it cannot be read.
+            CheckpointError: A file of the state cannot be read.
         """
         load_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
         schedule = checkpoint.read_json(written / SCHEDULE)
@@ -260,20 +280,23 @@ class BaseTrainer(Trainer):
             raise checkpoint.CheckpointError(f"{written / SCHEDULE} is no schedule: {problem!r}") from problem
 
     def _save_rng_state(self, output_dir: str) -> None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)  # another process may not have made it yet
+        Path(output_dir).mkdir(parents=True, exist_ok=True)  # another rank may not have made it yet
         save_random_states(Path(output_dir) / self._random_states_name())
 
     def _random_states_name(self) -> str:
         return f"random-{self.accelerator.process_index}-of-{self.accelerator.num_processes}.json"
 
-    def _save_optimizer_and_scheduler(self, _: str) -> None: ...  # `save_training_state` does
+    def _save_optimizer_and_scheduler(self, _: str) -> None: ...  # see `save_training_state`
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         return inputs  # TRL's would generate
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
-        """Log-probabilities of the completions under `model` at the rollouts' temperature, shape (B, T), on the CPU."""
+        """Return the log-probabilities of the completions under `model`, shape (B, T), on the CPU.
+
+        They are computed at the temperature of the rollouts.
+        """
         length = tensors["completion_ids"].size(1)
         ids, mask = whole_rows(tensors, self.accelerator.device)
         with self.accelerator.autocast():
@@ -283,14 +306,17 @@ class BaseTrainer(Trainer):
         return scores
 
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
-        """Those under the policy that training started from; see `score`."""
+        """Return the log-probabilities under the starting policy, in the format of `score`."""
         if self.experiment.policy.lora is None:
             return self.score(self.ref_model, tensors)
         with without_lora(self.model):
             return self.score(self.model, tensors)
 
     def score_continuations(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of each continuation's tokens after its prompt, under the weights as they are."""
+        """Return the log-probabilities of each continuation's tokens under the current weights.
+
+        Each continuation follows its prompt.
+        """
         padded = pad_trajectories(
             [
                 Trajectory("", 0, 0, 0, 0, 0, 0, "", prompt=list(prompt), turns=[Turn(list(tokens), [0.0] * len(tokens), "")])
@@ -302,15 +328,15 @@ class BaseTrainer(Trainer):
         return [row[: len(tokens)].tolist() for row, tokens in zip(scores, continuations, strict=True)]
 
     def all_reduce_sum(self, sums: torch.Tensor) -> torch.Tensor:
-        """A tensor added up over all processes, on the CPU."""
+        """Sum a tensor over all ranks. The result is on the CPU."""
         added: torch.Tensor = self.accelerator.reduce(sums.to(self.accelerator.device), reduction="sum").cpu()
         return added
 
     def all_reduce_max(self, values: torch.Tensor) -> torch.Tensor:
-        """The largest of all processes, number by number, on the CPU."""
+        """Take the elementwise maximum of a tensor over all ranks. The result is on the CPU."""
         everybodys: torch.Tensor = self.accelerator.gather(values.to(self.accelerator.device).unsqueeze(0))
         return everybodys.max(dim=0).values.cpu()
 
     def count_everywhere(self, count: int) -> int:
-        """A number added up over all processes."""
+        """Sum a count over all ranks."""
         return int(self.all_reduce_sum(torch.tensor(count)).item())

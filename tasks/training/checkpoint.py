@@ -1,6 +1,7 @@
-"""Checkpoints: written apart, published by a rename, verified before use.
+"""Checkpoints: written to a temporary folder, published by a rename, verified before use.
 
-A checkpoint is data: its files are tensors and text. Their sizes and digests are compared with the manifest before one is read.
+A checkpoint contains only data: tensors and text. Sizes and digests of all files are compared with
+the manifest before any file is read.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from safetensors import SafetensorError, safe_open
 
 MANIFEST = "manifest.json"
 FORMATS = frozenset({".safetensors", ".json", ".jsonl", ".yaml", ".txt", ".jinja", ".model", ".md"})
-"""Formats of a checkpoint's files: none of them can hold code that a reader runs."""
+"""File formats allowed in a checkpoint. None of them can contain code that a reader executes."""
 _NAME = re.compile(r"step-(\d{6})")
 
 
 class CheckpointError(Exception):
-    """A checkpoint is incomplete or damaged; the message names the file."""
+    """A checkpoint is incomplete or damaged. The message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A published checkpoint: weights and tokenizer as a Hugging Face folder, beside them what resuming needs.
+    """A published checkpoint: a Hugging Face folder with weights, tokenizer and the training state.
 
     Attributes:
-        folder: Where it lies.
-        step: Training steps that went into it.
-        digest: Digest of all its files.
+        folder: The folder of the checkpoint.
+        step: Number of training steps done.
+        digest: Digest of all files.
     """
 
     folder: Path
@@ -43,18 +44,19 @@ class Checkpoint:
 
 
 def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Checkpoint:
-    """Makes a finished folder the checkpoint of `step`.
+    """Publish a finished folder as the checkpoint of `step`.
 
-    Every file is flushed to disk and listed with its size and digest; then the folder takes its name by one rename, so that
-    a folder of this name is always whole.
+    Every file is flushed to disk and listed with its size and digest. Then a single rename gives
+    the folder its final name, so a folder with this name is always complete.
 
     Args:
-        written: The folder with everything in it, on the same file system.
-        checkpoints: The run's folder of checkpoints.
-        step: Training steps done.
-        fingerprint: Names the experiment; a checkpoint of another one is never resumed from.
+        written: The complete folder, on the same file system.
+        checkpoints: The folder of the run's checkpoints.
+        step: Number of training steps done.
+        fingerprint: Identifier of the experiment. Other experiments never resume from this
+            checkpoint.
     """
-    (written / MANIFEST).unlink(missing_ok=True)  # of an attempt that a full disk or a kill ended: listed, it would differ from the new one
+    (written / MANIFEST).unlink(missing_ok=True)  # stale if an attempt was interrupted
     files = {str(path.relative_to(written)): _describe(path) for path in sorted(written.rglob("*")) if path.is_file()}
     manifest = {"step": step, "experiment": fingerprint, "files": files}
     with (written / MANIFEST).open("w", encoding="utf-8") as stream:
@@ -62,7 +64,7 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
         stream.flush()
         os.fsync(stream.fileno())
     target = checkpoints / folder_name(step)
-    if target.exists():  # a damaged one of the same step
+    if target.exists():  # a damaged checkpoint of the same step
         shutil.rmtree(target)
     checkpoints.mkdir(parents=True, exist_ok=True)
     written.rename(target)
@@ -71,10 +73,11 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
 
 
 def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
-    """Reads the manifest and compares every file with it.
+    """Compare every file of a checkpoint with its manifest.
 
     Raises:
-        CheckpointError: A file is missing, has other bytes or is not listed, or the checkpoint belongs to another experiment.
+        CheckpointError: A file is missing, has other bytes, has another format or is not listed, or
+            the checkpoint belongs to another experiment.
     """
     files = listed(manifest := read_json(folder / MANIFEST), folder)
     try:
@@ -99,10 +102,10 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
 
 
 def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
-    """The files of a manifest, each with its size and digest.
+    """Return the files of a manifest, each with its size and digest.
 
     Raises:
-        CheckpointError: The manifest has no list of files, or a name leads out of the folder.
+        CheckpointError: The manifest has no list of files, or a path leads out of the folder.
     """
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
@@ -116,10 +119,10 @@ def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
 
 
 def read_json(file: Path) -> Any:
-    """A JSON file of a checkpoint.
+    """Read a JSON file of a checkpoint.
 
     Raises:
-        CheckpointError: It is missing or not JSON.
+        CheckpointError: The file is missing or not JSON.
     """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
@@ -128,10 +131,10 @@ def read_json(file: Path) -> Any:
 
 
 def check_safetensors(folder: Path) -> None:
-    """Checks the headers of a folder's safetensors files.
+    """Check the headers of a folder's safetensors files.
 
     Raises:
-        CheckpointError: There is none, or one is not in this format.
+        CheckpointError: The folder has no such file, or a file has another format.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -145,7 +148,10 @@ def check_safetensors(folder: Path) -> None:
 
 
 def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of an experiment, and a message for each newer one that had to be passed over."""
+    """Return the newest complete checkpoint of an experiment.
+
+    The second value holds a message for each newer checkpoint that was skipped.
+    """
     passed_over: list[str] = []
     for step in sorted(steps_in(checkpoints), reverse=True):
         try:
@@ -156,27 +162,27 @@ def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list
 
 
 def of_step(checkpoints: Path, step: int, fingerprint: str) -> Checkpoint | None:
-    """The whole checkpoint of a step; None for step 0, the policy that training starts from.
+    """Return the checkpoint of a step; None for step 0, the policy that training starts from.
 
     Raises:
-        CheckpointError: It is not there, incomplete or damaged.
+        CheckpointError: The checkpoint is missing, incomplete or damaged.
     """
     return verify(checkpoints / folder_name(step), fingerprint) if step else None
 
 
 def prune(checkpoints: Path, keep: int, spare: Collection[int]) -> None:
-    """Deletes all but the `keep` newest checkpoints, sparing the steps in `spare`."""
+    """Delete all but the `keep` newest checkpoints and the steps in `spare`."""
     for step in superseded(steps_in(checkpoints), keep, spare):
         shutil.rmtree(checkpoints / folder_name(step), ignore_errors=True)
 
 
 def superseded(steps: Collection[int], keep: int, spare: Collection[int]) -> list[int]:
-    """The steps whose checkpoints need not be kept: all but the `keep` newest and those in `spare`."""
+    """Return the steps of obsolete checkpoints: all but the `keep` newest and those in `spare`."""
     return [step for step in sorted(steps, reverse=True)[keep:] if step not in spare]
 
 
 def roll_back(checkpoints: Path, step: int) -> int:
-    """Deletes the checkpoints after `step`; returns the step of the newest that is left, 0 if none is."""
+    """Delete the checkpoints after `step` and return the newest remaining step, or 0."""
     for later in steps_in(checkpoints):
         if later > step:
             shutil.rmtree(checkpoints / folder_name(later))
@@ -184,24 +190,24 @@ def roll_back(checkpoints: Path, step: int) -> int:
 
 
 def steps_in(checkpoints: Path) -> list[int]:
-    """Steps of the checkpoints in a folder, whole or not."""
+    """Return the steps of the checkpoints in a folder, complete or not."""
     if not checkpoints.is_dir():
         return []
     return steps_of(path.name for path in checkpoints.iterdir())
 
 
 def steps_of(names: Iterable[str]) -> list[int]:
-    """The steps of those names that are names of checkpoints' folders."""
+    """Return the steps of those names that are checkpoint folder names."""
     return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
 
 
 def folder_name(step: int) -> str:
-    """What the folder of a step's checkpoint is called."""
+    """Return the folder name of a step's checkpoint."""
     return f"step-{step:06d}"
 
 
 def _describe(path: Path) -> list[object]:
-    """Size and digest of a file, which is flushed to disk on the way."""
+    """Return size and digest of a file, and flush it to disk."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as stream:
         os.fsync(stream.fileno())

@@ -1,4 +1,4 @@
-"""PPO's critic: the policy's layers with a head of one number, trained beside the policy by an optimiser of its own."""
+"""PPO's critic: the policy's layers with a scalar value head and a separate optimiser."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
 
 class ValueModel(nn.Module):
-    """The layers of a language model and a zero-initialised linear head, so that every value is 0 at first."""
+    """The layers of a language model with a zero-initialised linear head.
+
+    All initial values are therefore 0.
+    """
 
     def __init__(self, backbone: Any) -> None:
-        """`backbone` are the layers of a language model, with which the value function begins."""
+        """`backbone` contains the pretrained layers of a language model."""
         super().__init__()
         self.backbone = backbone
         self.head = nn.Linear(self.backbone.config.get_text_config().hidden_size, 1)
@@ -31,14 +34,19 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """The value of the state after each token. All arguments and the result have shape (B, tokens); `positions` are of packed rows."""
+        """Return the value of the state after each token.
+
+        All arguments and the result have shape (B, tokens). `positions` is required for packed
+        rows.
+        """
         hidden = self.backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
-        values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)  # of one number; not a view, which FSDP2 warns of
+        # The head has one output. `sum` drops its dimension without a view, which FSDP2 warns about.
+        values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)
         return values
 
 
 class Critic:
-    """The value function in training, sharded like the policy or whole in every process."""
+    """The value function during training, sharded like the policy or replicated on every rank."""
 
     def __init__(
         self,
@@ -49,22 +57,22 @@ class Critic:
         layers: Policy,
         sharded: bool = False,
     ) -> None:
-        """Loads the policy's layers.
+        """Load the policy's layers.
 
         Args:
             policy: Hugging Face name or folder of the policy that training starts from.
-            settings: Learning rate, clips.
-            device: Where it lives.
-            compute: Number type in which the layers compute (the weights are float32).
-            layers: Says how they are computed: their attention, and whether activations are computed again in the backward pass.
-            sharded: Whether it is divided among the processes (FSDP2).
+            settings: Learning rate and clipping.
+            device: Device of the critic.
+            compute: Compute dtype of the layers. The weights are float32.
+            layers: The policy's settings: attention implementation and gradient checkpointing.
+            sharded: Whether to shard the critic across ranks (FSDP2).
         """
         self.settings, self.device, self._compute, self._sharded = settings, device, compute, sharded
         self._packs = packs(layers.attn_implementation)
         backbone = load_model(policy, sharded=sharded, dtype=torch.float32, attention=layers.attn_implementation, head=False)
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
-        # No dropout in either mode; training mode is what gradient checkpointing asks for.
+        # Gradient checkpointing requires training mode. Dropout is set to 0 below.
         self.model = ValueModel(backbone).train()
         if sharded:
             shard_loaded(self.model, compute)
@@ -77,34 +85,38 @@ class Critic:
         self._loss = torch.zeros((), device=device)
 
     def values(self, tensors: Tensors) -> torch.Tensor:
-        """V of the state before each token of the completions and, in the last column, after all. Shape (B, T + 1)."""
+        """Return the value V of the state before each completion token. Shape (B, T + 1).
+
+        The last column is the value after all tokens.
+        """
         ids, mask = whole_rows(tensors, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16):
             every: torch.Tensor = packed_values(self.model, ids, mask) if self._packs and mask.any() else self.model(ids, mask)
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 
     def add_gradient(self, tensors: Tensors) -> None:
-        """Adds the gradient of a micro-batch's share of the loss (arXiv 2005.12729, section 3):
+        """Add the gradient of a micro-batch's share of the loss (arXiv 2005.12729, section 3).
 
-        1 / (2 N) sum of max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) over the places of `value_mask`, N of them in the whole
-        mini-batch on all processes.
+        The loss is 1 / (2 N) sum of max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) over the
+        positions in `value_mask`. N is their number in the whole mini-batch on all ranks.
 
         Args:
-            tensors: Besides the tokens old_values, returns and value_mask of shape (B, T + 1), and value_count = N.
+            tensors: The tokens; old_values, returns and value_mask of shape (B, T + 1); and
+                value_count = N.
         """
         values, old, returns = self.values(tensors), tensors["old_values"], tensors["returns"]
         near = old + (values - old).clamp(-self.settings.value_clip, self.settings.value_clip)
         squares = torch.maximum((values - returns) ** 2, (near - returns) ** 2) * tensors["value_mask"]
         loss = 0.5 * squares.sum() / tensors["value_count"].clamp(min=1)
-        # Sharded gradients become the mean over the processes; the formula's is a sum.
+        # FSDP averages gradients over the ranks, but the formula needs their sum.
         (loss * torch.distributed.get_world_size() if self._sharded else loss).backward()  # type: ignore[no-untyped-call]
         self._loss += loss.detach()
 
     def update(self, lr_scale: float) -> float:
-        """Makes an update of what was added since the last one; returns the loss of the mini-batch.
+        """Update the critic with the accumulated gradients and return the loss of the mini-batch.
 
         Args:
-            lr_scale: Share of the peak learning rate that holds now.
+            lr_scale: Current learning rate as a fraction of the peak.
         """
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         if torch.distributed.is_initialized():
@@ -121,12 +133,12 @@ class Critic:
         return loss
 
     def save(self, folder: Path) -> None:
-        """Writes weights and optimiser beside the policy's; every process must call it."""
+        """Write weights and optimiser state next to the policy's. Every rank must call it."""
         save_tensors(folder / WEIGHTS, get_model_state_dict(self.model))
         save_optimiser(folder / OPTIMISER, self.model, self.optimiser)
 
     def load(self, folder: Path) -> None:
-        """Loads what `save` wrote, in any number of processes.
+        """Load the output of `save`, on any number of ranks.
 
         Raises:
             CheckpointError: The checkpoint has no critic, or a file of it cannot be read.

@@ -1,4 +1,4 @@
-"""What advantages are computed from: rewards of turns, which tokens the policy wrote, groups, values. No text, no model."""
+"""The inputs of advantage estimators: turn rewards, policy mask, groups and values, as tensors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from tasks.rollout.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """B trajectories of at most K turns and T completion tokens. Real numbers are float64.
+    """B trajectories with at most K turns and T completion tokens. Real numbers are float64.
 
     Attributes:
-        rewards: Reward of each turn, 0 beyond a trajectory's last. Shape (B, K).
-        turn_ends: Index of each turn's last policy token, -1 beyond a trajectory's last turn. Shape (B, K).
-        policy_mask: True on the policy's tokens, False on the environment's and on padding. Shape (B, T).
-        groups: Number of the group that each trajectory belongs to. Shape (B,).
-        states: A number for the state that each turn began in, equal for equal states, -1 beyond the last turn. Shape (B, K).
-        values: The critic's value of the state before each token; None without a critic. Shape (B, T).
-        last_values: Value of the state that a trajectory was left in, 0 where the world ended it; None means 0. Shape (B,).
-        penalties: Taken off the reward of each policy token (a KL term); None means 0. Shape (B, T).
+        rewards: Reward of each turn, 0 beyond a trajectory's last turn. Shape (B, K).
+        turn_ends: Index of each turn's last policy token, -1 beyond a trajectory's last turn. Shape
+            (B, K).
+        policy_mask: True on the policy's tokens, False on the environment's tokens and on padding.
+            Shape (B, T).
+        groups: Group number of each trajectory. Shape (B,).
+        states: Number of the state at the start of each turn. Equal states have equal numbers; -1
+            beyond the last turn. Shape (B, K).
+        values: The critic's value of the state before each token; None without a critic. Shape
+            (B, T).
+        last_values: Value of the final state, 0 if the world ended the trajectory; None means 0.
+            Shape (B,).
+        penalties: Penalty subtracted from the reward of each policy token (a KL term); None means
+            0. Shape (B, T).
     """
 
     rewards: torch.Tensor
@@ -35,32 +41,36 @@ class Experience:
     penalties: torch.Tensor | None = None
 
     def token_rewards(self) -> torch.Tensor:
-        """The reward of each turn on its last token, less the penalties. Shape (B, T)."""
+        """Return the rewards, each on its turn's last token, minus the penalties. Shape (B, T)."""
         inside = self.turn_ends >= 0
         earned = torch.zeros(self.policy_mask.shape, dtype=torch.float64)
         earned.scatter_add_(1, self.turn_ends.clamp(min=0), torch.where(inside, self.rewards, 0.0))
         return earned if self.penalties is None else earned - self.penalties * self.policy_mask
 
     def scores(self) -> torch.Tensor:
-        """What each trajectory earned in all, less the penalties. Shape (B,)."""
+        """Return the total reward of each trajectory minus its penalties. Shape (B,)."""
         earned = self.rewards.sum(dim=1)
         return earned if self.penalties is None else earned - (self.penalties * self.policy_mask).sum(dim=1)
 
     def group_rows(self) -> list[torch.Tensor]:
-        """Indices of the trajectories, group by group: one matrix of shape (groups, members) for each size that groups have."""
+        """Return the trajectory indices of all groups.
+
+        The list holds one matrix of shape (groups, members) for each group size.
+        """
         _, inverse, sizes = torch.unique(self.groups, return_inverse=True, return_counts=True)
         order = torch.argsort(inverse, stable=True)
         members = torch.split(order, sizes.tolist())
         return [torch.stack([m for m in members if len(m) == size]) for size in sorted({len(m) for m in members})]
 
     def discounted_to_go(self, x: torch.Tensor, factor: float) -> torch.Tensor:
-        """y_t = x_t + factor * y_{t'}, where t' is the policy's next token after t; 0 on the environment's tokens. Shape (B, T).
+        """Compute y_t = x_t + factor * y_{t'}, with t' the next policy token after t.
 
-        What lies between two turns is skipped: it neither adds to the sum nor discounts it.
+        The result has shape (B, T). y is 0 on the environment's tokens. These tokens are skipped:
+        they neither add to the sum nor discount it.
 
         Args:
             x: Shape (B, T).
-            factor: In [0, 1].
+            factor: Discount factor in [0, 1].
         """
         places, inside = policy_places(self.policy_mask)
         x = x.gather(1, places) * inside
@@ -72,10 +82,12 @@ class Experience:
         return torch.zeros(self.policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
 
     def next_values(self) -> torch.Tensor:
-        """The value before the policy's next token, on each of its tokens; `last_values` (or 0) on the last one. Shape (B, T).
+        """Return the value before the next policy token, on each policy token. Shape (B, T).
+
+        On the last policy token it is `last_values`, or 0.
 
         Raises:
-            ValueError: There are no values.
+            ValueError: `values` is None.
         """
         if self.values is None:
             raise ValueError("these advantages need the values of a critic; Experience.values is None")
@@ -88,7 +100,10 @@ class Experience:
         return torch.zeros_like(self.values).scatter_add_(1, places, following * inside)
 
     def turn_numbers(self) -> torch.Tensor:
-        """The turn (from 0) that each token belongs to; an environment's token belongs to the turn that follows. Shape (B, T)."""
+        """Return the turn (from 0) that each token belongs to. Shape (B, T).
+
+        An environment token belongs to the turn that follows it.
+        """
         ended = torch.zeros(self.policy_mask.shape, dtype=torch.long)
         ended.scatter_add_(1, self.turn_ends.clamp(min=0), (self.turn_ends >= 0).long())
         before = ended.cumsum(dim=1) - ended
@@ -96,10 +111,10 @@ class Experience:
 
 
 def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
-    """The experience of some trajectories, without values and penalties.
+    """Build the experience of some trajectories, without values and penalties.
 
-    The state that a turn begins in is known by the world's key of it; where the world tells none, by the observation that the policy then
-    saw: two turns began in the same state when those texts are equal.
+    The state at the start of a turn is identified by the world's state key. Without a key, it is
+    identified by the observation before the turn: equal texts mean equal states.
     """
     numbers: dict[tuple[bool, str], int] = {}
     seen = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
@@ -117,7 +132,11 @@ def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
 
 
 def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of unequal length as one tensor, filled up on the right. Shape (rows, longest row), at least one column."""
+    """Stack rows of unequal length into one tensor, padded on the right.
+
+    Returns:
+        Shape (rows, longest row), with at least one column.
+    """
     longest = max([1, *(len(row) for row in rows)])
     made = torch.full((len(rows), longest), value, dtype=dtype)
     for i, row in enumerate(rows):
@@ -126,7 +145,10 @@ def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: 
 
 
 def policy_places(policy_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the policy's tokens are, moved together: their indices and which of these count. Both of shape (B, most policy tokens)."""
+    """Return the indices of the policy's tokens, left-aligned, and a mask of the valid indices.
+
+    Both have shape (B, N), where N is the largest number of policy tokens in a trajectory.
+    """
     counts = policy_mask.sum(dim=1)
     most = max([1, *counts.tolist()])
     places = torch.argsort((~policy_mask).long(), dim=1, stable=True)[:, :most]

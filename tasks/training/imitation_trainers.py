@@ -1,4 +1,7 @@
-"""The trainers of the methods that imitate: TRL's SFTTrainer and DPOTrainer on recorded tokens, with loss on the policy's alone."""
+"""The trainers of the imitation methods: TRL's SFTTrainer and DPOTrainer on recorded tokens.
+
+Only the policy's tokens carry loss.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ from tasks.training.trl_config import cloning_config, preference_config
 
 
 class CloningTrainer(BaseTrainer, SFTTrainer):
-    """Maximum likelihood of the policy's tokens: -1/N sum of log pi(token), N of them in the mini-batch on all processes.
+    """Maximum likelihood of the policy's tokens: -1/N sum of log pi(token).
 
-    For sft the trajectories are recorded ones; for agentevol what the policy itself did well (arXiv 2406.04151, section 4).
+    N is the number of policy tokens in the mini-batch on all ranks. sft trains on recorded
+    trajectories. agentevol trains on the policy's own successes (arXiv 2406.04151, section 4).
     """
 
     def __init__(
@@ -41,7 +45,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         fingerprint: str,
         sharded: bool = False,
     ) -> None:
-        """Loads the policy; see `PolicyGradientTrainer`."""
+        """Load the policy. The arguments are those of `PolicyGradientTrainer`."""
         self.begin(experiment, policy, folder, fingerprint, sharded)
         SFTTrainer.__init__(
             self,
@@ -52,7 +56,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         )
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
-        """Trajectories in the order in which they come, dealt out to the mini-batches."""
+        """Split the trajectories, in order, into mini-batches."""
         algorithm, mini_batches = self.experiment.algorithm, list[list[Tensors]]()
         if isinstance(algorithm, Imitation) and algorithm.restarts(step):
             self.restart()
@@ -71,7 +75,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         return mini_batches
 
     def restart(self) -> None:
-        """Goes back to the policy that training starts from, with a fresh optimiser and schedule."""
+        """Reset the policy to its initial weights, with a new optimiser state and schedule."""
         model = self.accelerator.unwrap_model(self.model)
         if self.experiment.policy.lora is not None:
             give_adapters(model, self.first_adapters)
@@ -85,19 +89,20 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         self.create_scheduler(self.experiment.algorithm.steps * self.experiment.algorithm.updates_per_step)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        """TRL's loss over the tokens of our mini-batch, not of the data set's rows."""
+        """Return TRL's loss, normalised by the tokens of our mini-batch instead of TRL's batch."""
         tokens = inputs.pop("tokens")
-        if num_items_in_batch is None:  # then the loop divides by the number of micro-batches
+        if num_items_in_batch is None:  # the loop divides by the number of micro-batches
             tokens = tokens / self.current_gradient_accumulation_steps
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
 
 
 class PreferenceTrainer(BaseTrainer, DPOTrainer):
-    """DPO (arXiv 2305.18290, equation 7) between two trajectories of the same task:
+    """DPO (arXiv 2305.18290, equation 7) on two trajectories of the same task.
 
-    -1/N sum of log sigmoid(beta * (log-ratio of the success - log-ratio of the failure)), where a log-ratio is the sum over the policy's
-    tokens of log pi - log pi_start, and N pairs are in the mini-batch on all processes. With a `cloning_weight`, so many times the loss
-    of CloningTrainer on the successes is added.
+    The loss is -1/N sum of log sigmoid(beta * (log-ratio of the success - log-ratio of the
+    failure)). A log-ratio is the sum over the policy's tokens of log pi - log pi_start. N is the
+    number of pairs in the mini-batch on all ranks. `cloning_weight` times the loss of
+    CloningTrainer on the successes is added.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         fingerprint: str,
         sharded: bool = False,
     ) -> None:
-        """Loads the policy and its reference; see `PolicyGradientTrainer`."""
+        """Load the policy and its reference. The arguments are those of `PolicyGradientTrainer`."""
         assert isinstance(experiment.algorithm, DPO)
         self.algorithm = experiment.algorithm
         self.begin(experiment, policy, folder, fingerprint, sharded)
@@ -128,7 +133,10 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         return dataset
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
-        """Pairs in the order in which they come, dealt out to the mini-batches; successes first in each micro-batch, as TRL wants."""
+        """Split the pairs, in order, into mini-batches.
+
+        In each micro-batch all successes come first, as TRL requires.
+        """
         algorithm, mini_batches = self.algorithm, list[list[Tensors]]()
         pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
         for first in range(algorithm.mini_batches):
@@ -139,7 +147,8 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
                 tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
                 if not part:  # one masked row becomes a masked pair
                     tensors = {name: tensor.repeat(2, 1) for name, tensor in tensors.items()}
-                # TRL takes the mean over a micro-batch, and ours differ in size.
+                # TRL takes the mean over a micro-batch, and ours differ in size. Weight each by its
+                # share.
                 passes = len(parts) * self.accelerator.num_processes
                 weight = passes * len(part) / max(1, count)
                 cloning = algorithm.cloning_weight * passes * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
@@ -148,7 +157,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         return mini_batches
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        """Weights TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
+        """Weight TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
         weights, pairs = inputs.pop("weights").tolist(), inputs.pop("pairs")
         rows = torch.full_like(pairs, len(inputs["input_ids"]) // 2)  # an empty micro-batch holds one masked pair
         self.loss_types, self.loss_weights = (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
@@ -159,14 +168,22 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         return loss
 
     def update_metrics(self) -> dict[str, float]:
-        """Adds update/preferred_share: the share of pairs in which the success has the larger log-ratio."""
+        """Add update/preferred_share to the metrics.
+
+        It is the share of pairs in which the success has the larger log-ratio.
+        """
         share = self._pairs_preferred / max(1.0, self._pairs_seen)
         self._pairs_preferred, self._pairs_seen = 0.0, 0.0
         return {**super().update_metrics(), "update/preferred_share": share}
 
 
 def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
-    """input_ids, attention_mask and completion_mask (1 on the policy's tokens), each of shape (B, P + T); prompts are padded left."""
+    """Pad trajectories into sequences with left-padded prompts.
+
+    Returns:
+        input_ids, attention_mask and completion_mask (1 on the policy's tokens), each of shape
+        (B, P + T).
+    """
     padded = pad_trajectories(trajectories, pad_token)
     prompt, completion = padded["prompt_mask"], padded["completion_mask"]
     return {

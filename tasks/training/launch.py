@@ -1,9 +1,9 @@
-"""Runs torchrun and writes down in one line which process ended, and how.
+"""Run torchrun and write one line that names the failed process and its exit status or signal.
 
     python -m tasks.training.launch VERDICT_FILE [ARGUMENT OF TORCHRUN ...]
 
-torchrun prints a traceback of its own and ends with status 1, whatever became of the process. And the store in which its processes meet
-is a port that serves every user of the machine: with `--rdzv_backend memory` it is memory of this user.
+torchrun itself only prints a traceback and exits with status 1. Its rendezvous store is a port that
+is open to every user of the machine. `--rdzv_backend memory` keeps the store in private memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
-        rank: Which of them it was.
-        pid: Its number.
-        status: What it ended with; less a signal's number where one ended it.
+        rank: Rank of the process.
+        pid: Process id.
+        status: Exit status. If a signal killed the process, the negative signal number.
     """
 
     rank: int
@@ -34,7 +34,11 @@ class End(NamedTuple):
 
 
 def verdict(ends: Iterable[End]) -> str:
-    """Which process failed, and how, of several in the order in which they ended. One that was killed comes before those that missed it."""
+    """Describe which process failed first, and how.
+
+    `ends` is ordered by time. A killed process takes precedence, because the others often fail as a
+    consequence.
+    """
     end = min((end for end in ends if end.status), key=lambda end: not _was_killed(end))
     if end.status > 0:
         return f"rank {end.rank} (process {end.pid}) ended with status {end.status}"
@@ -44,11 +48,11 @@ def verdict(ends: Iterable[End]) -> str:
 
 
 def _was_killed(end: End) -> bool:
-    return end.status < 0 and end.status != -signal.SIGTERM  # with which the launcher ends the others
+    return end.status < 0 and end.status != -signal.SIGTERM  # the launcher stops the others with it
 
 
 def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Lets the processes of one machine meet in memory that other users cannot open; no port is opened."""
+    """Return a rendezvous in private memory for the processes of one machine. It opens no port."""
     from torch._C._distributed_c10d import FileStore
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -61,7 +65,7 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
             return parameters.backend
 
         def next_rendezvous(self) -> RendezvousInfo:
-            os.environ[STORE] = meeting_memory()  # `process_group.join` reads it, not the address below
+            os.environ[STORE] = meeting_memory()  # `process_group.join` uses it, not the address
             return RendezvousInfo(FileStore(meeting_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
 
         def is_closed(self) -> bool:
@@ -82,7 +86,7 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def main() -> None:
-    """Runs torchrun in this process."""
+    """Run torchrun in this process."""
     file, *arguments = sys.argv[1:]
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry

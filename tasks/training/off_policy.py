@@ -1,4 +1,7 @@
-"""Measures how far the training data is off-policy: engine dtype and kernels, older weights, earlier updates of the same batch."""
+"""Measure how far the training data is off-policy.
+
+Causes are the engine's dtype and kernels, older weights, and earlier updates with the same batch.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LossTokens:
-    """The tokens of a micro-batch as the loss saw them. All of shape (B, T).
+    """The inputs of the loss for the tokens of a micro-batch. All have shape (B, T).
 
     Attributes:
-        logps: log pi under the weights of this pass.
-        sampled: log pi as the engine sampled it.
-        old: log pi that the ratio is taken to.
-        advantages: What the loss multiplied the ratio with.
-        entropies: Of the policy, in nats.
+        logps: log pi under the current weights.
+        sampled: log pi as sampled by the engine.
+        old: log pi in the denominator of the ratio.
+        advantages: Factor of the ratio in the loss.
+        entropies: Entropy of the policy, in nats.
         mask: 1 on the policy's tokens.
-        kept: 1 where sequence-level masking left the token in the loss.
+        kept: 1 on tokens that sequence-level masking keeps in the loss.
         reference: log pi of the starting policy; None without a KL term in the loss.
     """
 
@@ -36,7 +39,7 @@ class LossTokens:
 
 
 class OffPolicyMeter:
-    """Adds up over the micro-batches of a training step."""
+    """Accumulates off-policy metrics over the micro-batches of a training step."""
 
     def __init__(self, cap: float, clip_low: float, clip_high: float) -> None:
         """
@@ -52,12 +55,12 @@ class OffPolicyMeter:
 
     @torch.no_grad()
     def add(self, seen: LossTokens, first_update: bool) -> None:
-        """Adds a micro-batch.
+        """Add a micro-batch.
 
         Args:
-            seen: Its tokens.
-            first_update: Whether the weights are still those that the batch began with: then the gap between `logps` and `sampled` is
-                that between trainer and engine, and of older weights, without this batch's own updates.
+            seen: The tokens of the micro-batch.
+            first_update: Whether no update with this batch has happened yet. If so, the gap between
+                `logps` and `sampled` is due to the engine and older weights only.
         """
         mask = seen.mask.bool()
         logps, sampled, old, advantages, entropies, kept = (
@@ -79,24 +82,24 @@ class OffPolicyMeter:
             self._largest = torch.maximum(self._largest, gap.abs().max().cpu())
 
     def take(self, all_reduce_sum: Reduce, all_reduce_max: Reduce) -> dict[str, float]:
-        """Returns the figures of the step and resets the sums.
+        """Return the metrics of the step and reset the sums.
 
-        Every figure is a mean over the policy's tokens of all processes and all micro-batches, so it
-        does not depend on how the batch was cut.
+        Every metric is a mean over the policy's tokens of all ranks and all micro-batches, so it
+        does not depend on how the batch was split.
 
         Returns:
             update/logp_gap_mean, update/logp_gap_largest: |log pi_trainer - log pi_engine| in nats.
-            update/capped_weights: Share of tokens whose importance weight w = pi_trainer / pi_engine
-                exceeds the cap.
-            update/effective_sample_size: (sum w)^2 / (N sum w^2) in (0, 1]; 1 where all weights are
+            update/capped_weights: Share of tokens whose importance weight w = pi_trainer /
+                pi_engine exceeds the cap.
+            update/effective_sample_size: (sum w)^2 / (N sum w^2) in (0, 1]; 1 if all weights are
                 equal (Kish).
             update/entropy: Nats per token.
             update/clip_fraction_low, update/clip_fraction_high: Shares of tokens whose ratio is
                 clipped: below with a negative advantage, above with a positive one.
-            update/clip_fraction: Their sum.
-            update/off_policy_masked: Share of tokens that sequence-level masking left out.
-            update/kl: KL to the starting policy in nats per token, by the estimator
-                r - log r - 1 with r = pi_start / pi (Schulman's k3); only with a KL term in the loss.
+            update/clip_fraction: Sum of the two.
+            update/off_policy_masked: Share of tokens removed by sequence-level masking.
+            update/kl: KL divergence from the starting policy in nats per token, by the estimator r
+                - log r - 1 with r = pi_start / pi (Schulman's k3); only with a KL term in the loss.
         """
         sums, largest = all_reduce_sum(self._sums), all_reduce_max(self._largest)
         tokens, entropy, low, high, masked, kl, count, gap, weight, square, capped = sums.tolist()
@@ -119,5 +122,8 @@ class OffPolicyMeter:
 
 
 def _sums_of(*values: torch.Tensor) -> torch.Tensor:
-    """The sum of each, on the CPU: added up where the values are, since many micro-batches' values would be many to copy."""
+    """Return the sum of each tensor, on the CPU.
+
+    The sums are computed on the device, which avoids copying the values of every micro-batch.
+    """
     return torch.stack([each.double().sum() for each in values]).cpu()

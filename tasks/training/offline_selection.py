@@ -1,4 +1,7 @@
-"""What is learnt from recorded trajectories: which of them, in pairs or alone, in which order. Pure functions but for the reading."""
+"""Selection and order of recorded trajectories for imitation, alone or in pairs.
+
+All functions are pure except for reading files.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ T = TypeVar("T")
 
 
 class NothingToImitateError(RuntimeError):
-    """No recorded trajectory is good enough; the message says what was looked at and what to do."""
+    """No trajectory is good enough. The message describes the candidates and the fix."""
 
 
 def read_recorded(path: Path) -> list[Trajectory]:
-    """The trajectories of a parquet file, or of all such files in a folder, in the order of their names.
+    """Read the trajectories of a parquet file, or of all parquet files in a folder, sorted by name.
 
     Raises:
-        NothingToImitateError: There is no such file.
-        TrajectoryFileError: A file holds something else.
+        NothingToImitateError: The file is missing, or the folder has no parquet file.
+        TrajectoryFileError: A file does not contain trajectories.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
@@ -32,7 +35,7 @@ def read_recorded(path: Path) -> list[Trajectory]:
 
 
 def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those that the world ended with the full score.
+    """Return the successful trajectories that have tokens.
 
     Raises:
         NothingToImitateError: There are none.
@@ -47,12 +50,13 @@ def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
-    """Pairs of a success and a failure of the same task: each success once, with one of the failures in turn.
+    """Pair each success with a failure of the same task, using the failures round-robin.
 
-    Failures are episodes that ended short of success or were cut; broken ones (outcome `failed`) are left out.
+    A failure is an episode that ended without success or was truncated. Episodes with outcome
+    `failed`, which a fault broke, are excluded.
 
     Raises:
-        NothingToImitateError: No task has both.
+        NothingToImitateError: No task has both a success and a failure.
     """
     by_task: dict[tuple[str, int], list[Trajectory]] = {}
     for t in trajectories:
@@ -72,7 +76,10 @@ def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Tra
 
 
 def batch_of_step(items: Sequence[T], step: int, size: int, seed: int) -> list[T]:
-    """The items of a step: consecutive pieces of an endless sequence of shuffled passes over all of them."""
+    """Return the items of a step.
+
+    Steps take consecutive slices of an endless sequence of shuffled passes over all items.
+    """
     chosen, orders = [], dict[int, list[int]]()
     for position in range(step * size, (step + 1) * size):
         turn, place = divmod(position, len(items))
@@ -84,5 +91,5 @@ def batch_of_step(items: Sequence[T], step: int, size: int, seed: int) -> list[T
 
 
 def _has_tokens(trajectory: Trajectory) -> bool:
-    """Whether it was written token by token: what a chat endpoint wrote has none."""
+    """Whether the trajectory has the policy's tokens. Those of a chat endpoint have none."""
     return bool(trajectory.turns) and all(turn.tokens for turn in trajectory.turns)

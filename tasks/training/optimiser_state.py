@@ -1,4 +1,7 @@
-"""Sharded state on disk: safetensors and JSON by parameter name. Any number of processes can load it, sharded or not."""
+"""Sharded state on disk: safetensors and JSON by parameter name.
+
+Any number of ranks can load it, sharded or not.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ GROUPS = "groups.json"
 
 
 def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Writes an optimiser's state into a folder that all processes see; every process writes its part.
+    """Write an optimiser's state to a folder that all ranks share. Every rank writes its shard.
 
     Args:
-        folder: Made here.
-        model: Whose parameters it moves, not wrapped.
+        folder: Created by this function.
+        model: The unwrapped model whose parameters the optimiser updates.
         optimiser: The optimiser.
     """
     state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
@@ -38,10 +41,10 @@ def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
 
 
 def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Loads what `save_optimiser` wrote, in any number of processes.
+    """Load the output of `save_optimiser`, on any number of ranks.
 
     Raises:
-        CheckpointError: A file is missing or cannot be read.
+        CheckpointError: A file is missing, unreadable or does not match the optimiser.
     """
     state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
     load_tensors(folder, state["state"])
@@ -54,17 +57,17 @@ def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
-    """Writes nested tensors into a folder that all processes see; every process writes its part as safetensors."""
+    """Write nested tensors to a folder that all ranks share. Every rank writes its shard."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     with _quiet_alone():
         dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_alone())
 
 
 def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
-    """Overwrites tensors in place with what `save_tensors` wrote, in any number of processes.
+    """Overwrite tensors in place with the output of `save_tensors`, on any number of ranks.
 
     Raises:
-        CheckpointError: The folder is missing, or a file in it is not the safetensors of these tensors.
+        CheckpointError: The folder is missing, or its safetensors do not match these tensors.
     """
     check_safetensors(folder)
     try:
@@ -80,7 +83,7 @@ def _is_alone() -> bool:
 
 @contextmanager
 def _quiet_alone() -> Iterator[None]:
-    """Keeps torch from warning that there is one process; it does so even where `no_dist` says the same."""
+    """Suppress torch's warning about a single process, which `no_dist` does not prevent."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield

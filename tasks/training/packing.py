@@ -1,7 +1,8 @@
-"""Packed sequences: the trajectories of a micro-batch one after the other in a single row, so that nothing is computed for padding.
+"""Packed sequences: all trajectories of a micro-batch in a single row, without padding.
 
-Position ids begin anew with each trajectory; from them flash-attention takes where one ends (its varlen kernels), and transformers makes a
-block-diagonal mask for any other attention. No trajectory sees another.
+Position ids restart at each trajectory. flash-attention derives the boundaries from them (its
+varlen kernels). For any other attention, transformers derives a block-diagonal mask. No trajectory
+attends to another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 import torch
 
 PACKING = ("flash_attention_2", "flash_attention_3")
-"""Values of `policy.attn_implementation` with which trajectories are packed; a block-diagonal mask would cost more than padding does."""
+"""Values of `policy.attn_implementation` that enable packing.
+
+With other values, a block-diagonal mask would cost more than padding.
+"""
 
 
 def packs(attention: str | None) -> bool:
@@ -22,13 +26,13 @@ def packs(attention: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The N tokens of B padded rows of L places.
+    """The N tokens of B padded rows of length L.
 
     Attributes:
         ids: Token ids, shape (1, N).
-        positions: Of each token in its trajectory, from 0, shape (1, N).
-        labels: Token ids that are to be predicted, -100 elsewhere, shape (1, N).
-        places: Where each token stood in the B x L places, shape (N,).
+        positions: Position of each token in its trajectory, from 0, shape (1, N).
+        labels: Target token ids, -100 elsewhere, shape (1, N).
+        places: Index of each token in the flattened B x L rows, shape (N,).
     """
 
     ids: torch.Tensor
@@ -38,13 +42,13 @@ class Packed:
 
 
 def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
-    """Leaves the padding out.
+    """Remove the padding.
 
     Args:
         ids: Token ids of B rows, shape (B, L).
-        mask: 1 on tokens, 0 on padding, of which none lies between two tokens; shape (B, L).
-        labels: Token ids that are to be predicted, -100 elsewhere, and on the first token of each trajectory, before which another's end
-            stands now; shape (B, L).
+        mask: 1 on tokens, 0 on padding. There is no padding between two tokens. Shape (B, L).
+        labels: Target token ids, -100 elsewhere. The first token of each trajectory must also be
+            -100, because after packing it follows another trajectory. Shape (B, L).
     """
     places = mask.flatten().nonzero().squeeze(1)
     positions = mask.cumsum(dim=1) - 1
@@ -53,18 +57,25 @@ def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
 
 
 def unpack(values: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Puts values, shape (1, M), into places, shape (M,), counted row by row, of a tensor of this shape; 0 elsewhere."""
+    """Scatter values of shape (1, M) to flat indices `places` of shape (M,) in a tensor of `shape`.
+
+    All other elements are 0.
+    """
     return values.new_zeros(shape.numel()).index_copy(0, places, values[0]).view(shape)
 
 
 def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities and, where the model gives them, entropies of the last places of each row; both of shape (B, scored).
+    """Compute log-probabilities and entropies of the last `scored` tokens of each row.
 
     Args:
-        model: With TRL's fused head.
-        ids: See `pack`.
-        mask: See `pack`; at least one token.
-        scored: In how many places at the end of a row log-probabilities are wanted; each trajectory begins before them.
+        model: A model with TRL's fused head.
+        ids: Token ids, as in `pack`.
+        mask: Token mask, as in `pack`, with at least one token.
+        scored: Number of scored positions at the end of each row. Each trajectory starts before
+            them.
+
+    Returns:
+        Log-probabilities and, if the model computes them, entropies; each of shape (B, scored).
     """
     labels = ids.clone()
     labels[:, : ids.size(1) - scored] = -100
@@ -78,12 +89,12 @@ def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
 
 
 def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """A critic's value after each token, 0 on padding; shape (B, L).
+    """Compute a critic's value after each token, 0 on padding; shape (B, L).
 
     Args:
         model: A `ValueModel`.
-        ids: See `pack`.
-        mask: See `pack`; at least one token.
+        ids: Token ids, as in `pack`.
+        mask: Token mask, as in `pack`, with at least one token.
     """
     packed = pack(ids, mask, ids)
     return unpack(model(packed.ids, None, packed.positions), packed.places, mask.shape)

@@ -1,4 +1,7 @@
-"""The trainer's processes on nodes of a Ray cluster: an actor on each node runs torchrun there; the first one's node is where they meet."""
+"""The trainer on nodes of a Ray cluster.
+
+An actor on each node runs torchrun there. The first actor's node is the rendezvous of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,14 @@ from tasks.training.local_trainer import (
 from tasks.training.messages import TrainerJob
 
 ASK_SECONDS = 60.0
-"""For what an actor knows without waiting."""
+"""Timeout of a call that an actor answers without waiting."""
 
 
 class RayTrainer:
-    """As many nodes' processes as the launch file says, on nodes that Ray chooses."""
+    """The trainer's processes on Ray nodes.
+
+    The launch file sets the number of nodes and processes. Ray chooses the nodes.
+    """
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings, cluster: RayCluster) -> None:
         self._job, self._infrastructure, self._cluster = job, infrastructure, cluster
@@ -45,10 +51,10 @@ class RayTrainer:
         self._nodes: list[str] = []
 
     def start(self) -> None:
-        """Waits for room and starts them; `connect` waits for the main process.
+        """Wait for free resources and start the processes. `connect` waits for the main process.
 
         Raises:
-            ProvisionError: There is no room, or a node is lost meanwhile.
+            ProvisionError: The cluster has no free resources, or a node is lost during the start.
         """
         job, nodes, seconds = self._job, self._launch.nodes, self._infrastructure.trainer_start_seconds
         processes = self._launch.processes or default_processes(self._infrastructure)
@@ -67,16 +73,19 @@ class RayTrainer:
             answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
 
     def connect(self, seconds: float) -> RayLine:
-        """Waits for the main process to call.
+        """Wait for the main process to connect.
 
         Raises:
-            ConnectionClosedError: It did not, or its node is lost.
+            ConnectionClosedError: It did not connect in time, or its node is lost.
         """
         _closed(lambda: answer(self._actors[0].connect.remote(seconds), self._name(0), seconds + ASK_SECONDS))
         return RayLine(self._actors[0], self._name(0), self._first_that_ended)
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for the end of the main process's launcher and returns its exit status; None if it still runs after so many seconds."""
+        """Wait for the main process's launcher to exit and return its exit status.
+
+        Returns None if the launcher still runs after `seconds`.
+        """
         until = time.monotonic() + seconds
         with contextlib.suppress(ProvisionError):
             while time.monotonic() < until:
@@ -87,7 +96,7 @@ class RayTrainer:
         return None
 
     def killed(self) -> str | None:
-        """Which node was lost, or which process a signal ended; None if there is no such thing."""
+        """Describe the lost node or the process that a signal killed; None if there is none."""
         until = time.monotonic() + VERDICT_SECONDS
         while time.monotonic() < until:
             if lost := self.lost():
@@ -101,12 +110,12 @@ class RayTrainer:
         return None
 
     def lost(self) -> str | None:
-        """Which node was lost, as far as Ray has noticed."""
+        """Describe the lost nodes, as far as Ray has detected them; None if there are none."""
         gone = [self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"]
         return f"{' and '.join(gone)} was lost" if gone else None
 
     def end(self) -> None:
-        """Ends what still runs, on all nodes."""
+        """Stop all remaining processes, on all nodes."""
         if endings := [actor.end.remote() for actor in self._actors]:
             with contextlib.suppress(RayError):
                 ray.wait(endings, num_returns=len(endings), timeout=ASK_SECONDS)
@@ -116,38 +125,41 @@ class RayTrainer:
         self._actors = []
 
     def log_tail(self) -> str:
-        """The last lines that the main process's node wrote."""
+        """Return the last log lines of the main process's node."""
         return last_lines(self.log_path)
 
     def _name(self, node: int) -> str:
         return f"node {node} of the trainer ({self._nodes[node] if self._nodes else 'being started'})"
 
     def _first_that_ended(self) -> str | None:
-        """A node that is lost or whose processes have ended, in words."""
+        """Describe the first node that is lost or has exited; None if all are running."""
         states = {self._name(node): _state(actor) for node, actor in enumerate(self._actors)}
         return next((f"{name} {state}" for name, state in states.items() if state != "runs"), None)
 
 
 class RayLine:
-    """What leads to the trainer's main process, through the actor on its node."""
+    """The connection to the trainer's main process, through the actor on its node."""
 
     def __init__(self, actor: Any, name: str, ended: Callable[[], str | None]) -> None:
-        """`ended`: says which of the nodes has ended, while nothing is heard of the main process."""
+        """`ended` describes a node whose processes have exited, or returns None.
+
+        It is called when no event arrived from the main process.
+        """
         self._actor, self._name, self._ended = actor, name, ended
 
     def send(self, command: object) -> None:
-        """Sends a command.
+        """Send a command.
 
         Raises:
-            ConnectionClosedError: The process is gone.
+            ConnectionClosedError: The process has exited.
         """
         _closed(lambda: answer(self._actor.send.remote(command), self._name, ASK_SECONDS))
 
     def receive(self, timeout: float) -> object | None:
-        """The next event, or None when `timeout` seconds have passed without one.
+        """Return the next event, or None if none arrives within `timeout` seconds.
 
         Raises:
-            ConnectionClosedError: The process is gone, or one on another node.
+            ConnectionClosedError: The main process, or one on another node, has exited.
         """
         event: object = _closed(lambda: answer(self._actor.receive.remote(timeout), self._name, timeout + ASK_SECONDS))
         if event is None and (ended := self._ended()) is not None:
@@ -155,7 +167,7 @@ class RayLine:
         return event
 
     def close(self) -> None:
-        """Hangs up; the actor's end does so."""
+        """Do nothing. The connection closes when the actor stops."""
 
 
 def _closed(ask: Callable[[], Any]) -> Any:
@@ -166,10 +178,13 @@ def _closed(ask: Callable[[], Any]) -> Any:
 
 
 def _state(actor: Any) -> Literal["runs", "ended", "lost"]:
-    """What became of a node's processes. One that is out of reach may come back: it is lost when Ray gives it up."""
+    """Return the state of a node's processes.
+
+    An unreachable node may come back, so it counts as lost only once Ray has given it up.
+    """
     try:
         return "runs" if ray.get(actor.running.remote(), timeout=ASK_SECONDS) else "ended"
     except (TimeoutError, ActorUnavailableError):
         return "runs"
-    except RayError:  # also one that Ray killed for want of memory
+    except RayError:  # includes actors that Ray killed because memory ran out
         return "lost"

@@ -70,7 +70,7 @@ class RolloutBatches:
         if self._worker.processes.is_main_process:
             write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
         limit = self._experiment.rollout.max_left_out_share
-        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)  # kept groups
+        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
         cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
         return Collected(mine, everybodys, everybodys, seconds, cost | missing.metrics())

@@ -1,4 +1,4 @@
-"""The trainer as the flow sees it: a process that is started, told what to do, listened to, and never left behind."""
+"""The flow's client of the trainer: starts the processes, sends commands, receives events."""
 
 from __future__ import annotations
 
@@ -20,26 +20,33 @@ POLL_SECONDS = 0.5
 
 
 class TrainerFailedError(RuntimeError):
-    """The trainer reported a fault or ended; the message says which, and where its log is."""
+    """The trainer reported an error or exited.
+
+    The message contains the reason and the path of the log.
+    """
 
 
 class TrainerLostError(TrainerFailedError):
-    """A node of the trainer was lost. On other nodes it goes on from its last checkpoint."""
+    """A node of the trainer was lost.
+
+    Training can resume on other nodes from the last checkpoint.
+    """
 
 
 class TrainerProcess:
-    """Starts the trainer for a `with` block; it is gone afterwards, whatever happened.
+    """A context manager that starts the trainer and always stops it on exit.
 
     Attributes:
-        step: Training steps that went into its present weights, as it last said.
+        step: Number of training steps in the current weights, as last reported by the trainer.
     """
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]) -> None:
         """
         Args:
-            job: What to train; its socket is filled in here.
-            infrastructure: How many processes, and where they are started.
-            check: Called twice a second while waiting; raises when something else that the run needs is gone for good.
+            job: The training job. `socket` is set when the processes start.
+            infrastructure: Number and location of the processes.
+            check: Called twice a second while waiting. Raises if another part of the run has failed
+                permanently.
         """
         self._trainer = open_trainer(job, infrastructure)
         self._infrastructure = infrastructure
@@ -48,7 +55,7 @@ class TrainerProcess:
         self._line: Line | None = None
 
     def __enter__(self) -> Self:
-        """Starts the process; `ready` waits for it."""
+        """Start the process. `ready` waits for it."""
         try:
             self._trainer.start()
         except BaseException as fault:
@@ -65,10 +72,10 @@ class TrainerProcess:
         self._trainer.end()
 
     def ready(self) -> Ready:
-        """Waits until policy and engine are loaded.
+        """Wait until policy and engine are loaded.
 
         Raises:
-            TrainerFailedError: That did not come to pass.
+            TrainerFailedError: The trainer failed or did not connect in time.
         """
         try:
             self._line = self._trainer.connect(self._infrastructure.trainer_start_seconds)
@@ -81,11 +88,14 @@ class TrainerProcess:
         raise AssertionError("unreachable")
 
     def train(self, until: int) -> Iterator[Event]:
-        """Trains until `until` steps are done or the phase ends, and yields what the trainer reports; the last event is `Trained`."""
+        """Train until `until` steps are done or the phase ends, and yield the trainer's events.
+
+        The last event is `Trained`.
+        """
         return self._do(Train(until), Trained)
 
     def evaluate(self, command: Evaluate) -> Iterator[Event]:
-        """Evaluates and yields what the trainer reports; the last event is `Evaluated`."""
+        """Evaluate and yield the trainer's events. The last event is `Evaluated`."""
         return self._do(command, Evaluated)
 
     def _do(self, command: Command, last: type[Event]) -> Iterator[Event]:
@@ -113,23 +123,23 @@ class TrainerProcess:
             elif isinstance(event, Failed):
                 if event.kind == EpisodesLeftOutError.__name__:
                     raise EpisodesLeftOutError(event.message)
-                killed = self._trainer.killed()  # what this process missed may be one that was killed
+                killed = self._trainer.killed()  # the error may result from a killed process
                 raise self._failure(killed or f"{event.kind}: {event.message}", tail=False)
             else:
                 assert isinstance(event, Event)
                 yield event
 
     def close(self) -> None:
-        """Lets the trainer end by itself, so that the engine frees what it holds."""
+        """Ask the trainer to exit, so that the engine frees its resources."""
         try:
             if self._line is not None:
                 self._line.send(Close())
                 self._trainer.wait(CLOSE_SECONDS)
         except ConnectionClosedError:
-            pass  # it is ended the hard way
+            pass  # `__exit__` kills the process
 
     def _ended(self) -> TrainerFailedError:
-        """The process hung up without a word."""
+        """Return the error for a connection that closed without an error message."""
         killed = self._trainer.killed()
         return self._failure(killed or f"it ended with status {self._trainer.wait(0.0)}", tail=killed is None)
 
@@ -140,7 +150,7 @@ class TrainerProcess:
 
 
 def open_trainer(job: TrainerJob, infrastructure: InfraSettings) -> Trainer:
-    """The trainer on this machine, or on nodes of the Ray cluster that the settings name."""
+    """Return the trainer on this machine, or on the Ray cluster if the settings name one."""
     if infrastructure.ray_address is None:
         return LocalTrainer(job, infrastructure)
     from tasks.provision.ray_cluster import connected

@@ -1,4 +1,6 @@
-"""The trainer process: policy, optimiser and engine. One per GPU, started by torchrun, accelerate or a fork; it does as the flow says.
+"""The trainer process: policy, optimiser and engine, controlled by the flow.
+
+There is one process per GPU, started by torchrun, accelerate or a fork:
 
 torchrun --nproc_per_node 1 -m tasks.training.trainer_main JOB.json
 """
@@ -20,10 +22,13 @@ from tasks.training.messages import Close, Evaluate, Evaluated, Event, Failed, P
 
 
 class TrainerMain:
-    """One process of the trainer: it builds the parts, then trains and evaluates as told."""
+    """One rank of the trainer: builds the components, then executes the flow's commands."""
 
     def __init__(self, job: TrainerJob, flow: FlowConnection | None) -> None:
-        """Starts the engine and loads the policy. `flow` leads to the flow; only the main process has one."""
+        """Start the engine and load the policy.
+
+        `flow` is the connection to the flow, on rank 0 only.
+        """
         began = time.perf_counter()
         import torch
         from transformers import AutoTokenizer
@@ -38,7 +43,8 @@ class TrainerMain:
         self.job, self.flow, self.experiment = job, flow, job.experiment
         processes = join(self.experiment, job.folder)
         if not torch.cuda.is_available():
-            # The update multiplies larger matrices than the engine: all cores, shared out among the processes.
+            # The update multiplies larger matrices than the engine, so it uses all cores, split
+            # across the ranks.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
         self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.tell(Progress(finished, total)))
@@ -65,7 +71,7 @@ class TrainerMain:
         }
 
     def run(self) -> None:
-        """Announces readiness, then does what the flow commands, until it says that it is over."""
+        """Report readiness, then execute the flow's commands until `Close`."""
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
         self.tell(Ready(self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes))
         with self.worker:
@@ -79,7 +85,10 @@ class TrainerMain:
                         return
 
     def train(self, until: int) -> None:
-        """Trains until so many steps are done, or the phase ends; a former life of this process may have done some of them already."""
+        """Train until `until` steps are done or the phase ends.
+
+        Some of the steps may already be done in the checkpoint that was resumed.
+        """
         from tasks.curriculum.horizon import starts_phase
 
         ended = False
@@ -95,7 +104,7 @@ class TrainerMain:
         self.tell(Trained(self.step))
 
     def save(self) -> None:
-        """Writes a checkpoint and deletes those that are no longer needed."""
+        """Write a checkpoint and delete obsolete ones."""
         from tasks.curriculum.horizon import phases
         from tasks.training import checkpoint
         from tasks.training.collapse import checkpoints_kept
@@ -110,9 +119,10 @@ class TrainerMain:
             checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
 
     def evaluate(self, command: Evaluate) -> None:
-        """Play the evaluation's episodes, shared out over the processes, and write their trajectories.
+        """Run the evaluation's episodes, split across ranks, and write their trajectories.
 
-        Episodes that the file holds from an earlier try with the same weights are not played again, unless they failed.
+        Episodes in the file from an earlier attempt with the same weights are reused, unless they
+        failed.
         """
         from tasks.evaluation.benchmark import kept_episodes
         from tasks.rollout.episode import RolloutSettings
@@ -131,18 +141,22 @@ class TrainerMain:
             self.tell(Evaluated(command.path, time.perf_counter() - began))
 
     def tell(self, event: Event) -> None:
-        """Sends an event to the flow, from the main process."""
+        """Send an event to the flow, on rank 0."""
         if self.flow is not None:
             self.flow.send(event)
 
 
 @contextmanager
 def vllm_left_out() -> Iterator[None]:
-    """Keeps TRL from importing vLLM, 5 s of a processor, for engines of its own, which nothing here uses. Ours, if it is vLLM, is there."""
+    """Keep TRL from importing vLLM, which takes 5 s of CPU time.
+
+    TRL imports it for its own generation, which is unused here. If our engine has already imported
+    vLLM, nothing changes.
+    """
     if "vllm" in sys.modules:
         yield
         return
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # to Python a module that is not installed
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # Python treats it as not installed
     try:
         yield
     finally:
@@ -150,7 +164,7 @@ def vllm_left_out() -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs one process of the trainer from the command line."""
+    """Run one trainer process from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.training.trainer_main", description="One process of the trainer; started by a flow."
     )
@@ -159,12 +173,12 @@ def main() -> None:
 
 
 def read_job(file: Path) -> TrainerJob:
-    """What the trainer is to do."""
+    """Read the trainer's job."""
     return TrainerJob.model_validate_json(file.read_text(encoding="utf-8"))
 
 
 def import_all(job: TrainerJob) -> None:
-    """Imports what `run` needs, so that processes that are forked from this one afterwards share it."""
+    """Import the modules that `run` needs, so that processes forked afterwards share them."""
     from tasks.inference.vllm_engine import import_vllm
     from tasks.training import checkpoint, rollout_worker, train_loop  # noqa: F401
 
@@ -176,10 +190,10 @@ def import_all(job: TrainerJob) -> None:
 
 
 def run(job: TrainerJob) -> None:
-    """Runs one process of the trainer, to its end.
+    """Run one trainer process until it exits.
 
     Raises:
-        SystemExit: It failed, and the flow has been told why.
+        SystemExit: The process failed and reported the error to the flow.
     """
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -188,7 +202,7 @@ def run(job: TrainerJob) -> None:
     try:
         trainer = TrainerMain(job, flow)
         trainer.run()
-    except Exception as problem:  # noqa: BLE001 - the flow must hear of it, whatever it is
+    except Exception as problem:  # noqa: BLE001 - every error must reach the flow
         traceback.print_exc()
         if flow is not None:
             flow.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))
@@ -199,7 +213,11 @@ def run(job: TrainerJob) -> None:
 
 
 def leave() -> None:
-    """Ends the process at once. To take torch's and vLLM's modules apart takes Python seconds, and frees only what the system does."""
+    """Exit the process at once.
+
+    Python needs seconds to unload torch and vLLM, and frees nothing that the operating system does
+    not free anyway.
+    """
     import torch
 
     if torch.distributed.is_initialized():

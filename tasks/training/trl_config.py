@@ -1,4 +1,4 @@
-"""A recipe as the configuration of TRL's trainers."""
+"""Convert a recipe to the configuration of TRL's trainers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 
 
 def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, folder: Path) -> GRPOConfig:
-    """For the methods that reinforce."""
+    """Return the configuration of the RL methods."""
     rollout = experiment.rollout
     return GRPOConfig(
         **_common(experiment, folder),
@@ -24,11 +24,11 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
         num_generations=rollout.group_size,
         steps_per_generation=algorithm.passes * algorithm.mini_batches,
         num_iterations=algorithm.epochs,
-        beta=0.0,  # `PolicyGradientTrainer` loads the reference itself
+        beta=0.0,  # `PolicyGradientTrainer` loads the reference
         epsilon=algorithm.clip_low,
         epsilon_high=algorithm.clip_high,
         delta=algorithm.dual_clip,
-        importance_sampling_level="token",  # see `PolicyGradientTrainer._get_per_token_logps_and_entropies`
+        importance_sampling_level="token",  # the trainer computes the sequence ratio
         loss_type=LOSS_TYPES[algorithm.loss_aggregation],
         off_policy_mask_threshold=algorithm.off_policy_mask,
         temperature=rollout.temperature,
@@ -40,7 +40,7 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
 
 
 def cloning_config(experiment: Experiment, folder: Path) -> SFTConfig:
-    """For the methods that clone."""
+    """Return the configuration of behaviour cloning."""
     return SFTConfig(
         **_common(experiment, folder),
         per_device_train_batch_size=1,
@@ -51,7 +51,7 @@ def cloning_config(experiment: Experiment, folder: Path) -> SFTConfig:
 
 
 def preference_config(experiment: Experiment, algorithm: DPO, folder: Path) -> DPOConfig:
-    """For DPO."""
+    """Return the configuration of DPO."""
     return DPOConfig(
         **_common(experiment, folder),
         per_device_train_batch_size=1,

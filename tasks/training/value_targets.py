@@ -1,4 +1,4 @@
-"""What the critic is to learn from a batch, and how well it knew it before."""
+"""The critic's training targets, and how well its values matched them before the update."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tasks.rollout.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class ValueTargets:
-    """Of one trajectory with T completion tokens: the state before each token and, last, the one that it was left in.
+    """The targets of one trajectory with T completion tokens.
+
+    The positions are the states before each token and, last, the final state.
 
     Attributes:
         old: The values before the update. Shape (T + 1,).
-        returns: What they should have been: advantages plus values. Shape (T + 1,).
-        mask: True where there is something to learn. Shape (T + 1,).
+        returns: The target values: advantages plus values. Shape (T + 1,).
+        mask: True on positions that have a target. Shape (T + 1,).
     """
 
     old: torch.Tensor
@@ -28,14 +30,16 @@ class ValueTargets:
 def value_targets(
     trajectories: Sequence[Trajectory], values: Sequence[torch.Tensor], advantages: torch.Tensor, after_turns: bool
 ) -> list[ValueTargets]:
-    """The lambda-returns that belong to the advantages of GAE.
+    """Compute the lambda-returns from the advantages of GAE.
 
     Args:
         trajectories: B trajectories.
-        values: Of each, the value before each token and after the last. B rows of shape (T + 1,).
-        advantages: Of GAE, not normalised. Shape (B, longest T).
-        after_turns: Whether the state right after a turn's last token is learnt, too. Its return is that of the next turn's first token; it
-            is the kind of state in which an episode is cut, so a critic that bootstraps must know it.
+        values: The value before each token and after the last, per trajectory. B rows of shape
+            (T + 1,).
+        advantages: Advantages of GAE, not normalised. Shape (B, longest T).
+        after_turns: Whether to also train the state right after a turn's last token. Its return is
+            that of the next turn's first token. Truncated episodes end in such a state, so a critic
+            used for bootstrapping must be trained on it.
     """
     targets = []
     for i, trajectory in enumerate(trajectories):
@@ -57,9 +61,10 @@ def explained_variance(
     trajectories: Sequence[Trajectory],
     all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
 ) -> float:
-    """1 - var(R - V) / var(R) over the policy's tokens: 1 is a perfect critic, 0 one that knows no more than the mean.
+    """Compute 1 - var(R - V) / var(R) over the policy's tokens.
 
-    0 where the returns do not vary. `all_reduce_sum` adds a tensor up over all processes.
+    A perfect critic has 1, and a critic that predicts the mean has 0. The result is 0 if the
+    returns do not vary. `all_reduce_sum` sums a tensor over all ranks.
     """
     masks = [torch.tensor([*t.policy_mask, 0], dtype=torch.bool) for t in trajectories]
     empty = torch.zeros(0, dtype=torch.float64)
