@@ -1,4 +1,7 @@
-"""The machine's accelerators are shared: runs that a worker starts, or that are started beside one, wait for each other's GPUs."""
+"""Share the machine's accelerators: concurrent runs wait for each other's GPUs.
+
+This applies to runs that a Prefect worker starts and to runs started by hand at the same time.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,14 @@ from tasks.training.local_trainer import default_processes
 
 @contextmanager
 def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Holds as many accelerators as the run uses. A run with a Prefect server of its own does not wait; on a Ray cluster Ray waits.
+    """Hold as many accelerators as the run uses for the duration of the block.
+
+    A run with its own private Prefect server does not wait. On a Ray cluster, Ray does the waiting.
 
     Args:
-        infrastructure: How many processes and engines the run starts.
-        run: The run's name, shown to those that wait for it.
-        say: Takes a line that says that the run waits, and for which runs.
+        infrastructure: Numbers of trainer processes and engine servers of the run.
+        run: The run's name, shown to runs that wait for it.
+        say: Called with a line that says which runs this one waits for.
     """
     alone = addresses(infrastructure.runs.absolute()) is None and prefect_server() in ("", OWN_SERVER)
     if infrastructure.ray_address is not None or alone:

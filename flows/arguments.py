@@ -7,15 +7,15 @@ from typing import NoReturn
 
 
 class Arguments(argparse.ArgumentParser):
-    """A parser that says first what is wrong, and then how the command is used."""
+    """A parser that prints the error before the usage."""
 
     def __init__(self, prog: str, usage: str, description: str, epilog: str) -> None:
         """
         Args:
             prog: The command, e.g. "python -m flows.plan".
-            usage: What follows it.
-            description: What it does, in a sentence.
-            epilog: Examples and notes, printed as they are.
+            usage: The arguments after the command.
+            description: What the command does, in a sentence.
+            epilog: Examples and notes, printed verbatim.
         """
         super().__init__(
             prog=prog,
@@ -27,5 +27,5 @@ class Arguments(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
+        """Print the message and the usage, and exit with status 2."""
         self.exit(2, f"{self.prog}: {message}\n{self.format_usage()}")

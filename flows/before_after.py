@@ -1,9 +1,11 @@
-"""What reinforcement added: start and end at the same temperatures, the same seconds spent on more cloning, and scripted policies.
+"""Measure what RL added: compare the policies before and after RL at the same temperatures.
 
     python -m flows.before_after RECIPE [--n-seeds N] [--field.path value ...]
 
-Trains by the recipe unless that was done, then looks once at the tasks that no choice was made by (`evaluation.final_tasks`).
-The same command continues where it was cut off.
+Further rows are more behaviour cloning for the same number of seconds, and scripted policies. The
+flow trains by the recipe unless that run is finished. It then evaluates once on
+`evaluation.final_tasks`, which no design choice was based on. The same command continues where it
+was interrupted.
 """
 
 from __future__ import annotations
@@ -61,9 +63,10 @@ TEMPERATURES = (1.0, 0.25)
     flow_run_name=named_by(lambda given: f"{given.get('recipe', 'quickstart')}, before and after"),
 )
 def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1) -> str:
-    """Trains under the seeds 0, 1, ... unless that was done, and measures start, end and more cloning on the final tasks.
+    """Train under the seeds 0, 1, ... and evaluate three policies on the final tasks.
 
-    With one seed it is the recipe's own.
+    These are the policy before RL, after RL, and after more behaviour cloning. Finished runs are
+    not trained again. With one seed, the recipe's seed is used.
 
     Returns:
         The table, in Markdown.
@@ -88,7 +91,7 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
 
 
 def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
-    """The three policies of one seed on the final tasks."""
+    """Evaluate the three policies of one seed on the final tasks."""
     end = results(experiment, str(run.checkpoint(max(steps_in(run.path / "checkpoints")))), infrastructure)
     if experiment.policy.model != "starter":
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
@@ -98,20 +101,25 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     assert made is not None
     policy, starter = experiment.policy, experiment.policy.starter
     tokens = int(made.tokens * (1 + training_seconds(run) / made.seconds))
-    unseen = max(starter.demonstrations, -(-made.demonstrations * tokens // made.tokens))  # it is not made to repeat what it has seen
+    # More tokens need more demonstrations: the longer behaviour cloning must not repeat the same
+    # ones.
+    unseen = max(starter.demonstrations, -(-made.demonstrations * tokens // made.tokens))
     more = starter.model_copy(update={"tokens": tokens, "demonstrations": unseen, "until_foretold": None})
     longer = starter_policy(policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None)
     return BeforeAfter(results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure))
 
 
 def training_seconds(run: RunFolder) -> float:
-    """What the training steps took: rollouts, updates and weight syncs, without starting processes or evaluating."""
+    """Return the seconds of all training steps: rollouts, updates and weight syncs.
+
+    Process starts and evaluations are excluded.
+    """
     parts = ("rollout/seconds", "update/seconds", "sync/seconds")
     return sum(metrics.get(part, 0.0) for metrics in run.metrics().values() for part in parts)
 
 
 def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
-    """What a policy reaches on the final tasks, at each temperature, in the form of turns that it was trained in."""
+    """Evaluate a policy on the final tasks at each temperature, in the format it was trained in."""
     evaluation = experiment.evaluation
     grid = EvaluationGrid(
         environment=experiment.environment.served(),
@@ -131,14 +139,17 @@ def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) 
 
 
 def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str, dict[str, EvaluationResult]]:
-    """What scripted policies reach on the final tasks; nothing for those that are given by indices."""
+    """Return the results of scripted policies on the final tasks that are named lists.
+
+    Tasks given by indices have none.
+    """
     world, evaluation = experiment.environment, experiment.evaluation
     lists = {name: load_world(world.name, world.rules).tasks(name) for name in final_tasks(experiment) if isinstance(name, str)}
     return {name: scripted_results(world, tasks[: evaluation.n_tasks], evaluation.horizon, infrastructure) for name, tasks in lists.items()}
 
 
 def final_tasks(experiment: Experiment) -> tuple[TaskSelection, ...]:
-    """What is looked at once."""
+    """Return the tasks of the final evaluation."""
     return experiment.evaluation.final_tasks or (experiment.evaluation.tasks,)
 
 

@@ -1,4 +1,4 @@
-"""Cancelling, on Prefect's page, of a flow run that a person started by hand: no worker does it there."""
+"""Let Prefect's page cancel a flow run that was started by hand, without a worker."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class CancellationWatch:
     def __init__(self, api_url: str, login: str) -> None:
         """
         Args:
-            api_url: Address of the Prefect API at which the flow runs are recorded.
-            login: What opens it.
+            api_url: Address of the Prefect API that records the flow runs.
+            login: The API's login.
         """
         self._api = PrefectApi(api_url, login)
         self._over = threading.Event()
@@ -30,7 +30,10 @@ class CancellationWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the watch, and shows the flow runs that it ended as Cancelled, where Prefect calls them Crashed because of the signal."""
+        """Stop the watch and mark the flow runs that it ended as Cancelled.
+
+        Because of the signal, Prefect would show them as Crashed.
+        """
         self._over.set()
         with suppress(OSError):
             for run in self._cancelled:
@@ -39,7 +42,7 @@ class CancellationWatch:
 
     def _watch(self) -> None:
         while not self._over.wait(POLL_S):
-            with suppress(OSError):  # the server is being started again
+            with suppress(OSError):  # the server is restarting
                 if found := self._cancelling():
                     self._cancelled = [run["id"] for run in found]
                     os.kill(os.getpid(), signal.SIGTERM)

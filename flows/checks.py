@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is started or built: a task list that does not exist, a model that is not there."""
+"""Checks before anything is started or built, e.g. for unknown task lists and missing models."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from environments.registry import check_name, check_task_list, task_indices_of
 from flows.model_check import fit_experiment
 
 ASK_S = 10.0
-"""A server that has not answered by then is taken for gone."""
+"""Timeout in seconds after which a server counts as unreachable."""
 
 
 def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Checks the names in a recipe, and that it goes with where it would run.
+    """Check the names in a recipe and its compatibility with the infrastructure.
 
     Raises:
-        RecipeError: A name of a world, of a task list or of a model's folder is wrong; the message says which there are. Or a setting and
-            a field exclude each other.
+        RecipeError: A world, a task list or a model's folder does not exist, or a setting and a
+            field exclude each other. The message lists the valid names.
     """
     check_engine_sleep(experiment, infrastructure)
     policy, world = experiment.policy, experiment.environment
@@ -37,7 +37,9 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
 
 
 def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Refuses to let an engine sleep that cannot, or that has episodes in flight while the trainer updates.
+    """Check that the recipe allows the engine to sleep while the trainer updates.
+
+    It does not if the engine has no sleep mode, or if episodes are in flight during the update.
 
     Raises:
         RecipeError: The message names the field, its value, and what to change.
@@ -55,10 +57,10 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:
-    """Checks the names in every arm of a study; see `check_experiment`.
+    """Check every arm of a study; see `check_experiment`.
 
     Raises:
-        RecipeError: One is wrong; the message names the arm.
+        RecipeError: An arm is invalid. The message names the arm.
     """
     for arm in study.arms:
         try:
@@ -68,10 +70,10 @@ def check_study(study: Study, infrastructure: InfraSettings) -> None:
 
 
 def check_world(field: str, world: str) -> None:
-    """Looks a world's name up.
+    """Check that a world is registered.
 
     Raises:
-        RecipeError: No world has it; the message names the nearest one.
+        RecipeError: It is not. The message names the most similar world.
     """
     try:
         check_name(world)
@@ -80,12 +82,15 @@ def check_world(field: str, world: str) -> None:
 
 
 def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure: InfraSettings) -> None:
-    """Looks task lists up in what the world's package says of itself; servers that run elsewhere are asked later, by who needs them.
+    """Check that task lists exist in the world's package.
+
+    A world that is served elsewhere is not checked here; its servers are asked later.
 
     Args:
-        world: Its name.
-        lists: Where tasks are named, e.g. "evaluation.tasks", to what names them; whether indices exist is left to the servers.
-        infrastructure: Says whether the world is served elsewhere.
+        world: Name of the world.
+        lists: Task selection by the name of its field, e.g. "evaluation.tasks". The servers check
+            task indices later.
+        infrastructure: Settings that say whether the world is served elsewhere.
 
     Raises:
         RecipeError: A list or a goal does not exist.
@@ -106,10 +111,10 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
 
 
 def check_policy(field: str, model: str) -> None:
-    """Looks whether a model's folder is there.
+    """Check that a model's folder exists.
 
     Raises:
-        RecipeError: It is not; the message begins with `field`.
+        RecipeError: It does not. The message begins with `field`.
     """
     try:
         check_model(model)
@@ -118,13 +123,13 @@ def check_policy(field: str, model: str) -> None:
 
 
 def served_model(url: str) -> str | None:
-    """The name or folder that a vLLM server was started with; None where it does not tell.
+    """Return the model name or folder that a vLLM server serves; None if it reports none.
 
     Args:
-        url: Its base URL, without /v1.
+        url: Base URL of the server, without /v1.
 
     Raises:
-        RecipeError: It is not there, or is no vLLM server.
+        RecipeError: The server is unreachable, or is not a vLLM server.
     """
     import asyncio
 

@@ -1,8 +1,8 @@
-"""Trajectories of any policy, as parquet: the source for imitation, preference learning and evaluation.
+"""Collect trajectories of any policy as parquet, for imitation, preference learning and evaluation.
 
     python -m flows.collect ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle) [options]
 
-The same command continues a collection that was cut off: what is on disk is not played again.
+The same command continues an interrupted collection. Episodes on disk are not played again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flows.run_names import named_by
 
 
 def described(parameters: Mapping[str, Any]) -> str:
-    """The name of the flow run of a collection, e.g. "textcraft wood-test by step-000040"."""
+    """Return the name of a collection's flow run, e.g. "textcraft wood-test by step-000040"."""
     collection: Collection = parameters["collection"]
     source = collection.source
     return f"{collection.environment.name} {selection_name(collection.tasks)} by {Path(source.model).name if source.model else source.kind}"
@@ -40,17 +40,19 @@ def described(parameters: Mapping[str, Any]) -> str:
 
 @flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))
 def collect(collection: Collection, folder: Path | None = None) -> str:
-    """Collects trajectories.
+    """Collect trajectories of a policy.
 
     Args:
-        collection: Who plays what.
-        folder: Where the parts go; by default a folder below runs/collected that is named after the collection.
+        collection: Policy, world, tasks and settings of the collection.
+        folder: Where the parquet parts go. By default a folder below runs/collected that is named
+            after the collection.
 
     Returns:
         The folder.
 
     Raises:
-        MissingEpisodesError: Infrastructure broke episodes; the same collection plays them again.
+        MissingEpisodesError: Infrastructure failures broke episodes. Running the same collection
+            again plays them.
     """
     infrastructure = infra_settings()
     collection = collection.model_copy(update={"rollout": fit_source(collection.source, collection.rollout)})

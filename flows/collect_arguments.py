@@ -1,4 +1,7 @@
-"""The command line of `flows.collect`, and what `flows.evaluate` shares of it. Imports nothing slow, so that --help answers at once."""
+"""The command line of `flows.collect`, partly shared with `flows.evaluate`.
+
+It imports no slow modules, so that --help answers at once.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut o
 
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
-    """Reads and checks the command line; ends the process on --help and on mistakes."""
+    """Parse and check the command line. Exits on --help and on errors."""
     parser = policy_parser("python -m flows.collect", "Collect trajectories of any policy to parquet.", EXAMPLES)
     parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
     parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
@@ -59,7 +62,10 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
 
 
 def policy_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A parser of who plays which world and how often, to which a flow adds its own options."""
+    """Return a parser of the options for policy, world and number of episodes.
+
+    A flow adds its own options to it.
+    """
     parser = Arguments(
         prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --twin) [options]", description, examples
     )
@@ -105,7 +111,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
 
 @contextmanager
 def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Ends the process with the usage and the reason where the block finds a mistake."""
+    """Turn errors of the block into a usage error that ends the process."""
     try:
         yield
     except (ModelError, RecipeError, SettingsError) as problem:
@@ -115,7 +121,7 @@ def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
 
 
 def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:
-    """Who plays which world, as fields of a collection; with a checkpoint, also the recipe that it carries.
+    """Return policy and world as fields of a collection, and the checkpoint's recipe, if any.
 
     Raises:
         RecipeError, ModelError: A name is wrong.
@@ -151,14 +157,14 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
 
 
 def checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:
-    """The fields of a collection that a checkpoint's recipe gives: its format and budgets."""
+    """Return the collection fields that a checkpoint's recipe provides: its format and budgets."""
     if trained_by is None:
         return {}
     return {"source": trained_form(trained_by.policy), "rollout": trained_by.rollout.model_dump()}
 
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`given` over `defaults`; what is None was not given."""
+    """Merge `given` over `defaults`. None means that a value was not given."""
     result = dict(defaults)
     for name, value in given.items():
         if isinstance(value, dict):
@@ -169,7 +175,7 @@ def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
-    """Tells the person at the terminal what is taken from a checkpoint's recipe."""
+    """Print the settings that come from the checkpoint's recipe."""
     if trained_by is None:
         return
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
@@ -179,5 +185,5 @@ def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
 
 
 def _below(part: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The overrides of one part, without its name."""
+    """Return the overrides of one part of the recipe, without the part's name."""
     return {name.removeprefix(f"{part}."): value for name, value in overrides.items() if name.startswith(f"{part}.")}

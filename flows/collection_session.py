@@ -1,4 +1,4 @@
-"""Environment servers and an agent, for one collection of trajectories or several by the same policy."""
+"""Environment servers and an agent for one or several collections by the same policy."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ from tasks.training.task_order import evaluation_plans
 
 
 class CollectionSession:
-    """Holds what collections need while a `with` block lasts; the agent is opened when the first episode is to be played."""
+    """Holds the resources of collections in a `with` block. Opens the agent when needed."""
 
     def __init__(self, collection: Collection, infrastructure: InfraSettings) -> None:
-        """`collection`: the first; others may differ from it in tasks, samples, horizon, temperature and seed."""
+        """
+        Args:
+            collection: The first collection. Others may differ in tasks, samples, horizon,
+                temperature and seed.
+            infrastructure: Where it runs.
+        """
         self._first, self._infrastructure = collection, infrastructure
         self._stack = ExitStack()
         self._servers: ReplicaSet | None = None
@@ -58,12 +63,13 @@ class CollectionSession:
         self._stack.__exit__(*fault)
 
     def collect(self, collection: Collection, folder: Path) -> Tally:
-        """Plays what is not in the folder yet.
+        """Play the episodes that are missing in the folder.
 
         Raises:
-            CollectionBusyError: Another process collects into the folder.
+            CollectionBusyError: Another process is collecting into the folder.
             DifferentCollectionError: The folder holds another collection.
-            WrongWorldError: The servers host something else than the collection names, or was begun on.
+            WrongWorldError: The servers host another world than the collection names or was started
+                on.
         """
         writer = ResumableTrajectoryWriter(folder, identity(collection), collection.samples)
         try:
@@ -100,7 +106,7 @@ class CollectionSession:
             writer.close()
 
     def tags(self, collection: Collection) -> dict[int, str]:
-        """The kind of each task, e.g. "depth 2", where the world tells."""
+        """Return the tag of each task, e.g. "depth 2"; empty if the world has none."""
         return asyncio.run(task_tags(self._urls, collection.tasks))
 
     def _opened(self, collection: Collection, world: WorldInfo) -> Agent:
@@ -117,10 +123,14 @@ class CollectionSession:
 
 
 class Tally:
-    """Counts what is collected, and shows it."""
+    """Counts collected episodes and shows the progress."""
 
     def __init__(self, episodes: int, before: int) -> None:
-        """`episodes` in all, of which `before` are on disk already."""
+        """
+        Args:
+            episodes: Total number of episodes.
+            before: Number of episodes already on disk.
+        """
         self.before = before
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.tokens = 0
@@ -136,7 +146,7 @@ class Tally:
         self._bar.close()
 
     def add(self, trajectory: Trajectory) -> None:
-        """Counts an episode."""
+        """Count an episode."""
         self.outcomes[trajectory.outcome] += 1
         if trajectory.outcome is Outcome.FAILED:
             self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
@@ -145,7 +155,10 @@ class Tally:
         self._bar.finished(f"{self.outcomes[Outcome.SUCCESS]} successes, {self._tokens_per_second():.0f} tokens/s{note}")
 
     def summary(self) -> str:
-        """One line for a person: counts, and no share of successes, as what was played now may be a part of the collection."""
+        """Return a one-line summary of counts.
+
+        It gives no success rate, because this call may have played only a part of the collection.
+        """
         played = sum(self.outcomes.values())
         if not played:
             return f"all {self.before} episodes were there already"
@@ -158,18 +171,18 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Episodes that infrastructure broke."""
+        """Number of episodes broken by infrastructure."""
         return self.outcomes[Outcome.FAILED]
 
     @property
     def reason(self) -> str:
-        """What broke most of them; empty if none was broken."""
+        """The most frequent reason of broken episodes; empty if there are none."""
         return max(self.reasons, key=lambda each: self.reasons[each], default="")
 
     def check_complete(self, folder: Path) -> None:
         """
         Raises:
-            MissingEpisodesError: Infrastructure broke episodes.
+            MissingEpisodesError: Infrastructure failures broke episodes.
         """
         if self.failed:
             raise MissingEpisodesError(
@@ -183,13 +196,13 @@ class Tally:
 
 
 async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:
-    """What is played, and the tasks."""
+    """Return the world's description and the task indices of a collection."""
     world = await enter(urls, collection.environment)
     return world, await task_indices(urls, collection.environment, collection.tasks, "tasks")
 
 
 def identity(played: Collection | EvaluationGrid) -> dict[str, Any]:
-    """What makes a collection this one: everything but addresses, deadlines and how many episodes are in flight."""
+    """Return the fields that identify a collection: all but addresses, deadlines, concurrency."""
     plain = played.model_dump(mode="json")
     plain["rollout"] = {name: plain["rollout"][name] for name in ("turn_tokens", "trajectory_tokens")}
     if plain["source"]["kind"] == "vllm":
@@ -198,6 +211,6 @@ def identity(played: Collection | EvaluationGrid) -> dict[str, Any]:
 
 
 def folder_name(played: Collection | EvaluationGrid) -> str:
-    """Name of the folder of a collection or an evaluation."""
+    """Return the folder name of a collection or an evaluation."""
     digest = hashlib.sha256(json.dumps(identity(played), sort_keys=True).encode()).hexdigest()[:8]
     return f"{played.environment.name.replace(':', '.')}-{played.source.kind}-{digest}"

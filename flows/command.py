@@ -1,4 +1,4 @@
-"""The command line of the flows. Imports nothing slow, so that --help answers at once."""
+"""The command line of the flows. It imports no slow modules, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ The same command continues a run that was interrupted."""
 
 
 def expect_engine() -> None:
-    """Sets variables for an engine in this process, which torch reads when it is imported."""
+    """Set environment variables for an engine in this process. torch reads them at import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM's choice of memory on a CPU is told as a warning
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM reports its choice of CPU memory as a warning
 
 
 def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
-    """Reads and checks RECIPE and --field.path overrides; ends the process on --help and on mistakes."""
+    """Parse and check RECIPE and --field.path overrides. Exits on --help and on errors."""
     parsed, overrides = parse_recipe(recipe_parser(prog, description, RUN_EXAMPLES))
     return parsed.recipe, overrides
 
 
 def recipe_parser(prog: str, description: str, examples: str, options: str = "") -> Arguments:
-    """A parser of RECIPE and --field.path overrides.
+    """Return a parser of RECIPE and --field.path overrides.
 
     Args:
         prog: The command.
         description: What it does.
-        examples: Of its use, for --help.
-        options: A flow's own options, as the usage shows them; the flow adds them to the parser.
+        examples: Usage examples, for --help.
+        options: The flow's own options, as shown in the usage. The flow adds them to the parser.
     """
     usage = " ".join(filter(None, ("RECIPE", options, "[--field.path value ...]")))
     parser = Arguments(prog, usage, description, f"{examples}\n\n{NOTES}")
@@ -64,10 +64,10 @@ def recipe_parser(prog: str, description: str, examples: str, options: str = "")
 
 
 def positive(word: str) -> int:
-    """A number of at least 1 on the command line.
+    """Parse an integer of at least 1.
 
     Raises:
-        ArgumentTypeError: It is none.
+        ArgumentTypeError: It is not a positive integer.
     """
     if not (word.isdigit() and int(word) > 0):
         raise argparse.ArgumentTypeError(f"{word!r} is not a positive integer")
@@ -75,7 +75,7 @@ def positive(word: str) -> int:
 
 
 def parse_recipe(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """The options, and the overrides, after the recipe has been checked with them; ends the process on --help and on mistakes."""
+    """Parse options and overrides, and check the recipe. Exits on --help and on errors."""
     parsed, rest = parser.parse_known_args()
     try:
         overrides = parse_overrides(rest)
@@ -86,11 +86,13 @@ def parse_recipe(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, d
 
 
 class LocalRecords:
-    """Where the records of a run that is started by hand go: the services of `make up` if they are up, else files under runs/.
+    """Where a run started by hand keeps its records.
 
-    Must be made before Prefect is imported, which reads its settings then. What the user has set stays. Without services a Prefect
-    server of the run's own is started meanwhile, with a login that only this process and its children know; unlike Prefect's temporary
-    one it ends with the run even if the run is killed.
+    These are the services of `make up` if they are up, else files under runs/. Must be created
+    before Prefect is imported, because Prefect reads its settings at import. Variables that the
+    user has set are kept. Without services, the run starts a Prefect server of its own, with a
+    login known only to this process and its children. Unlike Prefect's temporary server, it ends
+    with the run even if the run is killed.
     """
 
     def __init__(self) -> None:
@@ -105,7 +107,7 @@ class LocalRecords:
         try:
             settings = infra_settings()
             runs = private_runs(settings.runs.absolute())
-            private_folder(runs / "prefect")  # sqlite makes no folders
+            private_folder(runs / "prefect")  # SQLite does not create folders
             services = addresses(runs)
             opens = login(runs) if services else f"agentgym:{secrets.token_urlsafe(24)}"
         except (OSError, ProvisionError, SettingsError) as problem:
@@ -120,10 +122,11 @@ class LocalRecords:
             "PREFECT_MEMO_STORE_PATH": str(runs / "prefect" / "memo_store.toml"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
-            # What a flow says of itself goes to its page; the terminal has the bar.
+            # A flow's log goes to its page, because the terminal shows the progress bar.
             "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
-            "PREFECT_CLIENT_MAX_RETRIES": "7",  # four minutes: a server that is started again, or another in its place
+            # Seven retries take four minutes, enough for a server to restart or be replaced.
+            "PREFECT_CLIENT_MAX_RETRIES": "7",
             "DO_NOT_TRACK": "1",
         }
         if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
@@ -143,7 +146,7 @@ class LocalRecords:
             self._started = ThreadPoolExecutor(1).submit(start_alone, self._server, runs / "prefect")
 
     def __enter__(self) -> Self:
-        """Waits until records can be made, and ends what Prefect still shows of flows that were killed.
+        """Wait until records can be written, and mark flow runs whose process was killed.
 
         Raises:
             ProvisionError: The server did not start.
@@ -172,14 +175,16 @@ class LocalRecords:
 
 
 def start_alone(server: LocalServer, folder: Path) -> None:
-    """Starts a Prefect server, one process at a time: of several that make the tables of a new database at once all but one fail.
+    """Start a Prefect server while holding a lock, so that servers start one at a time.
+
+    If several servers create the tables of a new database at once, all but one fail.
 
     Args:
         server: The server.
-        folder: Where its database is.
+        folder: The folder of its database.
 
     Raises:
-        ProvisionError: It did not start.
+        ProvisionError: The server did not start.
     """
     with (folder / "start.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -187,9 +192,10 @@ def start_alone(server: LocalServer, folder: Path) -> None:
 
 
 def say_failures_once() -> None:
-    """Keeps Prefect from printing the traceback of a fault for each task, phase and flow that it passes through.
+    """Keep Prefect from printing an error's traceback for each task, phase and flow that it passes.
 
-    Its pages show them all the same; whoever started the flow hears of the fault from `run_to_the_end`, or sees Python's traceback.
+    Prefect's pages still show them. The error itself is reported by `run_to_the_end` or by Python's
+    traceback.
     """
 
     def is_wanted(record: logging.LogRecord) -> bool:
@@ -200,24 +206,29 @@ def say_failures_once() -> None:
 
 
 def send_what_waits(seconds: float = 2.0) -> None:
-    """Lets Prefect's background threads send their logs and events while there is a server; without one each would try for seconds."""
+    """Let Prefect's background threads send their logs and events while the server is still up.
+
+    Without a server each of them would retry for seconds.
+    """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
     for worker in (APILogWorker, EventsWorker):
-        logging.getLogger(worker.__name__).setLevel(logging.ERROR)  # it warns that there is something to send, which is why it is called
+        # The worker warns about unsent items, which is expected here.
+        logging.getLogger(worker.__name__).setLevel(logging.ERROR)
         worker.drain_all(timeout=seconds)
 
 
 def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: str = "from the last checkpoint") -> None:
-    """Runs a flow for the person at the terminal and ends the process.
+    """Run a flow from the command line and end the process.
 
-    A known fault is one message. Ctrl-C and SIGTERM end everything that was started; the status is then 130 or 143.
+    A known error is printed as one message. Ctrl-C and SIGTERM end all started processes, with exit
+    status 130 or 143.
 
     Args:
         records: Where the flow's records go.
         run: The flow.
-        goes_on: From where the same command continues after a fault.
+        goes_on: From where the same command continues after an error.
     """
     from environments.client import EnvironmentCallError
     from tasks.evaluation.benchmark import EvaluationFileError, IncompleteEvaluationError

@@ -1,8 +1,9 @@
-"""How well a policy does: any checkpoint, model, endpoint or scripted policy, in any world, under several horizons and temperatures.
+"""Evaluate any checkpoint, model, endpoint or scripted policy in any world.
 
     python -m flows.evaluate ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle | --random) [options]
 
-The same command continues an evaluation that was cut off: what is on disk is not played again.
+An evaluation covers several horizons and temperatures. The same command continues an interrupted
+evaluation. Episodes on disk are not played again.
 """
 
 from __future__ import annotations
@@ -54,32 +55,35 @@ from tasks.rollout.trajectory_parquet import read_trajectories
 
 
 def described(parameters: Mapping[str, Any]) -> str:
-    """The name of the flow run of an evaluation, e.g. "textcraft wood-test by step-000040"."""
+    """Return the name of an evaluation's flow run, e.g. "textcraft wood-test by step-000040"."""
     grid: EvaluationGrid = parameters["grid"]
     return f"{grid.environment.name} {', '.join(grid.list_names())} by {policy_name(grid)}"
 
 
 def policy_name(grid: EvaluationGrid) -> str:
-    """What the policy is called, e.g. "step-000040", "gpt-4.1" or "oracle"."""
+    """Return a short name of the policy, e.g. "step-000040", "gpt-4.1" or "oracle"."""
     return Path(grid.source.model).name if grid.source.model else grid.source.kind
 
 
 @flow(name="evaluate", on_running=[note_flow_run], flow_run_name=named_by(described))
 def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None) -> str:
-    """Evaluates a policy, and compares it with another.
+    """Evaluate a policy, and compare it with another one if `against` is given.
 
     Args:
-        grid: The policy, the world, and what it is evaluated under.
-        folder: Where episodes and tables go; by default a folder below runs/evaluated that is named after the evaluation.
-        against: The folder of another policy's evaluation: success is compared with it, paired by task.
+        grid: The policy, the world, and the tasks, horizons and temperatures of the evaluation.
+        folder: Where episodes and tables go. By default a folder below runs/evaluated that is named
+            after the evaluation.
+        against: The folder of another policy's evaluation. Success is compared with it, paired by
+            task.
 
     Returns:
         The table, in Markdown.
 
     Raises:
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
-        IncompleteEvaluationError: Infrastructure broke episodes of this evaluation, or of `against`. This evaluation's bounds
-            are recorded all the same, and the same command plays the missing episodes.
+        IncompleteEvaluationError: Infrastructure failures broke episodes of this evaluation or of
+            `against`. The bounds of this evaluation are still recorded, and the same command plays
+            the missing episodes.
     """
     infrastructure = infra_settings()
     grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
@@ -109,7 +113,7 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
 
 
 def categories_of(grid: EvaluationGrid) -> dict[int, str]:
-    """Task index to the category that the evaluation puts it in."""
+    """Return the category of each task index, as the evaluation defines it."""
     world = grid.environment
     return {
         index: name
@@ -120,11 +124,11 @@ def categories_of(grid: EvaluationGrid) -> dict[int, str]:
 
 
 def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResult]:
-    """The results of another policy in the same world, on the same tasks.
+    """Return the results of another policy in the same world, on the same tasks.
 
     Raises:
-        EvaluationFileError: There are none.
-        IncompleteEvaluationError: Episodes of theirs are missing.
+        EvaluationFileError: The folder holds no comparable results.
+        IncompleteEvaluationError: Some of its episodes are missing.
     """
     other, theirs = read_results(against), _world_of(against)
     ours = grid.environment.model_dump(mode="json")
@@ -150,12 +154,12 @@ def _world_of(folder: Path) -> dict[str, Any]:
 
 
 def cell_folder(name: str) -> str:
-    """The folder of a cell's episodes, e.g. "wood-test-horizon-16-temperature-1"."""
+    """Return the folder name of a cell's episodes, e.g. "wood-test-horizon-16-temperature-1"."""
     return name.replace(", ", "-").replace(" ", "-")
 
 
 def stored_episodes(folder: Path) -> list[Trajectory]:
-    """The episodes of a collection, and those that failed."""
+    """Return the episodes of a collection, including failed ones."""
     return [each for part in sorted([*folder.glob("part-*.parquet"), *folder.glob("failed/*.parquet")]) for each in read_trajectories(part)]
 
 
@@ -167,10 +171,13 @@ def record(
     infrastructure: InfraSettings,
     agentgym: Sequence[Row] = (),
 ) -> str:
-    """Write the table, the picture and the figures to the folder, MLflow and Prefect; return the table in Markdown.
+    """Write the table, the picture and the figures to the folder, MLflow and Prefect.
 
     Args:
-        agentgym: The rows of AgentGym-RL's figures; see `tasks.evaluation.agentgym_figures`.
+        agentgym: Rows with AgentGym-RL's figures; see `tasks.evaluation.agentgym_figures`.
+
+    Returns:
+        The table, in Markdown.
     """
     text, page = grid_tables(results, other)
     if agentgym:
@@ -204,7 +211,7 @@ def record(
 
 
 def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:
-    """What scripted policies reach on each list under each horizon, in a sentence each."""
+    """Return one sentence per list and horizon on the results of scripted policies."""
     said: dict[str, str] = {}
     for name, cell in grid.cells().items():
         played = scripted_results(learned_in(grid), results[name].tasks, cell.horizon, infrastructure)
@@ -213,13 +220,17 @@ def without_learning(grid: EvaluationGrid, results: Results, infrastructure: Inf
 
 
 def learned_in(grid: EvaluationGrid) -> World:
-    """The world; for a checkpoint that was trained in it, with the tasks that it learned from, among which twins are looked for."""
+    """Return the world of the evaluation, with training tasks if they are known.
+
+    For a checkpoint trained in this world they come from its recipe. The nearest-neighbour replay
+    baseline searches them.
+    """
     recipe = recipe_of(grid.source.model) if grid.source.model else None
     return recipe.environment if recipe is not None and recipe.environment.served() == grid.environment else grid.environment
 
 
 def read_results(folder: Path) -> dict[str, EvaluationResult]:
-    """The results of an earlier evaluation.
+    """Return the results of an earlier evaluation.
 
     Raises:
         EvaluationFileError: The folder holds none.

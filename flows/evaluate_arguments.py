@@ -1,4 +1,4 @@
-"""The command line of `flows.evaluate`. Imports nothing slow, so that --help answers at once."""
+"""The command line of `flows.evaluate`. It imports no slow modules: --help answers at once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ and environment can be set, e.g. --environment.rules agentgym. The same command 
 
 
 def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
-    """Reads and checks the command line; ends the process on --help and on mistakes.
+    """Parse and check the command line. Exits on --help and on errors.
 
     Returns:
-        What is evaluated, the folder to write to and the folder of another evaluation to compare with, where they are given.
+        The evaluation, the output folder and the folder of an evaluation to compare with. Folders
+        that are not given are None.
     """
     says = "Evaluate any policy in any world, under several horizons and temperatures, and compare it with another."
     parser = policy_parser("python -m flows.evaluate", says, EXAMPLES)

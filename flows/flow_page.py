@@ -1,4 +1,4 @@
-"""What a flow run's page in Prefect shows besides its state: lines of log, links to MLflow and the viewer, pictures."""
+"""Content of a flow run's page in Prefect: log lines, links to MLflow and the viewer, pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def flow_log() -> Callable[[str], object]:
-    """Takes lines for the page of the flow run that is going on, also from its subflows; outside of one they go nowhere."""
+    """Return a function that logs a line to the current flow run's page.
+
+    In a subflow, the lines go to its own run. Outside a flow run they are dropped.
+    """
     try:
         return get_run_logger().info
     except MissingContextError:
@@ -38,10 +41,12 @@ def flow_log() -> Callable[[str], object]:
 
 
 def show_picture(picture: Path, key: str, description: str) -> None:
-    """Puts a PNG on the flow run's page, and the path of its file.
+    """Put a PNG and the path of its file on the flow run's page.
 
-    The picture travels in the text, because the page has no access to our files, and no login to MLflow's. Prefect keeps that text for
-    every run: hence the small form. Prefect's own artifact for images prints the whole address below the picture, thousands of characters.
+    The picture is embedded in the text, because the page can read neither local files nor MLflow
+    without its login. Prefect keeps the text of every run, so the picture is made small. Prefect's
+    own image artifact prints the whole data URL below the picture, which is thousands of
+    characters.
     """
     data = base64.b64encode(small(picture)).decode()
     create_markdown_artifact(
@@ -50,7 +55,10 @@ def show_picture(picture: Path, key: str, description: str) -> None:
 
 
 def small(picture: Path) -> bytes:
-    """A drawing as WebP of half the width and height in 32 colours: a tenth of the bytes of the PNG, and as legible."""
+    """Convert a drawing to a small WebP: half the width and height, 32 colours.
+
+    It takes a tenth of the PNG's bytes and is as legible.
+    """
     from PIL import Image
 
     with Image.open(picture) as drawn:
@@ -62,7 +70,7 @@ def small(picture: Path) -> bytes:
 
 
 def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], object]) -> None:
-    """Puts a link to the run in MLflow on the flow run's page, where MLflow has a page."""
+    """Link the flow run's page to the run in MLflow, if MLflow has a page."""
     uri, mlflow_id, services = tracker.tracking_uri, tracker.mlflow_id(run), addresses(runs)
     if not uri.startswith("http") and services is not None:
         uri = services.mlflow_tracking_uri
@@ -77,56 +85,67 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
 
 
 def tag_flow_run(*tags: str) -> None:
-    """Adds tags to the present flow run, by which Prefect's list of runs can be searched; outside of one nothing happens."""
+    """Add tags to the current flow run, by which Prefect's list of runs can be filtered.
+
+    Does nothing outside a flow run.
+    """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
-    with suppress(Exception), get_client(sync_client=True) as client:  # they are for people: no run ends for want of them
+    with suppress(Exception), get_client(sync_client=True) as client:  # missing tags must not fail a run
         client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
 def flow_run_link(runs: Path) -> str | None:
-    """Address of the present flow run's page in Prefect; None without a flow run, or where Prefect has no page that lasts."""
+    """Return the address of the current flow run's page in Prefect.
+
+    Returns:
+        None outside a flow run, or if the page does not outlive the run.
+    """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return None
     services = addresses(runs)
     if services is not None:
         return f"{services.prefect_ui_url}/runs/flow-run/{context.flow_run.id}"
-    if prefect_server() in ("", OWN_SERVER):  # a server of this process alone: its address is gone with it
+    if prefect_server() in ("", OWN_SERVER):  # a server of this process, which ends with it
         return None
     return url_for("flow-run", obj_id=context.flow_run.id)
 
 
 def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> None:
-    """Links the flow run's page to the run in the viewer, where that is up, and notes the flow run for the viewer's link back."""
+    """Link the flow run's page to the run in the viewer, if the viewer is up.
+
+    Also writes prefect.json, from which the viewer links back to the flow run.
+    """
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
-        page = flow_run_link(runs) if addresses(runs) is None else None  # the services' address may change: it is looked up when asked
+        # The services' address may change, so the viewer looks it up on each request.
+        page = flow_run_link(runs) if addresses(runs) is None else None
         (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n", encoding="utf-8")
     show_viewer_link(folder, runs, log)
 
 
 def show_viewer_link(folder: Path, runs: Path, log: Callable[[str], object]) -> None:
-    """Links the flow run's page to a run in the viewer, where that is up."""
+    """Link the flow run's page to a run in the viewer, if the viewer is up."""
     if (link := viewer_link(folder, runs)) is not None:
         log(f"Viewer: {link}")
         create_link_artifact(link=link, link_text="The run in the viewer", key="viewer", description=f"Trajectories and curves: {link}")
 
 
 def viewer_link(folder: Path, runs: Path) -> str | None:
-    """Address of a run's page in the viewer; None while the viewer is not up."""
+    """Return the address of a run's page in the viewer; None while the viewer is down."""
     services = addresses(runs)
     viewer = infra_settings().viewer_page_url or (services.viewer_url if services else None)
     return f"{viewer.rstrip('/')}/runs/{folder.name}" if viewer else None
 
 
 def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:
-    """What MLflow's page of the run says in words, with the way back to Prefect; as MLflow's tags."""
+    """Return MLflow tags that describe the run in words and link back to Prefect."""
     page, viewer = flow_run_link(runs), viewer_link(folder, runs)
     world, evaluation = experiment.environment, experiment.evaluation
     lines = [
-        links_line(folder.name, page, viewer),  # first: MLflow folds the rest
+        links_line(folder.name, page, viewer),  # first, because MLflow collapses the rest
         f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
         f"{experiment.algorithm.steps} steps under a {experiment.curriculum.kind} horizon, and is measured on "
         f"`{selection_name(evaluation.tasks)}`.",

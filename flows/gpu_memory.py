@@ -1,4 +1,7 @@
-"""What a recipe needs of GPUs: asked of `tasks.training.memory_plan` in a process of its own, which loads torch."""
+"""The GPU memory that a recipe needs.
+
+`tasks.training.memory_plan` computes it in a separate process, because it loads torch.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,16 @@ SECONDS = 600
 
 
 def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
-    """GPUs that somebody asks about, by their number, the gigabytes of each and their kind, or this machine's; None where there are none.
+    """Return the GPUs to plan for: the given ones or, without arguments, this machine's.
 
-    Of a kind that is not said, H200 is supposed above 80 GB and H100 up to there.
+    Args:
+        infrastructure: Settings of trainer and engine.
+        gpus: Number of GPUs.
+        gpu_memory: GB of each GPU.
+        gpu: Their kind. By default H200 above 80 GB, else H100.
+
+    Returns:
+        None if nothing is given and this machine has no GPU.
     """
     if gpus is None and gpu_memory is None and gpu is None:
         return this_machine(infrastructure)
@@ -36,7 +46,7 @@ def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: f
 
 
 def this_machine(infrastructure: InfraSettings) -> Machine | None:
-    """The GPUs that a run would have here, by its settings; None on a machine without."""
+    """Return the GPUs that a run would use here; None on a machine without GPUs."""
     asked = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -59,10 +69,13 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
 
 
 def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
-    """What each GPU holds and what to change if it does not fit; None of the starter policy, which fits on any.
+    """Compute what each GPU holds, and what to change if it does not fit.
+
+    Returns:
+        None for the starter policy, which fits on any GPU.
 
     Raises:
-        RecipeError: It could not be computed; the message says why.
+        RecipeError: The plan could not be computed. The message gives the reason.
     """
     if experiment.policy.model == "starter":
         return None
@@ -75,17 +88,17 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
 
 
 def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Computes, on a machine with GPUs, whether the run fits on them.
+    """Check on a machine with GPUs whether the run fits on them.
 
     Raises:
-        RecipeError: It does not; the message is the table, and what to change.
+        RecipeError: It does not fit. The message holds the table and what to change.
     """
-    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None  # the trainer's nodes are others
+    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None  # Ray: other nodes
     if machine is None:
         return
     try:
         answer = plan_of(experiment, machine)
-    except (RecipeError, subprocess.TimeoutExpired) as problem:  # of the plan, not of the run
+    except (RecipeError, subprocess.TimeoutExpired) as problem:  # a fault of the plan, not of the run
         logging.getLogger(__name__).warning("whether the run fits on the GPUs is not known: %s", problem)
         return
     if answer is not None and not answer.fits:
@@ -97,6 +110,6 @@ def _engine_fraction(infrastructure: InfraSettings) -> float:
 
 
 def _fault(said: str) -> str:
-    """The message of the exception that a process ended with, without the way that it came."""
+    """Return the message of the exception that ended a process, without its traceback."""
     found = [match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", said, re.MULTILINE)]
     return said[found[-1] if found else 0 :].strip()

@@ -1,7 +1,9 @@
-"""Flow runs whose process was killed: Prefect shows them as running for ever, so the next command, or the services, end them.
+"""Mark flow runs whose process was killed, which Prefect would otherwise show as Running for ever.
 
-A flow that starts notes its process in `prefect/flow-runs` of the runs' folder (`note_flow_run`, a hook of the flows that people start).
-The process of a deployment's run is also spoken for at the server, which may be on another machine: see tasks/provision/heartbeats.py.
+The next command or the services do so. The hook `note_flow_run` records the process of each flow
+that people start, in the folder `prefect/flow-runs` below the runs folder. For a deployment's run
+it also starts heartbeats to the server, which may be on another machine: see
+tasks/provision/heartbeats.py.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
 SERVER_OF_THESE_RUNS = "RUNS_PREFECT_API_URL"
-"""Variable that tells this process, and those that it starts, which server keeps its records in the runs' folder."""
+"""Variable with the address of the server that keeps its records in the runs folder.
+
+Child processes inherit it.
+"""
 
 
 def serves_these_runs(api_url: str) -> None:
-    """Tells that the server at this address keeps its records in the runs' folder."""
+    """Declare that the server at this address keeps its records in the runs folder."""
     os.environ[SERVER_OF_THESE_RUNS] = api_url
 
 
@@ -34,16 +39,19 @@ _noted: list[str] = []
 
 
 def noted_flow_runs() -> list[str]:
-    """The ids of the flow runs that this process carries out or has carried out."""
+    """Return the ids of the flow runs that this process runs or has run."""
     return list(_noted)
 
 
 def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
-    """Notes which process carries out a flow run, and has a deployment's spoken for; a hook for `on_running`."""
+    """Record the process of a flow run, and start heartbeats for a deployment's run.
+
+    A hook for `on_running`.
+    """
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
-    life = flow_run.run_count + 1  # it was read before Prefect counted this life
+    life = flow_run.run_count + 1  # the flow run was read before Prefect counted this attempt
     unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}), encoding="utf-8")
     unfinished.replace(path)
     _noted.append(str(flow_run.id))
@@ -52,16 +60,17 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def end_killed_flow_runs() -> list[str]:
-    """Sets the flow runs whose process has ended, and all below them, to Crashed, or to Cancelled where they were being cancelled.
+    """Mark the flow runs whose process has ended, and all their subflows and tasks, as Crashed.
 
-    Notes of flow runs that ended in order, or that another process has taken over, are removed.
+    Runs that were being cancelled are marked as Cancelled. Notes of flow runs that ended normally,
+    or that another process has taken over, are removed.
 
     Returns:
-        The ids of the flow runs that were noted and had been killed.
+        Ids of the flow runs that had been killed.
     """
     noted = notes_of_ended(infra_settings().runs.absolute(), prefect_server())
     gone = {path: life for path in noted if (life := _noted_life(path)) is not None}
-    if not gone:  # most often: then Prefect's client is not loaded
+    if not gone:  # the usual case, which must not import Prefect's client
         return []
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
@@ -73,14 +82,14 @@ def end_killed_flow_runs() -> list[str]:
                 if _end(client, UUID(path.stem), life):
                     ended.append(path.stem)
             except ObjectNotFound:
-                pass  # deleted there
-            if _noted_life(path) == life:  # else a later life of it has begun meanwhile
+                pass  # the server has deleted it
+            if _noted_life(path) == life:  # otherwise a later attempt has begun meanwhile
                 path.unlink(missing_ok=True)
     return ended
 
 
 def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
-    """Whether it was this life of the flow run that had not ended."""
+    """Set the state of the flow run; return whether this attempt was still unfinished."""
     from prefect.states import Cancelled, Crashed
 
     found = client.read_flow_run(flow_run)
@@ -94,7 +103,7 @@ def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
 
 
 def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> None:
-    """Ends what a flow run called, as far as it has not ended."""
+    """Set the state of all unfinished tasks and subflows of a flow run."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
 
     for task in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))):
@@ -107,7 +116,7 @@ def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> 
 
 
 def _noted_life(path: Path) -> int | None:
-    """Which life of a flow run is noted; None where the note is damaged."""
+    """Return the attempt number in a note; None if the note is damaged."""
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["life"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -115,7 +124,11 @@ def _noted_life(path: Path) -> int | None:
 
 
 def prefect_server() -> str:
-    """Which Prefect keeps this process's records: OWN_SERVER, or its address; empty where Prefect starts one for this process alone."""
+    """Return the Prefect server that keeps this process's records.
+
+    It is OWN_SERVER, or the server's address. It is empty if Prefect starts a server for this
+    process alone.
+    """
     api_url = os.environ.get("PREFECT_API_URL", "")
     services = addresses(infra_settings().runs.absolute())
     ours = api_url == os.environ.get(SERVER_OF_THESE_RUNS) or (services is not None and api_url == services.prefect_api_url)

@@ -1,4 +1,4 @@
-"""Checks a language model before anything is started for it, and fits the token budgets to it."""
+"""Check a language model before anything is started for it, and fit the token budgets to it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from configs.recipe import RecipeError
 from tasks.provision.accelerators import accelerators
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Sizes of an attention head that vLLM computes on a CPU. A test compares them with the installed vLLM."""
+"""Attention head sizes that vLLM supports on a CPU. A test compares them with vLLM's own."""
 
 CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-"""Names under which configurations of models keep the context length."""
+"""Names of the context length in model configurations."""
 
 EXTENDED_BY_FACTOR = ("yarn", "linear", "dynamic")
 """Kinds of rotary scaling whose factor multiplies the original context length."""
@@ -28,12 +28,12 @@ EXTENDED_BY_FACTOR = ("yarn", "linear", "dynamic")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What the configuration of a model says.
+    """Sizes from a model's configuration.
 
     Attributes:
-        context_length: Most tokens of a sequence; None where the configuration names no limit.
-        head_size: Width of an attention head; None where it cannot be told.
-        vocabulary: Rows of the embedding; None where it cannot be told.
+        context_length: Maximum tokens of a sequence; None if the configuration sets no limit.
+        head_size: Width of an attention head; None if unknown.
+        vocabulary: Rows of the embedding; None if unknown.
     """
 
     context_length: int | None
@@ -42,10 +42,10 @@ class ModelShape:
 
 
 def fit_experiment(experiment: Experiment) -> Experiment:
-    """Returns the recipe with its token budgets fitted to the model, after checking the model.
+    """Return the recipe with its token budgets fitted to the model, after checking the model.
 
     Raises:
-        RecipeError: The model cannot be used, or a budget exceeds its context.
+        RecipeError: The model cannot be used, or a budget exceeds its context length.
     """
     policy = experiment.policy
     if policy.model == "starter":
@@ -55,13 +55,14 @@ def fit_experiment(experiment: Experiment) -> Experiment:
 
 
 def fit_source(source: Source, rollout: Rollout) -> Rollout:
-    """Returns the budgets fitted to the model that plays, after checking it and the tokenizer.
+    """Return the budgets fitted to the playing model, after checking the model and the tokenizer.
 
     Raises:
-        RecipeError: The model or the tokenizer cannot be used, or a budget exceeds its context.
+        RecipeError: The model or the tokenizer cannot be used, or a budget exceeds the context
+            length.
     """
     if source.tokenizer is not None:
-        # An endpoint gets the template's variables; the learner's tokenizer may have another template.
+        # Template variables go to the endpoint. The learner's tokenizer may have another template.
         form = source.model_copy(update={"chat_template_kwargs": {}}) if source.kind == "openai" else source
         check_tokenizer("--tokenizer", source.tokenizer, form)
     if source.kind != "model" or source.model is None:
@@ -70,15 +71,15 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
 
 
 def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout) -> Rollout:
-    """Checks a model and returns the rollout settings with budgets that its context can hold.
+    """Check a model and return the rollout settings with budgets that fit its context.
 
     A budget that was not given follows from the model: `trajectory_tokens` is at most its context
     length, `turn_tokens` at most a quarter of that.
 
     Args:
-        field: Where the model is named, for messages.
+        field: The option or recipe field of the model, for messages.
         model: Hugging Face name or folder.
-        form: The action format, the instruction and the start of conversations.
+        form: Action format, instruction and conversation start.
         rollout: Engine and budgets.
 
     Raises:
@@ -125,7 +126,7 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
 
 @cache
 def model_shape(field: str, model: str) -> ModelShape:
-    """Reads the configuration of a model, from its folder or from the hub.
+    """Read the configuration of a model from its folder or from the hub.
 
     Raises:
         RecipeError: There is no readable configuration.
@@ -148,10 +149,10 @@ def model_shape(field: str, model: str) -> ModelShape:
 
 
 def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
-    """Checks a tokenizer and its chat template; returns how many token ids it has.
+    """Check a tokenizer and its chat template; return its number of token ids.
 
     Raises:
-        RecipeError: It cannot be loaded, or its chat template cannot carry several turns.
+        RecipeError: It cannot be loaded, or its chat template does not support several turns.
     """
     start = form.conversation_start
     request = {

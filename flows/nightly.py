@@ -1,8 +1,9 @@
-"""Nightly training: tonight's policy is the challenger, the best one so far the champion, which is replaced only by a better one.
+"""Train nightly: tonight's policy challenges the champion, the best policy so far.
 
     python -m flows.nightly RECIPE [--start-from champion] [--night 2026-11-22] [--field.path value ...]
 
-A night is named by its date (UTC), which is also its seed. The same night continues where it was cut off.
+The challenger replaces the champion only if it is better. A night is named after its date (UTC),
+which is also its seed. Running the same night again continues it from where it was interrupted.
 """
 
 from __future__ import annotations
@@ -76,17 +77,17 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases of the registered model in MLflow."""
 
 STAGES = 3
-"""Of a night, as the bar on its page counts them: training, comparison, record."""
+"""Stages of a night in the progress bar on its page: training, comparison, record."""
 
 StartFrom = Literal["recipe", "champion"]
 Date = Annotated[str | None, WithJsonSchema({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
 
 
 def described(parameters: Mapping[str, Any]) -> str:
-    """The name of the flow run of a night, e.g. "night 2026-11-22, quickstart"."""
+    """Return the name of a night's flow run, e.g. "night 2026-11-22, quickstart"."""
     try:
         return f"night {date_of(parameters.get('night')).isoformat()}, {parameters.get('recipe', 'quickstart')}"
-    except RecipeError:  # which the flow says
+    except RecipeError:  # the flow reports it
         return f"a night of {parameters.get('recipe', 'quickstart')}"
 
 
@@ -98,21 +99,26 @@ def nightly(
     night: Date = None,
     overrides: Overrides = None,
 ) -> str:
-    """Trains a challenger under tonight's seed and lets it replace the champion if it is better on the same held-out tasks.
+    """Train a challenger with tonight's seed and promote it if it beats the champion.
+
+    Both policies are evaluated on the same held-out tasks.
 
     Args:
-        recipe: What is done, from the world to the evaluation: one of the recipes in configs/.
-        changes: The fields that people change; what is left empty stays as the recipe says. The seed is the night's.
-        start_from: Whether the challenger starts from the recipe's policy every night, or from the champion.
-        night: The date (UTC) whose night this is, to make up for one that was missed, e.g. 2026-11-22. Empty: when the run was due.
-        overrides: Any other field of the recipe by its dotted name, e.g. {"rollout.temperature": 0.8}; configs/experiment.py has them all.
+        recipe: What to train and evaluate: the name of one of the recipes in configs/.
+        changes: The fields that people change most. Empty fields keep the recipe's value. The seed
+            is derived from the date.
+        start_from: Whether the challenger starts from the recipe's policy or from the champion.
+        night: Date (UTC) of the night, e.g. 2026-11-22, to make up for a missed one. Empty: the
+            date on which the run was due.
+        overrides: Other recipe fields by dotted name (see configs/experiment.py), e.g.
+            {"rollout.temperature": 0.8}.
 
     Returns:
         The table of the nights, in Markdown.
 
     Raises:
-        RecipeError: A value cannot be used; nothing has been started then.
-        RunBusyError: Another process carries out a night of this recipe.
+        RecipeError: A value is invalid. Nothing has been started.
+        RunBusyError: Another process is running a night of this recipe.
     """
     expect_engine()
     tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
@@ -146,10 +152,10 @@ def nightly(
 
 
 def date_of(night: str | None) -> date:
-    """The date of a night: the one that is named, else that on which the flow run was due.
+    """Return the date of a night: the given one, else the date on which the flow run was due.
 
     Raises:
-        RecipeError: It is no date.
+        RecipeError: `night` is not a date.
     """
     if night:
         try:
@@ -164,7 +170,8 @@ def date_of(night: str | None) -> date:
 def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
     """
     Raises:
-        RecipeError: A field is wrong, or is the night's own.
+        RecipeError: `start_from` is invalid, or an override sets a seed that the night derives from
+            its date.
     """
     if start_from not in ("recipe", "champion"):
         raise RecipeError(f"start_from: {start_from!r} is neither recipe nor champion")
@@ -174,7 +181,10 @@ def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
 
 
 def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str) -> Night:
-    """Notes that a night begins, or finds it begun: which champion it is compared with does not change any more."""
+    """Record the start of a night, or return the record of a night that was started before.
+
+    The record fixes the champion that the challenger is compared with.
+    """
     nights, damaged = read_nights(folder)
     log = flow_log()
     for line in damaged:
@@ -190,8 +200,11 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
 
 
 def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> str:
-    """The folder of the champion's checkpoint, as MLflow names it, or the nights where MLflow is away; empty if there is none."""
-    with earlier_records_settled(infrastructure):  # the last night's verdict may not be there yet
+    """Return the folder of the champion's checkpoint; empty if there is no champion.
+
+    MLflow's alias names the champion. If MLflow is unreachable, the record of the last night does.
+    """
+    with earlier_records_settled(infrastructure):  # MLflow may not have the last night's verdict yet
         pass
     try:
         found = aliased_checkpoint(mlflow_address(infrastructure)[0], model, CHAMPION)
@@ -204,7 +217,10 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
 
 
 def tonights_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:
-    """The recipe's overrides with the night's seed and, where the night starts from the champion, its weights."""
+    """Return the overrides with the night's seed.
+
+    If the night starts from the champion, they also name its weights.
+    """
     seeded = {**overrides, "seeds.training": begun.seed, "seeds.evaluation": begun.seed}
     if start_from == "champion" and begun.champion:
         seeded["policy.model"] = begun.champion
@@ -212,7 +228,7 @@ def tonights_overrides(overrides: Mapping[str, Any], begun: Night, start_from: s
 
 
 def judge(folder: Path, begun: Night, experiment: Experiment, infrastructure: InfraSettings) -> Night:
-    """Compares tonight's policy with the champion on the same held-out tasks, under the same seeds of sampling."""
+    """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds."""
     run = RunFolder(infrastructure.runs, experiment)
     challenger = evaluations(run, experiment)[-1]
     measured = replace(begun, challenger=str(run.checkpoint(challenger.step)), challenger_success=challenger.success, said="")
@@ -229,11 +245,12 @@ def judge(folder: Path, begun: Night, experiment: Experiment, infrastructure: In
 
 
 def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> EvaluationResult:
-    """Plays tonight's held-out tasks with the champion, which speaks as it was trained to.
+    """Evaluate the champion on tonight's held-out tasks, in the action format it was trained in.
 
     Raises:
-        ModelError: Its weights are gone.
-        MissingEpisodesError: Infrastructure broke episodes; the same night plays them again.
+        ModelError: The champion's weights are gone.
+        MissingEpisodesError: Infrastructure failures broke episodes. Running the same night again
+            plays them.
     """
     trained_by = recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
@@ -261,7 +278,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
 
 
 def show(folder: Path, model: str) -> str:
-    """Puts the nights' table and picture on the flow run's page."""
+    """Put the table and the picture of the nights on the flow run's page; return the table."""
     nights, _ = read_nights(folder)
     table, picture = nights_table(nights), folder / "nights.png"
     draw_nights(picture, nights, title=f"Nights of {model}")
@@ -271,7 +288,7 @@ def show(folder: Path, model: str) -> str:
 
 
 def record(folder: Path, night: Night, experiment: Experiment, infrastructure: InfraSettings, table: str) -> None:
-    """Gives MLflow the verdict: the aliases, the figures, the table and the picture, with the challenger's run."""
+    """Log the verdict to MLflow, on the challenger's run: aliases, metrics, table and picture."""
     run = RunFolder(infrastructure.runs, experiment)
     published = verify(Path(night.challenger), run.fingerprint)
     horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))

@@ -1,4 +1,4 @@
-"""The bar on a flow run's page in Prefect that moves while the run goes on."""
+"""The progress bar on a flow run's page in Prefect."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
 SECONDS = 5.0
-"""Least time between two updates."""
+"""Minimum time between two updates."""
 LONGEST_END_S = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class PageProgress:
-    """Tells the page how far the run is, from a thread: training never waits for Prefect, nor ends because it is away."""
+    """Updates the bar from a thread: training never waits for Prefect or fails with it."""
 
     def __init__(self, steps: int) -> None:
-        """`steps`: training steps of the whole run."""
+        """
+        Args:
+            steps: Training steps of the whole run.
+        """
         self._steps = steps
         self._step = 0
         self._text = ""
@@ -32,7 +35,7 @@ class PageProgress:
 
     def __enter__(self) -> Self:
         if FlowRunContext.get() is not None:
-            context = contextvars.copy_context()  # it says which flow run the bar is of
+            context = contextvars.copy_context()  # the context identifies the flow run of the bar
             self._thread = threading.Thread(target=context.run, args=(self._send,), name="page-progress", daemon=True)
             self._thread.start()
         return self
@@ -44,7 +47,7 @@ class PageProgress:
             self._thread.join(LONGEST_END_S)
 
     def show(self, step: int, text: str) -> None:
-        """So many steps are done; `text` says how it goes."""
+        """Set the number of finished steps and a line about the progress."""
         self._step, self._text = step, text
         self._changed.set()
 
@@ -59,7 +62,7 @@ class PageProgress:
                     bar = cast(UUID, create_progress_artifact(share, key="progress", description=text))
                 else:
                     update_progress_artifact(bar, share, description=text)
-            except Exception as problem:  # noqa: BLE001 - a thread has no caller, and the bar is for people: the next step tries again
+            except Exception as problem:  # noqa: BLE001 - a thread has no caller; the next step tries again
                 _log.debug("the page's bar was not moved: %s", problem)
             if self._over.is_set() and not self._changed.is_set():
                 return

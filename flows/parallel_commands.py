@@ -1,4 +1,4 @@
-"""Commands that are carried out several at once, as many as the machine bears."""
+"""Run several commands in parallel, limited by the machine's resources."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tasks.provision.process import ChildProcess, sweep
 GIB_EACH = 4.0
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 20.0
-"""For a command that is ended, to end what it started."""
+"""Time for a terminated command to end the processes that it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command.
+    """A command of a study.
 
     Attributes:
-        what: In words, e.g. "stepwise, seed 3: training".
-        words: The module that is run, and its arguments.
-        log: Where its output goes.
+        what: Description, e.g. "stepwise, seed 3: training".
+        words: The module to run, and its arguments.
+        log: File for its output.
     """
 
     what: str
@@ -44,25 +44,27 @@ class _UnderWay:
 
 
 def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Mapping[str, str], say: Callable[[str], object]) -> list[str]:
-    """Carries out chains of commands, so many side by side; one that fails ends its own chain alone.
+    """Run chains of commands in parallel. A failed command ends only its own chain.
 
-    All are ended with this process, whatever ends it.
+    All commands end with this process, even if it is killed.
 
     Args:
-        chains: Each is asked for its next command when the one before has ended well.
-        at_once: How many.
-        environment: Variables of the commands beside those of this process.
-        say: Told what begins and what fails.
+        chains: Iterators of commands. The next command is taken when the one before has succeeded.
+        at_once: Maximum number of commands that run in parallel.
+        environment: Variables of the commands in addition to those of this process.
+        say: Called with a line for each command that starts or fails.
 
     Returns:
-        What failed, in words.
+        One message per failed command.
     """
-    sweep()  # before a command writes to the log of one that was killed: else the next sweep would take it for what is left of that
+    # Sweep first: later, a new command may write to the log of a killed one, and a sweep would kill
+    # it as a leftover.
+    sweep()
     waiting, failures, gpus = list(chains), list[str](), visible_gpus()
     places: dict[int, _UnderWay] = {}
 
     def begin(place: int, chain: Iterator[Command]) -> None:
-        """Starts the chain's next command at a place, or leaves it empty."""
+        """Start the chain's next command in a slot, or leave the slot empty."""
         places.pop(place, None)
         if (command := next(chain, None)) is None:
             return
@@ -101,7 +103,10 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
 
 
 def commands_at_once(infrastructure: InfraSettings) -> int:
-    """How many runs go on side by side: what the settings say, else one for each GPU or core, as far as the memory reaches."""
+    """Return the number of runs in parallel.
+
+    It is the setting if given, else one per GPU or CPU core, as far as memory allows (4 GiB each).
+    """
     if infrastructure.study_runs_at_once is not None:
         return infrastructure.study_runs_at_once
     places = len(visible_gpus()) or len(os.sched_getaffinity(0))
@@ -109,7 +114,7 @@ def commands_at_once(infrastructure: InfraSettings) -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The numbers of this process's GPUs, without loading CUDA."""
+    """Return the numbers of this process's GPUs, without loading CUDA."""
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [each for each in named.split(",") if each.strip()]
     return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]

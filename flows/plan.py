@@ -1,4 +1,4 @@
-"""What a recipe comes to before it is run: its phases, the turns and tokens that it plays, and what it asks of GPUs.
+"""Estimate a recipe before running it: phases, turns, tokens, GPU memory and time.
 
 python -m flows.plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
 """
@@ -45,12 +45,12 @@ from tasks.training.step_time import ASSUMPTIONS, GPUS, Engines, StepTokens, in_
 
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
-"""Where the expert is slow, fewer tasks are played: no more is begun after so many seconds."""
+"""Time limit in seconds: a slow expert plays fewer than EXPERT_TASKS tasks."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a plan is made of. What takes seconds is found out once, when a section wants it."""
+    """The inputs of a plan. Slow parts are computed once, when a section needs them."""
 
     experiment: Experiment
     infrastructure: InfraSettings
@@ -58,24 +58,24 @@ class Asked:
 
     @cached_property
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
-        """The phases with what their episodes come to; and where the estimate comes from, in words."""
+        """Return the phases with their work, and a sentence on the source of the estimate."""
         train, note = expert_episodes(self.experiment, self.experiment.environment.train_tasks)
         return [(phase, phase_work(self.experiment, phase, train.episodes)) for phase in phases(self.experiment, {})], note
 
     @cached_property
     def memory(self) -> PlanAnswer | None:
-        """What each GPU holds; None where there is no GPU, or nothing that would not fit on any."""
+        """Return the memory plan of each GPU; None without GPUs or for a model that fits on any."""
         return plan_of(self.experiment, self.machine) if self.machine else None
 
 
 def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
-    """The whole plan as text, section by section; with a machine also what its GPUs will hold, and about how long they take."""
+    """Return the whole plan as text. With a machine it covers the memory and time of its GPUs."""
     asked = Asked(experiment, infrastructure, machine)
     return "\n\n".join(filter(None, (section(asked) for section in SECTIONS)))
 
 
 def work_section(asked: Asked) -> str:
-    """The phases of the training and the evaluations, with the turns and tokens of each."""
+    """List the training phases and the evaluations with the turns and tokens of each."""
     experiment, (amounts, note) = asked.experiment, asked.training
     evaluation = experiment.evaluation
     rows = [
@@ -95,14 +95,14 @@ def work_section(asked: Asked) -> str:
 
 
 def memory_section(asked: Asked) -> str:
-    """What each GPU holds, and what to change if that is too much."""
+    """Describe what each GPU holds, and what to change if that is too much."""
     if asked.machine is None:
         return ""
     return asked.memory.text if asked.memory else "The starter policy fits on any GPU."
 
 
 def time_section(asked: Asked) -> str:
-    """About how long a training step takes in each phase, where its run fits on the GPUs."""
+    """Estimate the time of a training step in each phase, if the run fits on the GPUs."""
     experiment, machine = asked.experiment, asked.machine
     if machine is None or asked.memory is None or not asked.memory.fits:
         return ""
@@ -123,11 +123,14 @@ def time_section(asked: Asked) -> str:
 
 
 SECTIONS: tuple[Callable[[Asked], str], ...] = (work_section, memory_section, time_section)
-"""What is said of a recipe, in order: each is a function of what is asked; of nothing to say it makes an empty text."""
+"""The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 
 def _step_seconds(asked: Asked, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
-    """Seconds of rollout, update and both of a step, by the least (end 0) or most (1) tokens of so many steps."""
+    """Return the seconds of rollout, update and both per step.
+
+    `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
+    """
     experiment, infrastructure, plan = asked.experiment, asked.infrastructure, answer.plan
     apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
     at_engine = plan.on(plan.machine.model_copy(update={"engine_fraction": infrastructure.engine_memory_fraction}))
@@ -146,14 +149,18 @@ def _step_seconds(asked: Asked, answer: PlanAnswer, kind: str, amount: Work, end
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Episodes of the expert on some tasks of a list, and how many tasks it holds (0 where that is not known here)."""
+    """Expert episodes on some tasks of a list, and the list's length (0 if unknown)."""
 
     episodes: list[ExpertEpisode]
     n_tasks: int
 
 
 def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sample, str]:
-    """Episodes of the world's expert on a sample of a task list; and where the estimate comes from, in words."""
+    """Play the world's expert on a sample of a task list.
+
+    Returns:
+        The episodes, and a sentence on the source of the estimate.
+    """
     began, played, chosen = time.monotonic(), list[ExpertEpisode](), list[int]()
     try:
         world = load_world(experiment.environment.name, experiment.environment.rules)

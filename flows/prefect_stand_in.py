@@ -1,4 +1,7 @@
-"""Prefect servers that a command keeps up: its own, and one in the place of that of `make up` when the services end (`make down`)."""
+"""Prefect servers that a command keeps running.
+
+One is the command's own server. The other replaces the server of `make up` after `make down`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ from tasks.provision.services import read
 CHECK_S = 1.0
 LONGEST_WAIT_S = 120.0
 START_DEADLINE_S = 600.0
-"""A server that is broken ends at once; one that only starts slowly, on a machine that does much else, is waited for."""
+"""Start timeout in seconds, for machines under load. A broken server ends at once."""
 
 _active: list[KeptServer] = []
 
 
 class KeptServer:
-    """A Prefect server that is started, again and again on the same port, whenever it is missing, until `close`."""
+    """A Prefect server that is restarted on the same port whenever it is missing, until `close`."""
 
     def __init__(self, server: LocalServer, api_url: str, is_missing: Callable[[], bool]) -> None:
         """
         Args:
             server: The server, started or not.
-            api_url: Address of the API at which the command records itself.
-            is_missing: Whether `server` must be started; asked once a second.
+            api_url: Address of the API that records this command.
+            is_missing: Returns whether `server` must be started. Called once a second.
         """
         self._server, self._api_url, self._is_missing = server, api_url, is_missing
         self._over = threading.Event()
@@ -41,19 +44,19 @@ class KeptServer:
 
     @classmethod
     def of_this_command(cls, server: LocalServer, api_url: str) -> Self:
-        """Keeps up a command's own server, which is running."""
+        """Keep a command's own running server up."""
         return cls(server, api_url, lambda: not server.alive())
 
     @classmethod
     def in_place_of_services(cls, runs: Path, api_url: str, login: str) -> Self:
-        """Starts a server over the services' database, on the port of their Prefect, when their supervisor is gone.
+        """Start a server on the services' database and Prefect port when their supervisor is gone.
 
-        While it is there it starts its Prefect again itself, and needs the port.
+        A running supervisor restarts its own Prefect and needs the port.
 
         Args:
-            runs: The folder whose services they are.
+            runs: The runs folder of the services.
             api_url: Address of their Prefect's API.
-            login: What opens it.
+            login: Login of that API.
         """
         port = urlsplit(api_url).port
         assert port is not None, "the services' addresses have ports"
@@ -61,14 +64,14 @@ class KeptServer:
         return cls(server, api_url, lambda: read(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
 
     def close(self) -> None:
-        """Ends the watch, and the server if there is one."""
+        """End the watch, and the server if it was started."""
         _active.remove(self)
         self._over.set()
-        self._server.end()  # before the thread is joined: it may be in the middle of a start
+        self._server.end()  # before the join, because the thread may be starting it
         self._thread.join()
 
     def is_there(self) -> bool:
-        """Whether some server answers."""
+        """Return whether a server answers at the address."""
         return answers(f"{self._api_url}/health")
 
     def _watch(self) -> None:
@@ -77,22 +80,24 @@ class KeptServer:
                 try:
                     self._server.start()
                 except ProvisionError:
-                    continue  # another command was faster, or this one ends
+                    continue  # another command was faster, or this one is ending
 
 
 def wait_for_prefect() -> None:
-    """Waits, for two minutes at most, while a server that is kept up is started again."""
+    """Wait up to two minutes for kept servers to answer."""
     deadline = time.monotonic() + LONGEST_WAIT_S
     while any(not each.is_there() for each in _active) and time.monotonic() < deadline:
         time.sleep(CHECK_S)
 
 
 def one_run_server(port: int, environment: dict[str, str]) -> LocalServer:
-    """The Prefect server that a run starts for itself; PREFECT_HOME says where its database is.
+    """Return the Prefect server that a run starts for itself.
+
+    PREFECT_HOME names the folder of its database.
 
     Args:
-        port: Where it listens.
-        environment: Settings of its own, beside those of this process when it starts.
+        port: Port on which it listens.
+        environment: Variables of the server in addition to those of this process.
     """
     command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
     return LocalServer(

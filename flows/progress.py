@@ -1,4 +1,4 @@
-"""What a person sees while a flow goes on: a bar on a terminal, one line a step anywhere else, and both on the flow run's page."""
+"""Progress of a flow: a bar on a terminal or one line per step, and the flow run's page."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from tqdm import tqdm
 from tasks.training.messages import Event, Progress, StepDone
 
 LOG_SECONDS = 10.0
-"""Steps that are quicker are not all told to the page of the flow run, which is read by people."""
+"""Minimum time between two step lines in the log on the flow run's page."""
 
 
 def on_terminal() -> bool:
-    """Whether a person watches; a bar that draws itself anew would fill a log file with its pieces."""
+    """Return whether stderr is a terminal. In a log file, a redrawn bar would leave fragments."""
     return sys.stderr.isatty()
 
 
 class RunBar:
-    """The training steps of a run, and what else is being done."""
+    """The training steps of a run, and its current activity."""
 
     def __init__(
         self, steps: int, log: Callable[[str], object] = lambda _: None, page: Callable[[int, str], object] = lambda _step, _line: None
     ) -> None:
         """
         Args:
-            steps: Number of all training steps of the run.
-            log: Takes the lines that are also for the page of the flow run.
-            page: Takes the step that is done, and a line about it, for the bar on that page.
+            steps: Total number of training steps of the run.
+            log: Takes the lines that also go to the flow run's page.
+            page: Takes the number of finished steps and a line about the last one, for the bar on
+                that page.
         """
         self._steps = steps
         self._log = log
@@ -58,14 +59,14 @@ class RunBar:
         self.close()
 
     def done_before(self, step: int) -> None:
-        """Sets the bar to a step that a former run of the command has reached."""
+        """Set the bar to the step that an earlier run of the command has reached."""
         self._page(step, f"step {step}/{self._steps}, from the checkpoint")
         if self._terminal:
             self._bar.n = self._bar.initial = step
             self._bar.refresh()
 
     def doing(self, what: str) -> None:
-        """Says what is being done now."""
+        """Show the current activity."""
         if what == self._now:
             return
         self._now = what
@@ -76,18 +77,22 @@ class RunBar:
         self._log(what[:1].upper() + what[1:])
 
     def detail(self, what: str) -> None:
-        """Shows how far the present doing is, on a terminal."""
+        """Show the progress of the current activity, on a terminal only."""
         if self._terminal:
             self._bar.set_description(what)
 
     def training(self, what: str) -> None:
-        """Says what is trained now; the time since the last step, in which other things were done, does not count for the forecast."""
+        """Show what is being trained now.
+
+        The time since the last step was spent on other work and is excluded from the estimated time
+        left.
+        """
         self.doing(what)
         if self._terminal:
             self._bar.unpause()
 
     def show(self, event: Event) -> None:
-        """Shows an event of the trainer."""
+        """Show an event of the trainer."""
         if isinstance(event, Progress):
             self._bar.set_postfix_str(f"{self._figures}episode {event.finished}/{event.all}")
         elif isinstance(event, StepDone):
@@ -105,11 +110,11 @@ class RunBar:
                 self._log(f"{self._now}, {line}")
 
     def close(self) -> None:
-        """Leaves the bar as it is; a second call does nothing."""
+        """Stop the bar and leave it on the screen. A second call does nothing."""
         self._bar.close()
 
     def say(self, text: str) -> None:
-        """Prints a line, above the bar."""
+        """Print a line above the bar."""
         if self._terminal:
             self._bar.write(text, file=sys.stderr)
         else:
@@ -121,7 +126,11 @@ class EpisodeBar:
     """The episodes of a collection."""
 
     def __init__(self, episodes: int, before: int) -> None:
-        """`episodes` in all, of which `before` are on disk already."""
+        """
+        Args:
+            episodes: Total number of episodes.
+            before: Number of episodes already on disk.
+        """
         self._all = episodes
         self._done = before
         self._terminal = on_terminal()
@@ -135,7 +144,10 @@ class EpisodeBar:
         )
 
     def finished(self, figures: str) -> None:
-        """One more; `figures` tell how it goes. Without a terminal every tenth part of the whole is a line."""
+        """Count one episode and show `figures`.
+
+        Without a terminal, print a line at every 10 % of the total.
+        """
         self._done += 1
         self._bar.set_postfix_str(figures, refresh=False)
         self._bar.update()
@@ -143,14 +155,14 @@ class EpisodeBar:
             _write(f"episode {self._done}/{self._all}: {figures}")
 
     def close(self) -> None:
-        """Leaves the bar as it is."""
+        """Stop the bar and leave it on the screen."""
         self._bar.close()
 
 
 def step_line(event: StepDone, steps: int) -> str:
-    """A training step in one line, e.g. "step 3/40: success 31 %, 9.1 turns, 5.2 s"."""
+    """Return a training step in one line, e.g. "step 3/40: success 31 %, 9.1 turns, 5.2 s"."""
     metrics, figures = event.metrics, []
-    if "rollout/success" in metrics:  # methods that imitate may play nothing
+    if "rollout/success" in metrics:  # imitation methods may play no episodes
         figures = [f"success {metrics['rollout/success']:.0%}", f"{metrics['rollout/turns']:.1f} turns"]
     seconds = sum(metrics.get(name, 0.0) for name in ("rollout/seconds", "update/seconds", "sync/seconds"))
     return f"step {event.step}/{steps}: {', '.join([*figures, f'{seconds:.1f} s'])}"

@@ -1,4 +1,7 @@
-"""What people change most often in a recipe, as a form: typed inputs with ranges and help. What is left empty stays as the recipe says."""
+"""A form with the recipe fields that people change most often: typed inputs with ranges and help.
+
+Empty fields keep the recipe's value.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,22 @@ from configs.recipe import RecipeError, explain, load_recipe, recipe_names
 from environments.registry import WORLDS
 
 OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "evaluation.final_tasks": [], "policy.starter.tasks": "train"}
-"""Fields that name a world's task lists, and the lists that every world has: they replace the recipe's where another world is chosen."""
+"""Fields that name a world's task lists, with lists that every world has.
+
+They replace the recipe's lists if another world is chosen.
+"""
 
 LONGEST_HORIZON = 1000
 
 Recipe = Annotated[str, WithJsonSchema({"type": "string", "enum": recipe_names()})]
-"""A recipe: on a form one of configs/, to be chosen from a list; in code and on the command line also the path of a YAML file."""
+"""A recipe. The form offers those of configs/; code and command line also accept a YAML file."""
 
 
 def _plain(schema: dict[str, Any]) -> None:
-    """Makes "a number or nothing" a number that may be left out: Prefect's page shows that as one input, the other as two."""
+    """Turn "a number or null" into an optional number.
+
+    Prefect's page shows an optional number as one input and "a number or null" as two.
+    """
     for field in schema.get("properties", {}).values():
         for choice in field.pop("anyOf", []):
             if choice != {"type": "null"}:
@@ -36,40 +45,48 @@ def _one_of(names: list[str]) -> WithJsonSchema:
 
 
 class RecipeForm(Part):
-    """The fields that people change; leave empty what is to stay as the recipe says."""
+    """The fields that people change most. Empty fields keep the recipe's value."""
 
     model_config = ConfigDict(json_schema_extra=_plain)
 
     world: Annotated[str, _one_of(sorted(WORLDS))] | None = None
-    """The world. Another than the recipe's is trained and measured on its lists "train" and "test" unless you name others."""
+    """The world. Choosing another world than the recipe's also selects its lists "train" and
+    "test", unless you name others.
+    """
     policy: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """The language model: a Hugging Face name, a folder, or a checkpoint's folder (runs/.../checkpoints/step-000040)."""
+    """The language model: a Hugging Face name, a folder, or a checkpoint's folder
+    (runs/.../checkpoints/step-000040).
+    """
     method: Annotated[str, _one_of(list(ALGORITHMS.table))] | None = None
     """The learning method."""
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Training steps, at least 1; a step collects one batch of groups and learns from it."""
+    """Training steps, at least 1. Each step collects one batch of groups and learns from it."""
     horizons: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]], Field(min_length=1, max_length=100)] | None = None
-    """Turn limits in growing order, e.g. 6, 10, 16; a single one stays for the whole run."""
+    """Turn limits in increasing order, e.g. 6, 10, 16. A single horizon stays for the whole run."""
     steps_per_horizon: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Training steps under each horizon. Empty: as the recipe says, or the steps in equal parts."""
+    """Training steps under each horizon. Empty: as in the recipe, or the steps in equal parts."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """Seed of training: the order of the tasks and the sampling of the episodes."""
+    """Seed of training: task order and episode sampling."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Peak learning rate, above 0: about 1e-6 for a model of billions of weights, 6e-4 for the starter policy."""
+    """Peak learning rate, above 0: about 1e-6 for a model with billions of weights, 6e-4 for the
+    starter policy.
+    """
     group_size: Annotated[int, Field(ge=2, le=1024)] | None = None
     """Episodes of the same task in a group, at least 2."""
     tasks_per_step: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Groups in a batch: different tasks per training step."""
     evaluation_tasks: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """Held-out task list to measure on, e.g. test; `python -m environments tasks WORLD` prints a world's lists."""
+    """Held-out task list for evaluation, e.g. test. `python -m environments tasks WORLD` prints a
+    world's lists.
+    """
     evaluation_samples: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Episodes per task of an evaluation."""
+    """Episodes per task in an evaluation."""
     evaluation_horizon: Annotated[int, Field(ge=1, le=LONGEST_HORIZON)] | None = None
     """Turn limit during evaluation."""
 
     @model_serializer(mode="wrap")
     def _filled_in(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only what is filled in: Prefect's page would show an empty field that it is given as one filled with "null"."""
+        """Serialise only non-empty fields: Prefect's page would show an empty one as "null"."""
         return {name: value for name, value in fields(self).items() if value is not None}
 
 
@@ -88,14 +105,15 @@ _NAMES = {
     "evaluation_samples": "evaluation.samples",
     "evaluation_horizon": "evaluation.horizon",
 }
-"""Field of the form -> dotted name in a recipe; the two of the horizon make a curriculum together."""
+"""Dotted recipe name of each form field. The two horizon fields together make a curriculum."""
 
 
 def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
-    """A form as Prefect hands it over.
+    """Validate a form as Prefect passes it.
 
     Raises:
-        RecipeError: A field is unknown or out of range; the message names it, its value and what would be right.
+        RecipeError: A field is unknown or out of range. The message names the field, its value and
+            the fix.
     """
     if isinstance(given, RecipeForm):
         return given
@@ -106,15 +124,15 @@ def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
 
 
 def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The overrides that a filled-in form stands for, and those that were given by their dotted names.
+    """Combine the overrides of a form with those given by dotted name.
 
     Args:
-        recipe: The recipe that both change.
-        form: What is filled in.
+        recipe: The recipe to which the overrides apply.
+        form: The form.
         overrides: New values by dotted field name.
 
     Raises:
-        RecipeError: A field of the form is wrong, or is given in both places with different values.
+        RecipeError: A form field is invalid, or form and overrides give it different values.
     """
     form, named = read_form(form), dict(overrides or {})
     filled = {dotted: value for field, dotted in _NAMES.items() if (value := getattr(form, field)) is not None}
@@ -132,7 +150,7 @@ def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, over
 
 
 def _curriculum(plain: Experiment, form: RecipeForm, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """The schedule of the form's horizons, as an override."""
+    """Return the override that sets the curriculum to the form's horizons."""
     every = form.steps_per_horizon
     if form.horizons is None:
         return {} if every is None else {"curriculum.every": every}

@@ -1,4 +1,4 @@
-"""Where a flow's records go, and what earlier commands left behind there."""
+"""Where a flow's records are kept, and the unsent records of earlier commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ROLLED_BACK = "rolled-back"
 
 
 def mlflow_address(infrastructure: InfraSettings) -> tuple[str, str]:
-    """The address of MLflow, and the name of what is behind it: the file below the runs is the same with and without its server."""
+    """Return MLflow's address and a stable name of the store behind it.
+
+    The database file below the runs folder has the same name with and without its server.
+    """
     own = f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
     uri = infrastructure.mlflow_tracking_uri or own
     services = addresses(infrastructure.runs.absolute())
@@ -31,13 +34,13 @@ def mlflow_address(infrastructure: InfraSettings) -> tuple[str, str]:
 
 
 def open_tracker(infrastructure: InfraSettings, experiment: str, run_folder: Path) -> Tracker:
-    """The tracker of a run."""
+    """Return the tracker of a run."""
     uri, store = mlflow_address(infrastructure)
     return Tracker(uri, experiment, run_folder, store)
 
 
 def settle_mlflow(infrastructure: InfraSettings) -> None:
-    """Sends MLflow what earlier commands left behind, and ends the runs there whose process was killed."""
+    """Send unsent records of earlier commands to MLflow, and end its runs of killed processes."""
     uri, store = mlflow_address(infrastructure)
     send_left_over(uri, unsent_outboxes(infrastructure.runs.absolute()), store)
     end_killed_runs(uri)
@@ -45,13 +48,14 @@ def settle_mlflow(infrastructure: InfraSettings) -> None:
 
 @contextmanager
 def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
-    """Meanwhile, what earlier commands left behind is sent to MLflow, and runs that were killed are ended there.
+    """Settle MLflow's records in a background thread while the block runs; see `settle_mlflow`.
 
-    It is done beside the block, and waited for at its end; where MLflow is away, a later command does it.
+    The end of the block waits for the thread for up to 60 s. If MLflow is unreachable, a later
+    command settles the records.
     """
 
     def settle() -> None:
-        with suppress(Exception):  # MLflow is away, which the run's own tracker says
+        with suppress(Exception):  # MLflow is unreachable; the run's tracker reports it
             settle_mlflow(infrastructure)
 
     beside = threading.Thread(target=settle, name="earlier-records", daemon=True)
@@ -61,7 +65,7 @@ def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
 
 
 def phase_name(number: int) -> str:
-    """What a phase's files and marks are called."""
+    """Return the name of a phase's files and completion marks."""
     return f"phase-{number}"
 
 
@@ -70,9 +74,9 @@ class Measurement:
     """An evaluation that a run makes.
 
     Attributes:
-        name: Of its file.
-        label: Of its row in the table.
-        step: Training steps that went into the weights.
+        name: Name of its file.
+        label: Label of its row in the table.
+        step: Number of training steps behind the evaluated weights.
     """
 
     name: str
@@ -84,31 +88,34 @@ START = Measurement("start", "start", 0)
 
 
 def phase_measurement(phase: Phase) -> Measurement:
-    """The evaluation at the end of a phase."""
+    """Return the evaluation at the end of a phase."""
     return Measurement(phase_name(phase.number), f"phase {phase.number}, {phase.horizons}", phase.end_step)
 
 
 def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
-    """The evaluations of a run that trains to its end, in order, as far as its steps so far tell; see `phases`."""
+    """Return the evaluations of a complete run, in order, as far as its steps determine them.
+
+    See `phases` for schedules that depend on the training history.
+    """
     last = experiment.algorithm.steps
     due = [phase for phase in phases(experiment, history) if experiment.evaluation.is_due(phase.end_step, last)]
     return [START, *map(phase_measurement, due)]
 
 
 def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Measurement]:
-    """The evaluations of what a run has done so far that are deleted or damaged."""
+    """Return the evaluations that the run has made so far but that are deleted or damaged."""
     was_made = [START, *(each for each in measurements(experiment, folder.metrics()) if folder.is_done(each.name))]
     return [each for each in was_made if not is_readable(folder.evaluation(each.name))]
 
 
 def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
-    """The evaluations of a run so far, from the start to the last phase."""
+    """Return the evaluations of a run so far, from the start to the last phase."""
     names = [*(each.name for each in measurements(experiment, folder.metrics())), ROLLED_BACK]
     return [read_evaluation(folder.evaluation(name)) for name in names if is_readable(folder.evaluation(name))]
 
 
 def is_readable(path: Path) -> bool:
-    """Whether a complete evaluation is there."""
+    """Return whether the file holds a complete evaluation."""
     try:
         return read_evaluation(path).complete
     except (EvaluationFileError, OSError):
@@ -116,7 +123,7 @@ def is_readable(path: Path) -> bool:
 
 
 def finished_run(infrastructure: InfraSettings, experiment: Experiment) -> RunFolder | None:
-    """The folder of a run that came to its end, with nothing missing; None if there is something to do. Changes nothing."""
+    """Return the folder of a finished run; None if any part of it is missing. Changes nothing."""
     folder = RunFolder(infrastructure.runs, experiment)
     if not folder.is_done(FINISHED) or missing_measurements(folder, experiment):
         return None

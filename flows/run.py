@@ -1,4 +1,4 @@
-"""A run while it goes on: its folder, its records, its clock and its bar, and the servers and processes that it holds."""
+"""A run in progress: its folder, records, timing, progress bar, servers and processes."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from tasks.training.out_of_sync import out_of_sync_note
 from tasks.training.trainer_client import TrainerLostError, TrainerProcess
 
 RESTARTS = 10
-"""How often a run goes on after a node of its trainer was lost, before it fails."""
+"""Maximum number of restarts after a trainer node was lost. Then the run fails."""
 
 
 @dataclass(slots=True)
 class Run:
-    """One experiment being carried out.
+    """One experiment in progress.
 
     Attributes:
         experiment: The recipe.
         infrastructure: Where it runs.
-        folder: What is finished, and what the run leaves behind.
-        tracker: MLflow.
+        folder: Finished stages and results on disk.
+        tracker: Writes to MLflow.
         mlflow_run: The parent run, as the tracker names it.
-        clock: Where the time goes.
-        bar: What a person at the terminal sees.
-        mirror: Keeps the folder in shared storage, where the settings name one.
-        done_at: Step to the time, in ms, when it was done, of this process's lifetime.
+        clock: Time per activity.
+        bar: Progress on the terminal.
+        mirror: Copies the folder to shared storage, if the settings name one.
+        done_at: Time in ms at which each step of this process finished.
         system: Measures the machine's load.
-        load: Step to the machine's load during it, of this process's lifetime.
+        load: Machine load during each step of this process.
     """
 
     experiment: Experiment
@@ -71,9 +71,10 @@ class Run:
     load: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
-        """Records and shows what the trainer reports, to the end of its present command.
+        """Record and show the trainer's events until its current command ends.
 
-        A step is shown at once and counts for good with the checkpoint that holds it: only then MLflow, which forgets nothing, is given it.
+        A step is shown at once but is final only when a checkpoint holds it. MLflow is append-only,
+        so metrics are sent only once their checkpoint exists.
         """
         for event in events:
             self.bar.show(event)
@@ -100,7 +101,7 @@ class Run:
                 self.mirror.wake()
 
     def record_steps(self, mlflow_run: str, until: int) -> None:
-        """Gives MLflow the steps up to `until` (counted from 1) that it was not given yet, with the verdict on the run after each."""
+        """Log the unlogged steps up to `until` (counted from 1) to MLflow, with collapse levels."""
         history = self.folder.metrics()
         for step in sorted(history):
             if step <= until and not self.tracker.has_metrics(step):
@@ -110,20 +111,22 @@ class Run:
                     self.tracker.log_metrics(mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step))
 
     def next_phase(self) -> Phase | None:
-        """The first phase that is not done, as far as the steps so far tell of its end; None when all are."""
+        """Return the first unfinished phase, as far as known; None if all are finished."""
         schedule = phases(self.experiment, self.folder.metrics())
         return next((phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None)
 
     def continue_from(self, step: int) -> None:
-        """Makes the records those of the checkpoint that training goes on from.
+        """Reset the records to those of the checkpoint from which training continues.
 
-        Steps after it were done before a kill and are done again: their metrics are dropped here, and in MLflow where it was given them
-        (the checkpoint that held them is damaged). What was measured at their weights is measured again.
+        Later steps were done before a kill and are repeated. Their metrics are dropped here. They
+        are also dropped in MLflow if they were sent, which happens when the checkpoint that held
+        them is damaged. Evaluations of their weights are repeated.
         """
         held = self.folder.metrics_in_checkpoint(step)
         self.folder.replace_metrics(held or {done: values for done, values in self.folder.metrics().items() if done <= step})
         ended = sum(phase.end_step <= step for phase in phases(self.experiment, self.folder.metrics()))
-        for number in range(ended + 1, self.experiment.algorithm.steps + 1):  # also of phases that came otherwise before the kill
+        # The repeated phases may differ from those before the kill, so all later numbers are reset.
+        for number in range(ended + 1, self.experiment.algorithm.steps + 1):
             self.folder.mark_undone(phase_name(number))
             self.folder.evaluation(phase_name(number)).unlink(missing_ok=True)
         self.tracker.take_back(step)
@@ -131,7 +134,7 @@ class Run:
     def _end_if_collapsed(self, step: int) -> None:
         """
         Raises:
-            TrainingCollapsedError: It collapsed, and the recipe says that it is to end then.
+            TrainingCollapsedError: Training collapsed, and the recipe's `on_collapse` ends the run.
         """
         if self.experiment.algorithm.on_collapse == "report":
             return
@@ -142,7 +145,7 @@ class Run:
 
 @contextmanager
 def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str) -> Iterator[Run]:
-    """Claims the run's folder and opens its records, under this name; ends them with how the block ended."""
+    """Claim the run's folder and open its records; close them with the block's outcome."""
     folder, runs, log = RunFolder(infrastructure.runs, experiment), infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
@@ -176,7 +179,10 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
 
 
 def over_lost_nodes(run: Run, work: Callable[[], None]) -> None:
-    """Does the work; where a node of the trainer is lost it is begun again, and goes on from the last checkpoint on other nodes."""
+    """Do the work, and repeat it when a trainer node is lost.
+
+    The repetition continues from the last checkpoint, on other nodes.
+    """
     for left in reversed(range(RESTARTS + 1)):
         try:
             work()
@@ -189,7 +195,10 @@ def over_lost_nodes(run: Run, work: Callable[[], None]) -> None:
 
 @contextmanager
 def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
-    """The servers of the run's environment: those that the settings name (then None), else ones of its own."""
+    """Start the run's environment servers.
+
+    Yields None if the settings name servers that run elsewhere.
+    """
     infrastructure = run.infrastructure
     if urls_of(infrastructure, run.experiment.environment.name):
         yield None
@@ -211,11 +220,12 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
 
 
 def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
-    """Asks the environment servers for the run's tasks.
+    """Read the run's tasks from the environment servers.
 
     Raises:
-        EnvironmentCallError: A server does not answer; WrongWorldError: one hosts something else than the recipe names, or than the run was
-            begun on.
+        EnvironmentCallError: A server does not answer.
+        WrongWorldError: A server hosts another world than the recipe names or the run was started
+            on.
     """
     experiment, urls = run.experiment, environment_urls(run, servers)
 
@@ -239,13 +249,17 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
 
 
 def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
-    """Addresses of the run's environment servers: its own, or those of the settings."""
+    """Return the addresses of the run's environment servers: its own, or those of the settings."""
     return servers.urls if servers else urls_of(run.infrastructure, run.experiment.environment.name)
 
 
 @contextmanager
 def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[[], None]]]:
-    """The vLLM servers that generate for the run, and what raises when one is gone for good; none where the trainer holds the engine."""
+    """Start the vLLM servers that generate for the run.
+
+    Yields their URLs and a function that raises when a server has failed for good. The list is
+    empty if the trainer holds the engine.
+    """
     infrastructure = run.infrastructure
     if infrastructure.engine_urls or not infrastructure.engine_servers:
         yield list(infrastructure.engine_urls), lambda: None
@@ -263,7 +277,10 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
 def trainer_process(
     run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None
 ) -> Iterator[TrainerProcess]:
-    """The run's trainer, loaded and ready: with the weights of its newest whole checkpoint, or with those of `from_step` alone."""
+    """Start the run's trainer and yield it when it is ready.
+
+    It loads the newest complete checkpoint, or exactly the weights of `from_step`.
+    """
     infrastructure = run.infrastructure
     with (
         accelerators_held(infrastructure, run.folder.path.name, run.bar.doing),

@@ -1,4 +1,4 @@
-"""Names of flow runs in Prefect: one that says what differs, unless a person has typed another."""
+"""Names of flow runs in Prefect: what distinguishes the run, unless a person has typed a name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TWO_WORDS = re.compile(r"[a-z]+\d*-[a-z]+\d*(-[a-z])?")
 
 
 def named_by(describe: Callable[[Mapping[str, Any]], str]) -> Callable[[], str]:
-    """A `flow_run_name` for Prefect, which asks for it when the flow begins.
+    """Return a `flow_run_name` for Prefect, which calls it when the flow begins.
 
     Args:
-        describe: Makes a name of the flow's parameters.
+        describe: Makes a name from the flow's parameters.
     """
 
     def name() -> str:
@@ -29,10 +29,11 @@ def named_by(describe: Callable[[Mapping[str, Any]], str]) -> Callable[[], str]:
 
 
 def chosen_name(run: FlowRun, description: str) -> str:
-    """The name of a flow run.
+    """Return the name of a flow run.
 
-    Prefect gives every run a name of two words ("brave-otter"); who triggers a deployment may type another. A run that a person cannot
-    have named takes the description. A typed name is kept. Two words may be either, and stay in front of the description.
+    Prefect gives every run a name of two words ("brave-otter"). A person who triggers a deployment
+    may type another. The description replaces the name if no person can have typed it. A typed name
+    is kept. A name of two words may be either, and is kept in front of the description.
     """
     typed_by_nobody = run.deployment_id is None or run.auto_scheduled or run.parent_task_run_id is not None
     if typed_by_nobody:

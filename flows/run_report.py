@@ -1,4 +1,4 @@
-"""How a run ended: the table and the learning curve, for MLflow, Prefect and the terminal."""
+"""Report of a run: the table and the learning curve, for MLflow, Prefect and the terminal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tasks.training.collapse import collapse_note
 
 
 def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> str:
-    """Shows the table of a run that is finished. It is read only: nothing changes in its folder, or in MLflow."""
+    """Show the table of a finished run. Its folder and its run in MLflow stay unchanged."""
     results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
-    if is_unsent(folder.path / "records"):  # MLflow was away when it ended
+    if is_unsent(folder.path / "records"):  # MLflow was unreachable when the run ended
         with earlier_records_settled(infrastructure):
             pass
     scripted = without_learning(experiment, results, infrastructure)
@@ -39,7 +39,7 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
 
 
 def report(run: Run) -> str:
-    """Draws the learning curve and sets up the table, for MLflow, Prefect and the terminal."""
+    """Draw the learning curve and make the table, for MLflow, Prefect and the terminal."""
     results = evaluations(run.folder, run.experiment)
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
@@ -62,13 +62,13 @@ def report(run: Run) -> str:
 
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
-    """What scripted policies reach on the tasks of the table, in a sentence."""
+    """Return a sentence on the results of scripted policies on the tasks of the table."""
     tasks = results[0].tasks if results else []
     return baseline_line(scripted_results(experiment.environment, tasks, experiment.evaluation.horizon, infrastructure))
 
 
 def where_to_look(run: Run, picture: Path) -> str:
-    """What to type, or to open, to see more."""
+    """Return the commands and addresses that show more of the run."""
     services, prefect = addresses(run.infrastructure.runs), flow_run_link(run.infrastructure.runs)
     mlflow = run.infrastructure.mlflow_page_url or (services.mlflow_tracking_uri if services else None)
     open_both = (

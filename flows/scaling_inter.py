@@ -1,9 +1,10 @@
-"""ScalingInter-RL (arXiv 2509.08755): an agent learns in phases of growing horizon.
+"""ScalingInter-RL (arXiv 2509.08755): train an agent in phases of growing horizon.
 
     python -m flows.scaling_inter RECIPE [--field.path value ...]
 
-Provision the environment, prepare the policy, measure it; for each phase: train, measure, record; report. What is finished is not
-done again: the same command, or the same deployment with the same parameters, continues where a killed run left off.
+The flow starts the environment servers, prepares the policy and evaluates it. In each phase it
+trains, evaluates and records. At the end it reports. Finished work is not repeated: the same
+command, or the same deployment with the same parameters, continues a killed run.
 """
 
 from __future__ import annotations
@@ -74,30 +75,32 @@ Overrides = Annotated[
 
 
 def described(parameters: Mapping[str, Any]) -> str:
-    """The name of the run that these parameters of the flow ask for."""
+    """Return the name of the run that these flow parameters describe."""
     recipe = str(parameters.get("recipe", "quickstart"))
     try:
         overrides = all_overrides(recipe, parameters.get("changes"), parameters.get("overrides"))
         return run_name(load_recipe(recipe, overrides), overrides)
-    except RecipeError:  # which the flow says
+    except RecipeError:  # the flow reports it
         return recipe
 
 
-# Parameters are checked in the flow, whose message names field, value and fix; Prefect's own leaves the value out.
+# Parameters are checked in the flow, whose message names field, value and fix. Prefect's message
+# leaves the value out.
 @flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
 def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_CHANGED, overrides: Overrides = None) -> str:
-    """Trains an agent by ScalingInter-RL and measures it on tasks that it never trained on.
+    """Train an agent by ScalingInter-RL and evaluate it on held-out tasks.
 
     Args:
-        recipe: What is done, from the world to the evaluation: one of the recipes in configs/.
-        changes: The fields that people change; what is left empty stays as the recipe says.
-        overrides: Any other field of the recipe by its dotted name, e.g. {"rollout.temperature": 0.8}; configs/experiment.py has them all.
+        recipe: What to train and evaluate: the name of one of the recipes in configs/.
+        changes: The fields that people change most. Empty fields keep the recipe's value.
+        overrides: Other recipe fields by dotted name (see configs/experiment.py), e.g.
+            {"rollout.temperature": 0.8}.
 
     Returns:
         The table of the results, in Markdown.
 
     Raises:
-        RecipeError: A value cannot be used; nothing has been started then.
+        RecipeError: A value is invalid. Nothing has been started.
     """
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
@@ -120,13 +123,16 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
 
 
 def is_subflow() -> bool:
-    """Whether another flow started the present one; what went before it in this process is then not its own."""
+    """Return whether another flow called the current one.
+
+    Time that the process spent before a subflow does not belong to the subflow.
+    """
     context = FlowRunContext.get()
     return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
 
 
 def learn(run: Run) -> None:
-    """Carries out what is not finished of the curriculum."""
+    """Run the unfinished part of the curriculum."""
     missing = missing_measurements(run.folder, run.experiment)
     trained = run.folder.collapse() is not None or run.next_phase() is None
     if trained and not missing:
@@ -152,10 +158,10 @@ def learn(run: Run) -> None:
 
 
 def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
-    """Makes an evaluation that was deleted or damaged once more: from its episodes, or with the weights that it was of.
+    """Repeat an evaluation that was deleted or damaged, from its episodes or with its checkpoint.
 
     Raises:
-        CheckpointError: Neither is there (any more).
+        CheckpointError: Neither the episodes nor the checkpoint exist.
     """
     if has_episodes(run, tasks, what):
         measure(run, None, tasks, what)
@@ -173,7 +179,11 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
 
 
 def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
-    """Ends a run that collapsed. Rolled back, its last good checkpoint is the newest one left, and is measured."""
+    """End a run that collapsed.
+
+    With on_collapse "roll_back", checkpoints after the last good one are removed, and that one is
+    evaluated.
+    """
     run.bar.say(str(fall))
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
@@ -199,7 +209,7 @@ class PhaseRunner:
 
     @flow(name="phase", flow_run_name="phase {phase.number}: {phase.horizons}", validate_parameters=False)
     def learn(self, phase: Phase) -> None:
-        """Trains one phase under its horizon, measures the policy and records the results."""
+        """Train one phase under its horizon, evaluate the policy and record the results."""
         run, trainer, tasks, experiment = self.run, self.trainer, self.tasks, self.run.experiment
         end = {} if experiment.curriculum.looks_back else {"end_step": phase.end_step}
         mlflow_run = run.tracker.start_phase(
@@ -211,12 +221,13 @@ class PhaseRunner:
         run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
         try:
             train(run, trainer, phase, mlflow_run)
-            phase = replace(phase, end_step=min(phase.end_step, trainer.step))  # a schedule that looks back may have ended it early
+            # A schedule that depends on the training history may have ended the phase early.
+            phase = replace(phase, end_step=min(phase.end_step, trainer.step))
             if experiment.evaluation.is_due(phase.end_step, experiment.algorithm.steps):
                 record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
         except BaseException as problem:
             if isinstance(problem, TrainingCollapsedError):
-                run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will bring them
+                run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will record them
             run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
             raise
         run.tracker.end_run(mlflow_run, step=phase.end_step)
@@ -226,20 +237,20 @@ class PhaseRunner:
 
 @task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} from step {phase.first_step}")
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
-    """Trains to the end of the phase; the trainer starts from its last checkpoint."""
+    """Train to the end of the phase, from the trainer's last checkpoint."""
     run.bar.training(f"phase {phase.number}, {phase.horizons}")
-    run.record_steps(mlflow_run, min(trainer.step, phase.end_step))  # published before a kill, and not told
+    run.record_steps(mlflow_run, min(trainer.step, phase.end_step))  # in a checkpoint before a kill, but not logged
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="measure {what.label}")
 def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
-    """Measure the policy on the held-out tasks, unless that was done before.
+    """Evaluate the policy on the held-out tasks, unless that is done.
 
     Raises:
         CheckpointError: The trainer does not have the weights.
-        IncompleteEvaluationError: Infrastructure broke episodes. The others stay on disk, and the same command plays the
-            missing ones.
+        IncompleteEvaluationError: Infrastructure failures broke episodes. The others stay on disk,
+            and the same command plays the missing ones.
     """
     path, evaluation = run.folder.evaluation(what.name), run.experiment.evaluation
     trajectories = path.with_suffix(".parquet")
@@ -269,14 +280,14 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
 
 
 def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
-    """Whether all episodes of an evaluation lie beside it."""
+    """Return whether the file next to an evaluation holds all its episodes."""
     episodes = len(tasks.evaluation) * run.experiment.evaluation.samples
     return holds_evaluation(run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="record phase {phase.number}")
 def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) -> None:
-    """Registers the phase's checkpoint and stores a sample of its trajectories as traces."""
+    """Register the phase's checkpoint and store a sample of its trajectories as traces."""
     published = verify(run.folder.checkpoint(phase.end_step), run.folder.fingerprint)
     run.tracker.register_checkpoint(
         mlflow_run,
@@ -290,7 +301,7 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
         ),
     )
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
-    if rollouts.is_file():  # sft, dpo and agentevol play no batches
+    if rollouts.is_file():  # sft, dpo and agentevol collect no batches
         try:
             shown = sample_of(read_trajectories(rollouts), TRACES_PER_PHASE)
         except TrajectoryFileError as damaged:
@@ -300,7 +311,7 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
 
 
 def prepare_policy(run: Run) -> str:
-    """The policy that training starts from: a Hugging Face name or folder."""
+    """Return the policy that training starts from: a Hugging Face name or a folder."""
     experiment = run.experiment
     if experiment.policy.model != "starter":
         return experiment.policy.model

@@ -1,4 +1,4 @@
-"""What scripted policies reach on the tasks of a table, for every table of results to carry."""
+"""Results of scripted policies on the tasks of a table: the baselines of every results table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tasks.evaluation.study_results import Runs
 def scripted_results(
     world: World, tasks: Sequence[int], horizon: int, infrastructure: InfraSettings, folder: Path | None = None
 ) -> dict[str, EvaluationResult]:
-    """Name of each scripted policy to what it reaches; played in this process once, then read from `folder`, or the runs' folder.
+    """Return the result of each scripted policy by name.
 
-    Twins are looked for among the tasks that a recipe learns from; where there is no recipe, among the world's list "train". Nothing
-    where the world is served elsewhere, or cannot be played in this process.
+    The policies play in this process once. Later calls read the results from `folder`, by default a
+    folder below the runs folder. The nearest-neighbour replay baseline searches the recipe's
+    training tasks, or the world's list "train" if there is no recipe. The result is empty if the
+    world is served elsewhere or cannot be played in this process.
     """
     learned, n_learned = (world.train_tasks, world.n_train_tasks) if isinstance(world, Environment) else ("train", None)
     if urls_of(infrastructure, world.name) or not tasks:
@@ -39,9 +41,10 @@ def scripted_results(
 def scripted_in_study(
     study: Study, runs: Runs, infrastructure: InfraSettings, folder: Path | None = None
 ) -> dict[str, dict[str, EvaluationResult]]:
-    """Tasks and horizon of each measurement of a study to what scripted policies reach; see `scripted_results`.
+    """Return the results of scripted policies for each task list and horizon of a study.
 
-    Twins are looked for among the tasks that its first arm learns from.
+    See `scripted_results`. The nearest-neighbour replay baseline searches the training tasks of the
+    first run's arm.
     """
     run = next((each for of_arm in runs.values() for each in of_arm), None)
     if run is None:

@@ -1,8 +1,9 @@
-"""Completes the records of processes that have ended: flow runs in Prefect, runs in MLflow, and records that MLflow was not sent.
+"""Complete the records of processes that have ended.
 
     python -m flows.settle
 
-The services of `make up` do so whenever the process of a flow run has ended.
+These are flow runs in Prefect, runs in MLflow, and records not yet sent to MLflow. The services of
+`make up` run this whenever the process of a flow run has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from flows.records import settle_mlflow
 
 
 def main() -> None:
-    """Settles Prefect first: its page is the one that people watch."""
+    """Settle Prefect before MLflow, because people watch Prefect's page."""
     end_killed_flow_runs()
     settle_mlflow(infra_settings())
 

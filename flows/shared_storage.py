@@ -1,4 +1,4 @@
-"""A run's folder in shared storage, where the settings name one (AGENTGYM_SHARED_STORAGE)."""
+"""A run's folder in shared storage, if the settings name one (AGENTGYM_SHARED_STORAGE)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tasks.training.collapse import checkpoints_kept
 
 
 def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage | None) -> AbstractContextManager[RunMirror | None]:
-    """Fetches what the shared storage has of a run, and keeps its folder there meanwhile; does nothing without one.
+    """Fetch the run's folder from shared storage, and mirror it there while the block runs.
 
-    The storage keeps the checkpoints that the folder keeps.
+    Does nothing without shared storage. The storage keeps the same checkpoints as the folder.
     """
     if storage is None:
         return nullcontext()
@@ -37,7 +37,10 @@ def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage |
 
 
 def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Uploads what the shared storage lacks of a finished run, because it was away, or was not named, when the run ended."""
+    """Upload the parts of a finished run that are missing in shared storage.
+
+    The storage may have been unreachable, or not configured, when the run ended.
+    """
     url = infrastructure.shared_storage
     if url is None or is_stored(folder.path, url):
         return
@@ -49,16 +52,18 @@ def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: 
 
 
 def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
-    """A starter policy: that of the shared storage where there is one, as another machine would build one of other last digits.
+    """Return a starter policy, preferably the one in shared storage.
+
+    A starter policy built on another machine differs in the last digits.
 
     Args:
-        storage: Where starter policies are kept, if anywhere.
-        folder: Where they are on this machine.
-        name: This one's.
-        build: Builds it, or finds it built; returns its folder.
+        storage: Where starter policies are shared; None without shared storage.
+        folder: Where they are kept on this machine.
+        name: Name of this starter policy.
+        build: Builds it, or finds it built. Returns its folder.
 
     Raises:
-        SharedStorageError: It could not be fetched or kept.
+        SharedStorageError: It could not be fetched or uploaded.
     """
     if storage is None:
         return build()

@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does: what is finished is kept, what was started is ended."""
+"""Make SIGTERM end a command as Ctrl-C does: finished work is kept, started processes are ended."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from types import FrameType
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 LONGEST_END_S = 20.0
-"""A command that has not ended so long after a signal is ended on the spot, e.g. because its Prefect server does not answer any more."""
+"""Seconds that a command has to end after a signal; then it exits at once.
+
+This happens, for example, if its Prefect server no longer answers.
+"""
 
 
 class Terminated(SystemExit):
-    """SIGTERM came. Not caught, it ends the process with the status that shells give for that."""
+    """Raised on SIGTERM. If not caught, it ends the process with the shell's status for SIGTERM."""
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM raises `Terminated` in the main thread, where by default it would end the process on the spot.
+    """Make SIGTERM raise `Terminated` in the main thread instead of ending the process at once.
 
-    The end that SIGTERM or Ctrl-C begins takes at most `LONGEST_END_S`. Call it in the main thread.
+    After SIGTERM or Ctrl-C the process has `LONGEST_END_S` seconds to end. Call this in the main
+    thread.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated(TERMINATED)
 
     signal.signal(signal.SIGTERM, terminate)
-    # Not in the handler: Prefect has a handler of its own while a flow runs. Python writes every signal to this descriptor.
+    # Not in the handler, because Prefect installs its own while a flow runs. Python writes every
+    # signal to this descriptor.
     read, write = socket.socketpair()
     write.setblocking(False)
     signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)

@@ -1,4 +1,7 @@
-"""The starter policy: built from nothing and cloned from the oracle's episodes, for machines without a GPU and without a hub."""
+"""Build the starter policy, for machines without a GPU and without a model hub.
+
+It is built from scratch by behaviour cloning of the expert's episodes.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ from tasks.starter.starter_policy import find_starter_policy, starter_command
 
 @flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
 def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, show: Callable[[str], None]) -> str:
-    """Builds the starter policy in a process of its own, or finds it built.
+    """Build the starter policy in a separate process, or return the cached one.
 
     Args:
-        policy: The recipe's part: its size and its demonstrations, and how it says its actions.
-        environment: The world whose oracle demonstrates.
-        seed: Of weights and demonstrations.
+        policy: The recipe's policy: size, demonstrations and action format.
+        environment: The world whose expert demonstrates.
+        seed: Seed of weights and demonstrations.
         folder: Where starter policies are kept.
-        show: Told the state of the building twice a second.
+        show: Called twice a second with the progress of the build.
 
     Returns:
         The folder of the policy.
 
     Raises:
-        ProvisionError: The building failed; the message holds the end of its log.
+        ProvisionError: The build failed. The message holds the end of its log.
     """
     if found := find_starter_policy(policy, environment, seed, folder):
         return str(found.path)

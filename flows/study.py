@@ -1,9 +1,10 @@
-"""A study: the arms of an experiment under several seeds, compared by what was named beforehand.
+"""Run a study: train the arms of an experiment under several seeds and compare them.
 
     python -m flows.study configs/studies/NAME.yaml [--field value ...] [--report]
 
-What is finished is not done again, so the same command goes on after a kill. With --report nothing is trained: the page is written from
-what is there, and from the runs that docs/evidence/ keeps, into docs/evidence/.
+The comparison is fixed before training. Finished work is not repeated, so the same command
+continues after a kill. With --report nothing is trained: the page is written to docs/evidence/,
+from the existing runs and from those kept there.
 """
 
 from __future__ import annotations
@@ -42,16 +43,19 @@ from tasks.training.trainer_client import TrainerFailedError
 
 DOCS, KEPT, SCRIPTED = Path("docs") / "evidence", "runs.jsonl.gz", "scripted"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
-"""On the number of its processes the last digits of a run depend: one, on every machine, unless a person says otherwise."""
+"""Variable for the number of trainer processes, by default 1 on every machine.
+
+The last digits of a run depend on this number.
+"""
 
 Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})]
 
 
 @flow(name="study", on_running=[note_flow_run], flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"))
 def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> str:
-    """Trains every arm under every seed, and compares them.
+    """Train every arm under every seed, and compare the arms.
 
-    A run that fails is named at the end, after the others; the page then has those that did not.
+    Failed runs are reported at the end, after all others. The page then covers the successful ones.
 
     Args:
         name: A study of configs/studies/ by name, or the path of a YAML file.
@@ -61,7 +65,7 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
         The page, in Markdown.
 
     Raises:
-        TrainerFailedError: At least one run failed; the same command tries only those again.
+        TrainerFailedError: At least one run failed. The same command retries only those.
     """
     infrastructure, what = infra_settings(), load_study(name, overrides)
     check_study(what, infrastructure)
@@ -86,13 +90,13 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
 
 
 def say(line: str) -> None:
-    """Tells the person at the terminal, and the flow run's page."""
+    """Print a line to the terminal and to the flow run's page."""
     print(line, file=sys.stderr, flush=True)
     flow_log()(line)
 
 
 def show(page: StudyPage, tracker: Tracker, run: str) -> None:
-    """Puts the page on MLflow's and Prefect's pages."""
+    """Put the study's page on MLflow's and Prefect's pages."""
     tracker.log_table(run, page.markdown, "report.md")
     for picture in page.pictures:
         tracker.log_picture(run, picture)
@@ -101,13 +105,14 @@ def show(page: StudyPage, tracker: Tracker, run: str) -> None:
 
 
 def report(name: str, overrides: dict[str, Any]) -> Path:
-    """Writes the page of what is there to docs/evidence/NAME, without training anything; returns that folder.
+    """Write the page of the existing runs to docs/evidence/NAME and return that folder.
 
-    The runs are kept there, too: those that are gone from this machine, or were made on another one, are taken from that file. So is what
-    scripted policies did, beside the studies, as several may be about the same tasks.
+    Nothing is trained. The folder also keeps the runs, so that runs deleted here or made on another
+    machine are read from its file. The results of scripted policies are kept next to the studies,
+    because several studies may share tasks.
 
     Raises:
-        EvaluationFileError: There is no run of the study; a page that is there stays.
+        EvaluationFileError: The study has no runs. An existing page stays.
     """
     what, infrastructure = load_study(name, overrides), infra_settings()
     runs, file = StudyRuns(what, infrastructure), DOCS / what.name / KEPT

@@ -1,4 +1,4 @@
-"""The command line of `flows.study`. Imports nothing slow, so that --help answers at once."""
+"""The command line of `flows.study`. It imports no slow modules, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ off. With --report nothing is trained: the page of what is there is written to d
 
 
 def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:
-    """Reads and checks the command line; ends the process on --help and on mistakes.
+    """Parse and check the command line. Exits on --help and on errors.
 
     Returns:
-        The study, overrides of its fields, and whether only its page is to be written.
+        The study, overrides of its fields, and whether to write only its page.
     """
     about = "Train the arms of a study under its seeds, and compare them."
     parser = Arguments("python -m flows.study", "STUDY [--field value ...] [--report]", about, EXAMPLES)

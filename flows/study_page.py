@@ -1,4 +1,4 @@
-"""The page of a study: what was asked, the tables, the pictures, and all figures as data."""
+"""The page of a study: the question, the tables, the pictures, and all figures as data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CURVES, TRAINING = "success.png", "training.png"
 
 @dataclass(frozen=True, slots=True)
 class StudyPage:
-    """What a study found.
+    """The results of a study.
 
     Attributes:
         title: Its name and question.
         markdown: The page.
-        pictures: The pictures that it shows.
+        pictures: Files of the pictures on the page.
     """
 
     title: str
@@ -33,10 +33,10 @@ class StudyPage:
 
 
 def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> StudyPage:
-    """Writes report.md, report.json and the pictures of the runs that are whole, and what scripted policies reach on the same tasks.
+    """Write report.md, report.json and the pictures of the complete runs and scripted policies.
 
-    In report.json "findings" is what the seeds determine: it is the same whenever and wherever the study is carried out. "timings" depends
-    on the machine, too.
+    In report.json, "findings" depends only on the seeds, so it is the same whenever and wherever
+    the study runs. "timings" also depends on the machine.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
@@ -58,7 +58,7 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
 
 
 def _setting(study: Study) -> str:
-    """Recipe, arms and seeds in words."""
+    """Describe recipe, arms and seeds in Markdown."""
     overrides = f" with {_fields(study.overrides)}" if study.overrides else ""
     arms = "\n".join(f"- **{arm}**: {_fields(fields) or 'the recipe as it is'}" for arm, fields in study.arms.items())
     seeds = ", ".join(map(str, study.seeds))

@@ -1,4 +1,4 @@
-"""The runs of a study on disk: the commands that are missing of each, and what it found."""
+"""The runs of a study on disk: commands still to run for each of them, and their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.training.collapse import collapse_note
 
 
 class StudyRuns:
-    """Arms x seeds. What is finished is found again, whoever made it."""
+    """The runs of a study, one per arm and seed. Finished runs are reused."""
 
     def __init__(self, study: Study, infrastructure: InfraSettings) -> None:
         self._study, self._infrastructure = study, infrastructure
@@ -36,17 +36,18 @@ class StudyRuns:
         self._begun: set[Path] = set()
 
     def commands(self) -> list[Iterator[Command]]:
-        """What is missing of each run, in order; each command is asked for when the one before has ended.
+        """Return one chain of commands for each run that still has work to do.
 
-        Seeds come first: after a few runs there is something of every arm to compare.
+        The next command of a chain is computed when the one before has ended. Seeds are the outer
+        loop, so that the first few runs already allow a comparison of all arms.
         """
         return [self._commands(arm, seed) for arm, seed in self._experiments]
 
     def found(self, kept: Mapping[str, StudyRun] | None = None) -> dict[str, list[StudyRun]]:
-        """Arm to its runs that are whole.
+        """Return the complete runs of each arm.
 
         Args:
-            kept: Runs by their keys (see `key`), for those that are not on this machine.
+            kept: Results by run key (see `key`), for runs that are not on this machine.
         """
         each: dict[str, list[StudyRun]] = {arm: [] for arm in self._study.arms}
         for arm, seed in self._experiments:
@@ -55,7 +56,10 @@ class StudyRuns:
         return each
 
     def key(self, arm: str, seed: int) -> str:
-        """Names a run by all that its result depends on, the content of its world included."""
+        """Return a name built from all that the run's result depends on.
+
+        This includes the world's data.
+        """
         experiment, beyond = self._experiments[arm, seed], self._study.beyond
         version = world_version(experiment.environment.name, experiment.environment.rules)
         return run_key(arm, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version)
@@ -64,10 +68,10 @@ class StudyRuns:
         experiment, logs = self._experiments[arm, seed], self.folder / "logs"
         name = f"{arm}, seed {seed}"
         if finished_run(self._infrastructure, experiment) is None:
-            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # as it is now: the study's recipe may change meanwhile
+            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # a copy: the study's recipe may change meanwhile
             recipe.parent.mkdir(parents=True, exist_ok=True)
             recipe.write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-            named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # in the run's name
+            named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # shown in the run's name
             yield Command(f"{name}: training", ["flows.scaling_inter", str(recipe), *named], logs / f"{arm}-{seed}.log")
         for side, folder, policy in self._further(arm, seed, experiment):
             if not is_whole(folder) and folder not in self._begun:
@@ -76,7 +80,7 @@ class StudyRuns:
                 yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
-        """What a run found; None as long as something of it is missing."""
+        """Return the results of a run; None while a part of it is missing."""
         experiment = self._experiments[arm, seed]
         folder = finished_run(self._infrastructure, experiment)
         if folder is None:
@@ -90,7 +94,7 @@ class StudyRuns:
         return StudyRun(arm, seed, evaluations(folder, experiment), steps, bool(collapse_note(steps)), further["first"], further["last"])
 
     def _further(self, arm: str, seed: int, experiment: Experiment) -> Iterator[tuple[str, Path, Path]]:
-        """The further evaluations of a finished run: of which policy, where they lie, and the policy's folder."""
+        """Yield side, result folder and policy folder of a finished run's further evaluations."""
         if self._study.beyond is None:
             return
         run = RunFolder(self._infrastructure.runs, experiment)
@@ -98,12 +102,16 @@ class StudyRuns:
             start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
         except (OSError, ValueError, KeyError, TypeError) as damaged:
             raise RunFileError(f"{run.path / 'trainer.json'} is damaged ({damaged}): delete {run.path} to train the run again") from None
-        last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")  # which then is refused as no model
+        # Without a checkpoint, the evaluation rejects this folder because it holds no model.
+        last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
         yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it
         yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
 
     def _evaluation_words(self, experiment: Experiment, seed: int, policy: Path) -> list[str]:
-        """The arguments of `flows.evaluate`: the run's own form and budgets, the study's tasks, horizons and temperatures."""
+        """Return the arguments of `flows.evaluate`.
+
+        Format and budgets come from the run. Tasks, horizons and temperatures come from the study.
+        """
         beyond, spoken, world, evaluation = self._study.beyond, experiment.policy, experiment.environment, experiment.evaluation
         assert beyond is not None
         words = [world.name, "--model", str(policy), "--action-format", spoken.action_format, "--dtype", spoken.dtype]
@@ -120,7 +128,7 @@ class StudyRuns:
         return [*words, *(f"--environment.{name}={json.dumps(value)}" for name, value in served.items())]
 
     def _as_file(self, value: str | Sequence[object]) -> str:
-        """A name as it is; what is no name goes into a file, as the command line takes it."""
+        """Return a name unchanged. Write any other value to a JSON file and return its path."""
         if isinstance(value, str):
             return value
         text = json.dumps(value, default=lambda part: part.model_dump(mode="json"))
@@ -132,10 +140,16 @@ class StudyRuns:
 
 @cache
 def world_version(name: str, rules: Rules) -> str:
-    """What a world's tasks and observations are; building the world to ask it may take seconds."""
+    """Return the version of a world's tasks and observations.
+
+    Cached, because building the world to read its version may take seconds.
+    """
     return load_world(name, rules).version
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether an evaluation is there without an episode that infrastructure broke; the same command plays these again."""
+    """Return whether the folder holds an evaluation without episodes broken by infrastructure.
+
+    Running the same evaluation command again replays broken episodes.
+    """
     return (folder / "evaluation.json").is_file() and all(result.complete for result in read_results(folder).values())

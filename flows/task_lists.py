@@ -1,4 +1,4 @@
-"""The tasks of a run: what its environment servers say of the lists that its recipe names."""
+"""The tasks of a run: the indices that the environment servers give for the recipe's task lists."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from tasks.tracking.datasets import TaskListEntry
 
 @dataclass(frozen=True, slots=True)
 class TaskLists:
-    """The tasks of a run, as its environment servers name them.
+    """The tasks of a run, as the environment servers report them.
 
     Attributes:
-        instruction: What the agent is told first.
-        identity: Name and version of the world; only the name where the servers tell no version.
-        success_score: The score from which an episode is a success.
-        train: Task indices to learn from.
-        evaluation: Task indices to measure on.
-        tags: Task index to a tag, such as "depth 2", by which success is broken down; not every world has tags.
+        instruction: First message to the agent.
+        identity: Name and version of the world; only the name if the servers report no version.
+        success_score: Minimum score of a successful episode.
+        train: Task indices for training.
+        evaluation: Held-out task indices for evaluation.
+        tags: Tag of each task index, such as "depth 2", by which success is broken down. Empty for
+            worlds without tags.
     """
 
     instruction: str
@@ -30,7 +31,7 @@ class TaskLists:
     tags: dict[int, str]
 
     def entries(self, experiment: Experiment) -> list[TaskListEntry]:
-        """The lists as MLflow's datasets."""
+        """Return the lists as MLflow datasets."""
         world = experiment.environment.name
         return [
             TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
