@@ -1,7 +1,8 @@
-"""AgentGym's dialect at the root paths, so that clients written for AgentGym's servers work against ours unchanged.
+"""AgentGym's dialect at the root paths, so that AgentGym's unchanged clients work with our servers.
 
-Sessions are ours, with leases; their ids are integers here. Failures have real statuses with a body {"error": text}: AgentGym's clients
-insist on status 200, so they raise at the fault and not one line later at a missing field.
+Sessions have leases, as in our dialect, but integer ids. Errors have real HTTP statuses with a body
+{"error": text}. AgentGym's clients require status 200, so they raise at the error itself rather
+than one line later at a missing field.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from environments.server.request import Request, RequestError
 
 
 def _showing(show: Callable[[str], Any]) -> Callable[[Reply], Any]:
-    """What a view answers, made of the text of the environment's attribute or method."""
+    """Return a function that builds a view's answer from the text of a `look` reply."""
     return lambda reply: show(reply.observation or "")
 
 
@@ -30,24 +31,27 @@ def _detail(reply: Reply) -> dict[str, Any]:
 
 
 VIEWERS = " "
-"""The client of all GET requests: those who only look share one client's turns."""
+"""The client name of all GET requests. All viewers share one client's turns."""
 Perform = Callable[[Dialect, Any, str], Awaitable[Any]]
-"""From the dialect, a request's body and its client to the reply."""
+"""Maps the dialect, a request's body and its client to the reply."""
 
 
 class AgentGym:
-    """The dialect of one world. A world without an entry in DIALECTS has no operation and no route."""
+    """AgentGym's dialect of one world.
+
+    A world without an entry in DIALECTS has no operation or route.
+    """
 
     def __init__(self, dispatcher: Dispatcher, world: World) -> None:
         self._dispatcher = dispatcher
         self._dialect = DIALECTS.get(world.name)
-        # AgentGym knows no splits: its index counts through all tasks.
+        # AgentGym has no splits: its index counts through all tasks.
         self._tasks: Sequence[int] = getattr(world, "agentgym_tasks", None) or sorted(
             index for split in get_args(Split) for index in world.tasks(split)
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The dialect's operations by path."""
+        """Return the dialect's operations by path."""
         dialect = self._dialect
         if dialect is None:
             return {}
@@ -60,7 +64,7 @@ class AgentGym:
         }
 
     def pages(self) -> dict[str, Page]:
-        """The greeting and what shows a session."""
+        """Return the greeting and the views of a session, by path."""
         dialect = self._dialect
         if dialect is None:
             return {}
@@ -146,7 +150,10 @@ class AgentGym:
 
 
 def _refused(refusal: RequestError) -> Answer:
-    """Status and body; their validation errors are 422 with a `detail`, malformed JSON included."""
+    """Return status and body of an error.
+
+    AgentGym's validation errors, malformed JSON included, have status 422 and a `detail`.
+    """
     error = refusal.error
     body: dict[str, Any] = {"error": error.message}
     if refusal.status not in (400, 422):

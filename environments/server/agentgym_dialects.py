@@ -1,4 +1,7 @@
-"""How each world speaks AgentGym's dialect: its bodies, its replies, what else it shows. Adding a world's takes one entry of DIALECTS."""
+"""AgentGym's dialect of each world: request bodies, replies and views.
+
+To add a world, add one entry to DIALECTS.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from environments.protocol import Action, Int64, Reply
 
 
 class Create(msgspec.Struct):
-    """A create body of which nothing is needed."""
+    """A create body without required fields."""
 
 
 class TextCraftCreate(msgspec.Struct):
-    """TextCraft's create body. Tasks of one's own are not served: the three fields are null in AgentGym's clients."""
+    """TextCraft's create body.
+
+    Custom tasks are not supported: the three fields are null in AgentGym's clients.
+    """
 
     minecraft_dir: str | None = None
     commands: None = None
@@ -25,71 +31,76 @@ class TextCraftCreate(msgspec.Struct):
 
 
 class Reset(msgspec.Struct):
-    """Begins the task `data_idx` in session `id`."""
+    """Begin the task `data_idx` in session `id`."""
 
     session: Int64 = msgspec.field(name="id")
     index: Int64 | None = msgspec.field(name="data_idx", default=0)
 
 
 class Step(msgspec.Struct):
-    """Performs `action` in session `id`."""
+    """Perform `action` in session `id`."""
 
     session: Int64 = msgspec.field(name="id")
     action: Action
 
 
 class Close(msgspec.Struct):
-    """Ends session `id`."""
+    """End session `id`."""
 
     session: Int64 = msgspec.field(name="id")
 
 
 class SearchQAReset(msgspec.Struct):
-    """Begins the task `id` in session `env_idx`."""
+    """Begin the task `id` in session `env_idx`."""
 
     session: Int64 = msgspec.field(name="env_idx")
     index: Int64 | None = msgspec.field(name="id", default=0)
 
 
 class WebArenaReset(msgspec.Struct):
-    """Begins the task `idx` in session `env_idx`. The seed that AgentGym's clients send has no meaning."""
+    """Begin the task `idx` in session `env_idx`. The seed from AgentGym's clients is ignored."""
 
     session: Int64 = msgspec.field(name="env_idx")
     index: Int64 | None = msgspec.field(name="idx", default=0)
 
 
 class EnvStep(msgspec.Struct):
-    """Performs `action` in session `env_idx`."""
+    """Perform `action` in session `env_idx`."""
 
     session: Int64 = msgspec.field(name="env_idx")
     action: Action
 
 
 class EnvClose(msgspec.Struct):
-    """Ends session `env_idx`."""
+    """End session `env_idx`."""
 
     session: Int64 = msgspec.field(name="env_idx")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one world speaks AgentGym's dialect.
+    """AgentGym's dialect of one world.
 
     Attributes:
-        greeting: What GET / answers.
-        created: create's reply, from the session's number and the first observation ("" unless `begins_on_create`).
-        begun: reset's reply, from the session's number, the request and the reply of ours.
-        stepped: step's reply.
-        closed: close's reply.
-        create, reset, step, close: The bodies. Whatever the wire calls them, their attributes are `session`, `index` and `action`.
-        session_field: The query parameter that names the session in GET requests.
-        begins_on_create: Whether create begins an episode (of the first task) at once.
-        wraps: Whether any index is taken modulo the number of tasks; else an unknown one is an error.
-        views: Further GET paths, the environment's attribute or method that each shows, and the reply made of its text.
-        observed: GET /observation's reply.
-        besides: Further fields of reset's reply: the environment's attribute or method that each shows, and the value made of its text.
-        running: Further fields of step's reply, likewise.
-        asked: Further POST paths with close's body: the environment's attribute or method that each shows, and the reply made of it.
+        greeting: Answer to GET /.
+        created: Builds create's reply from the session's number and the first observation (""
+            unless `begins_on_create`).
+        begun: Builds reset's reply from the session's number, the request and our reply.
+        stepped: Builds step's reply.
+        closed: Reply of close.
+        create, reset, step, close: Types of the bodies. Their attributes are `session`, `index` and
+            `action`, regardless of the names on the wire.
+        session_field: Query parameter with the session's number in GET requests.
+        begins_on_create: Whether create begins an episode of the first task at once.
+        wraps: Whether any index is taken modulo the number of tasks. Otherwise an unknown index is
+            an error.
+        views: Further GET paths. Each maps to an attribute or method of the environment, and to a
+            function that builds the reply from its text.
+        observed: Builds the reply of GET /observation.
+        besides: Further fields of reset's reply. Each maps to an attribute or method of the
+            environment, and to a function that builds the value from its text.
+        running: Further fields of step's reply, in the same form.
+        asked: Further POST paths with close's body, in the same form as `views`.
     """
 
     greeting: str
@@ -112,12 +123,19 @@ class Dialect:
 
 
 def _scored(reply: Reply) -> dict[str, Any]:
-    """An answer of BabyAI's, where by our rules only the end earns anything: the score so far is what the last action earned."""
+    """Build a BabyAI reply.
+
+    Under our rules only the end of an episode is rewarded. So the score so far equals the last
+    action's reward.
+    """
     return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
 
 
 def _without_description(reply: Reply) -> str:
-    """An observation of SciWorld's. The first one begins with the task's description, which is a field of its own there."""
+    """Return a SciWorld observation without the task's description.
+
+    In our replies the first observation begins with it. In AgentGym's it is a separate field.
+    """
     observation = reply.observation or ""
     return observation if reply.reward is not None else observation.partition("\n")[2]
 
@@ -147,7 +165,7 @@ DIALECTS: dict[str, Dialect] = {
         },
         besides={"task_name": ("task_name", str), "var_num": ("variation", int), "task_description": ("task_description", str)},
         observed=_without_description,
-        # Their points, 0 to 100; -100, which says that the task has failed, under AgentGym's rules alone.
+        # AgentGym's points, 0 to 100. -100 means that the task failed, only under AgentGym's rules.
         stepped=lambda reply: {"observation": reply.observation, "reward": round(100 * (reply.reward or 0)), "done": reply.done},
         running={"score": ("score", lambda score: round(100 * float(score)))},
         views={

@@ -1,4 +1,4 @@
-"""The application around one world, and the process that serves it."""
+"""The application that serves one world, and its process."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from environments.server.worker_ipc import OtherWorkers, listen
 log = logging.getLogger(__name__)
 
 END_S = 1.0
-"""What is being performed at the signal to end has this long to be answered."""
+"""Seconds that running operations have to finish after the signal to stop."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a world is served.
+    """Options of a server.
 
     Attributes:
-        host, port: Where to listen.
-        workers: Processes that share the port; each holds its own sessions and passes the others' on.
-        max_sessions: Sessions open at once, per worker.
-        lease_s: Seconds that a session outlives its last request unless its creator asked otherwise.
-        token: What every request must carry; None serves whoever can reach the port.
-        limits: What one client may ask of a worker.
+        host, port: Address to listen on.
+        workers: Processes that share the port. Each holds its own sessions and forwards requests
+            for others.
+        max_sessions: Most sessions open at once, per worker.
+        lease_s: Default lease: seconds that a session outlives its last request.
+        token: Secret that every request must carry. None: serve every client that can reach the
+            port.
+        limits: Limits on what one client may ask of a worker.
     """
 
     host: str = "127.0.0.1"
@@ -58,10 +60,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place among several: its number, and what all of them share.
+    """A worker's number and what all workers share.
 
-    Why workers, when a client can also share its sessions among several servers: clients written for AgentGym know one address, and a
-    container has one port; servers on several machines have no process in common.
+    A client can also spread its sessions over several servers. Workers exist for other reasons.
+    Clients written for AgentGym know one address, a container has one port, and servers on several
+    machines share no process.
     """
 
     worker: int
@@ -71,7 +74,7 @@ class Place:
 
 
 class Application:
-    """What serves one world: both dialects, health, metrics, OpenAPI."""
+    """Serve one world: both dialects, health, metrics and OpenAPI."""
 
     def __init__(self, world: World, options: Options, place: Place | None = None) -> None:
         self._world = world
@@ -80,7 +83,7 @@ class Application:
         self._sessions = Sessions(
             world,
             self._metrics,
-            # A world whose sessions are costly says itself how many a process can bear.
+            # A world with costly sessions sets its own limit per process.
             limit=min(options.max_sessions, getattr(world, "max_sessions", options.max_sessions)),
             default_lease_s=options.lease_s,
             worker=place.worker if place else 0,
@@ -101,13 +104,16 @@ class Application:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sessions end by their leases and the other workers are answered while the block lasts; then every session ends."""
+        """Run the background tasks while the block lasts, then end every session.
+
+        The tasks end expired sessions and answer the other workers.
+        """
         listener = await listen(self._place.folder, self._place.worker, self._serve_worker) if self._place else None
         sweeping = asyncio.create_task(self._dispatcher.sweep())
-        # What a world can do before the first session asks for it. Requests need not wait until it is done.
+        # Prepare the world in the background. Requests need not wait until it is done.
         if hasattr(self._world, "prepare"):
             threading.Thread(target=self._world.prepare, name="prepare", daemon=True).start()
-        # What is there now stays: the collector need not look at it again and again.
+        # Objects that exist now are permanent: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         try:
@@ -119,12 +125,12 @@ class Application:
             await self._dispatcher.close()
 
     def end(self) -> None:
-        """Refuses what has not begun, from now on."""
+        """Reject all operations that have not started yet, from now on."""
         self._dispatcher.end()
 
     @property
     def described(self) -> dict[str, object]:
-        """What a log says of it."""
+        """Fields that describe the application in a log record."""
         return {"world": self._world.name, "version": self._world.version, "worker": self._place.worker if self._place else 0}
 
     async def _health(self, _: dict[str, str]) -> Answer:
@@ -146,10 +152,10 @@ class Application:
 
 
 def open_socket(options: Options) -> socket.socket:
-    """The listening socket.
+    """Return the listening socket.
 
     Raises:
-        OSError: The address is in use or not of this machine.
+        OSError: The address is in use or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -165,7 +171,10 @@ def open_socket(options: Options) -> socket.socket:
 
 
 def serve_world(world: World, options: Options, listener: socket.socket, place: Place | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, then ends within about a second, open connections or not."""
+    """Serve until SIGTERM or SIGINT, then stop within about a second.
+
+    Open connections do not delay the end.
+    """
     uvloop.run(_serve(Application(world, options, place), options.limits, listener))
 
 

@@ -1,8 +1,8 @@
-"""The connections of one server process: how many there may be, and how long each may keep the server waiting.
+"""The connections of one server process: their number and their deadlines.
 
-A client that opens connections and says nothing, or says it a byte at a time, must cost others nothing. So every connection that the
-server waits for has a deadline, and where the most connections are open, a new one takes the place of the one that kept the server waiting
-the longest: who has something to say is always heard.
+A client that opens connections and sends nothing, or one byte at a time, must not affect others. So
+every connection that the server waits for has a deadline. At the limit, a new connection replaces
+the one that has kept the server waiting longest. An active client can therefore always connect.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ MAX_BODY_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """What one client may ask of the server.
+    """Limits on what one client may ask of the server.
 
     Attributes:
-        header_bytes: Of a request's first line and headers.
-        headers: Of a request.
-        body_bytes: Of a request's body.
-        request_s: Seconds from a request's first byte to its last; also of a connection that has said nothing yet.
-        idle_s: Seconds that a connection may rest between two requests.
-        write_s: Seconds that an answer may wait for a client that does not read it.
-        connections: Open at once in this process.
-        free_body_bytes: A body up to this size is always taken in;
-        bodies_bytes: what is above it in all bodies together has this much memory.
-        free_chunks: A chunked body may have this many chunks,
-        chunk_bytes: and one more for each so many of its bytes.
+        header_bytes: Most bytes in a request's first line and headers.
+        headers: Most headers of a request.
+        body_bytes: Most bytes of a request's body.
+        request_s: Most seconds from a request's first byte to its last. Also applies to a new
+            connection that has sent nothing.
+        idle_s: Most seconds between two requests of a connection.
+        write_s: Most seconds that an answer may wait for a client that does not read it.
+        connections: Most open connections in this process.
+        free_body_bytes: A body up to this size is always accepted.
+        bodies_bytes: Memory for the bytes above `free_body_bytes`, summed over all bodies.
+        free_chunks: Chunks that every chunked body may have.
+        chunk_bytes: A body may have one more chunk for each of this many bytes.
     """
 
     header_bytes: int = 16 * 2**10
@@ -49,22 +50,25 @@ class HttpLimits:
 
 SWEEP_S = 0.5
 RESERVED_FILES = 128
-"""Open files that are no connections: the world's, the log, sockets of the other workers."""
+"""Open files reserved for other uses: the world, the log, sockets of the other workers."""
 
 
 class Waiting(Protocol):
-    """A connection as its limits see it."""
+    """The interface of a connection that its limits require."""
 
     def abort(self) -> None:
-        """Ends it at once."""
+        """Close the connection at once."""
 
     def end(self) -> None:
-        """Ends it when the request that is being performed has been answered."""
+        """Close the connection after the answer to the current request."""
 
 
 class Connections:
-    """Used from one event loop. It keeps, the oldest first, the connections that rest between requests, those that are not done with
-    sending one, and those that do not take their answer. One whose request is being performed is none of these.
+    """The connections of one process, used from one event loop.
+
+    It keeps three queues, oldest first: connections idle between requests, those still sending a
+    request, and those not reading their answer. A connection whose request is being performed is in
+    none of them.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -78,7 +82,10 @@ class Connections:
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
     def admit(self, connection: Waiting) -> bool:
-        """Counts a new connection; False when all are in use by requests that are being performed."""
+        """Count a new connection.
+
+        Return False if all are in use by requests that are being performed.
+        """
         if len(self.open) >= self._most and not self._make_way():
             return False
         self.open.add(connection)
@@ -86,34 +93,34 @@ class Connections:
         return True
 
     def receiving(self, connection: Waiting) -> None:
-        """The server waits for the rest of a request, from the first such call on."""
+        """Mark that the server waits for the rest of a request, since the first such call."""
         self._idle.pop(connection, None)
         self._receiving.setdefault(connection, self._now())
 
     def resting(self, connection: Waiting) -> None:
-        """The connection has got its answer and may ask again."""
+        """Mark that the connection has received its answer and may send another request."""
         self._idle[connection] = self._now()
 
     def performing(self, connection: Waiting) -> None:
-        """A request is whole, or has been refused: the server does not wait for the client."""
+        """Mark that a request is complete or rejected. The server does not wait for the client."""
         self._idle.pop(connection, None)
         self._receiving.pop(connection, None)
 
     def writing(self, connection: Waiting, waits: bool) -> None:
-        """The client does not take its answer, or takes it again."""
+        """Mark whether an answer waits because the client does not read it."""
         if waits:
             self._writing.setdefault(connection, self._now())
         else:
             self._writing.pop(connection, None)
 
     def forget(self, connection: Waiting) -> None:
-        """The connection has ended."""
+        """Remove a closed connection."""
         self.open.discard(connection)
         for state in (self._idle, self._receiving, self._writing):
             state.pop(connection, None)
 
     async def sweep(self) -> None:
-        """Ends the connections that are over their deadlines, for ever."""
+        """Close connections past their deadlines, in an endless loop."""
         limits = self.limits
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -126,7 +133,10 @@ class Connections:
                     self._end(connection)
 
     def _make_way(self) -> bool:
-        """Ends the connection that has kept the server waiting longest: rather one that is sending than one that has been answered."""
+        """Close the connection that has kept the server waiting longest.
+
+        Sending connections are closed first, then those not reading their answer, then idle ones.
+        """
         for state in (self._receiving, self._writing, self._idle):
             if state:
                 self._end(next(iter(state)))
@@ -139,7 +149,7 @@ class Connections:
 
 
 def _files() -> int:
-    """Files that this process may have open, after raising that to what the machine allows."""
+    """Return the limit of open files of this process, raised up to what the machine allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

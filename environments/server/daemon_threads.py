@@ -1,4 +1,7 @@
-"""Threads that do not keep the process alive: a world that hangs must not delay the end of its server."""
+"""Daemon threads, which do not keep the process alive.
+
+A hanging world must not delay the end of its server.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """As `ThreadPoolExecutor`, whose threads Python waits for at its exit."""
+    """A `ThreadPoolExecutor` with daemon threads, which Python does not join at exit."""
 
     def __init__(self, most: int, name: str) -> None:
         """
         Args:
-            most: Threads at once.
-            name: The start of their names.
+            most: Most threads at once.
+            name: Prefix of their names.
         """
         self._most, self._name = most, name
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -26,7 +29,7 @@ class DaemonThreads(Executor):
         self._threads = 0
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Performs fn(*args, **kwargs) in one of the threads."""
+        """Run fn(*args, **kwargs) in one of the threads."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -34,7 +37,7 @@ class DaemonThreads(Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as fault:  # noqa: BLE001 - it belongs to the caller
+            except BaseException as fault:  # noqa: BLE001 - raised in the caller
                 future.set_exception(fault)
 
         self._work.put(work)

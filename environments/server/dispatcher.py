@@ -1,7 +1,11 @@
-"""Where an item is performed: here at once, here in a thread when the world blocks, or in the worker that holds its session.
+"""Decide where an item is performed.
 
-Work waits for turns that clients share fairly. A request whose client has vanished is cancelled: what has not begun is not
-performed. A call that has begun is finished in every case, so that the same turn, asked again, is answered as it was performed.
+The choices are: here at once, here in a thread if the world blocks, or in the worker that holds its
+session.
+
+Calls wait for turns that clients share fairly. If a client disconnects, its request is cancelled
+and calls that have not started are dropped. A call that has started always finishes, so that a
+repeated turn gets the answer of its execution.
 """
 
 from __future__ import annotations
@@ -26,16 +30,19 @@ from environments.server.worker_ipc import OtherWorkers, WorkerGoneError
 log = logging.getLogger(__name__)
 
 Call = tuple[Any, ...]
-"""The arguments of one operation of `Sessions`; the first names the session, except for create."""
+"""Arguments of one operation of `Sessions`. The first is the session, except for create."""
 
 THREADS = 64
 SLICE_S = 0.01
-"""A batch of a fast world gives way to other requests this often."""
+"""Seconds of work after which a batch of a fast world yields to other requests."""
 SWEEP_S = 1.0
 
 
 class Dispatcher:
-    """Performs operations on sessions wherever they live. One per worker process, used from its event loop."""
+    """Perform operations on sessions of any worker.
+
+    There is one dispatcher per worker process. It is used from the worker's event loop.
+    """
 
     def __init__(self, sessions: Sessions, *, worker: int = 0, others: OtherWorkers | None = None) -> None:
         self.sessions = sessions
@@ -50,12 +57,12 @@ class Dispatcher:
         self._ending = False
 
     async def perform(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
-        """One reply per call, in order. Calls for one session are performed in order.
+        """Return one reply per call, in order. Calls for one session are performed in order.
 
         Args:
             operation: One of `OPERATIONS`.
-            calls: The arguments of each.
-            client: (address, space, name) whose turns are taken.
+            calls: The arguments of each call.
+            client: (address, space, name) of the client whose turns are used.
         """
         items = self.sessions.metrics.items
         items[operation] = items.get(operation, 0) + len(calls)
@@ -76,7 +83,7 @@ class Dispatcher:
         return [reply for reply in replies if reply is not None]
 
     async def perform_here(self, operation: str, calls: Sequence[Call], client: str) -> list[Reply]:
-        """The same, for sessions of this process."""
+        """Perform calls for sessions of this process. See `perform`."""
         if self._ending:
             return [self.sessions.refused(operation, call, ending()) for call in calls]
         if self._pool is None and len(calls) == 1:
@@ -93,32 +100,32 @@ class Dispatcher:
                         replies.append(answer(operation, call))
                         if time.perf_counter() - began > SLICE_S:
                             break
-                    await asyncio.sleep(0)  # other requests are taken in before the next client's turn
+                    await asyncio.sleep(0)  # other requests run before the next client's turn
         except RequestError as refusal:
             replies += [self.sessions.refused(operation, call, refusal) for call in calls[len(replies) :]]
         return replies
 
     def end(self) -> None:
-        """Refuses what has not begun, from now on. What has begun is still answered."""
+        """Reject calls that have not started, from now on. Started calls are still answered."""
         self._ending = True
         self._turns.end()
 
     async def session_counts(self) -> dict[int, int]:
-        """Sessions open by worker, of those that answer."""
+        """Return the number of open sessions by worker, for workers that answer."""
         counts = {self._worker: len(self.sessions)}
         if self._others is not None:
             counts |= await self._others.ask_all("sessions", int)
         return counts
 
     async def families(self) -> dict[int, Families]:
-        """What was measured, by worker."""
+        """Return the metric families by worker."""
         measured = {self._worker: self.sessions.metrics.families()}
         if self._others is not None:
             measured |= await self._others.ask_all("metrics", Families)
         return measured
 
     async def sweep(self) -> None:
-        """Ends sessions whose lease has run out, for ever."""
+        """End sessions whose lease has run out, in an endless loop."""
         while True:
             await asyncio.sleep(SWEEP_S)
             for session in self.sessions.store.expired():
@@ -128,11 +135,14 @@ class Dispatcher:
                     await self._end_blocking(session)
 
     async def close(self) -> None:
-        """Frees every session; a world that blocks gets a second for it, since the process ends anyway."""
+        """End every session.
+
+        A blocking world gets a second for it, since the process ends anyway.
+        """
         if self._pool is None:
             self.sessions.store.end_all()
             return
-        closing = DaemonThreads(1, "close")  # all threads of the pool may be at work
+        closing = DaemonThreads(1, "close")  # all threads of the pool may be busy
         try:
             await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(closing, self.sessions.store.end_all), 1.0)
         except TimeoutError:
@@ -169,14 +179,17 @@ class Dispatcher:
             for position in positions:
                 replies[position] = await self._perform_one(operation, calls[position], client)
                 if time.perf_counter() - began > SLICE_S:
-                    await asyncio.sleep(0)  # refused calls wait for nothing
+                    await asyncio.sleep(0)  # rejected calls never wait, so yield here
                     began = time.perf_counter()
 
         await asyncio.gather(*(perform(positions) for positions in by_session.values()))
         return [replies[position] for position in range(len(calls))]
 
     async def _perform_one(self, operation: str, call: Call, client: str) -> Reply:
-        """Performs a call when its session is free and its client has a turn, and to its end also if it is cancelled meanwhile."""
+        """Perform a call once its session is free and its client has a turn.
+
+        A started call finishes even if it is cancelled.
+        """
         session = None if operation == "create" else self.sessions.store.get(call[0])
         if session is None and operation != "create":
             return self.sessions.answer(operation, call)
@@ -203,7 +216,7 @@ class Dispatcher:
         return await asyncio.shield(work)
 
     async def _perform_apart(self, operation: str, call: Call) -> Reply:
-        """Waited for by the event loop where the world knows how, else in a thread."""
+        """Perform a call on the event loop if the world supports it, otherwise in a thread."""
         if self._awaited and operation != "look":
             return await self.sessions.answer_awaited(operation, call)
         if operation == "look" and self.sessions.shows_at_once(*call):

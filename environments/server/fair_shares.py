@@ -1,13 +1,15 @@
-"""Whose place a client gets when all sessions of a server are in use.
+"""Fair shares of the sessions when all sessions of a server are in use.
 
-There is no fixed quota: a lone trainer may hold every session. Only when the server is full do clients come into it. One that holds
-fewer sessions than another is given a place of that other's: at once where nothing has been asked of the session since it was opened
-(its owner loses no work), and after some seconds of silence otherwise, whatever lease was wished for. Nobody takes from a client that
-would then hold less than it, so shares become equal and stay so. While a client with fewer sessions waits, one with more gets no new
-place.
+There is no fixed quota: a single trainer may hold every session. Shares matter only when the server
+is full. A client with fewer sessions than another then takes over one of the other's. It takes an
+unused session at once, since its owner loses no work, and a used one after some seconds without a
+request, regardless of its lease. A client never loses a session to another that would then hold
+more than it. So shares become equal and stay equal. While a client with fewer sessions waits, one
+with more gets no new session.
 
-A client is an address and the name that it gives itself (ours does). Shares are fair among addresses, and within one among names, so
-names made up without end harm only those at the same address; there, who gives no name is one client, however many they are.
+A client is an address and the name that it sends (ours sends one). Shares are fair among addresses,
+and within an address among names. So inventing many names harms only clients at the same address.
+All clients without a name at one address count as one client.
 """
 
 from __future__ import annotations
@@ -20,25 +22,31 @@ from collections.abc import Callable
 from environments.server.session import Session
 
 SILENT_S = 20.0
-"""A session of a client with more than its share can be taken after this long without a request."""
+"""Seconds without a request after which a session of a client above its share can be taken."""
 LONG_SILENT_S = 600.0
-"""And any session at the address of who asks, if that one has none or no name, after this long, however long its lease."""
+"""Seconds without a request after which any session at the same address can be taken.
+
+It applies regardless of the lease, to a client that has no session or sends no name.
+"""
 UNUSED_S = 10.0
-"""One of whom nothing was ever asked can be taken after this long, also for a client without any at the same address."""
+"""Seconds after which a never used session at the same address can be taken.
+
+It applies to a client that has no session or sends no name.
+"""
 WAITING_S = 3.0
-"""A client that was refused counts as waiting for this long; ours asks again every second."""
+"""Seconds for which a rejected client counts as waiting. Ours asks again every second."""
 MOST_NAMES = 256
-"""Names of one address that are told apart; further ones count as none."""
+"""Names distinguished at one address. Further names count as no name."""
 
 
 class FairShares:
-    """The sessions of one process by their clients. Safe to use from several threads."""
+    """Count the sessions of one process by client. Thread-safe."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            limit: Sessions at once.
-            clock: Seconds.
+            limit: Most sessions at once.
+            clock: Returns the time in seconds.
         """
         self.limit = limit
         self.count = 0
@@ -51,9 +59,14 @@ class FairShares:
         self._lock = threading.Lock()
 
     def take(self, client: str) -> tuple[str, Session | None] | None:
-        """A place for `client` (address, space, name): the client that it counts as, and the session to be ended for it, if any.
+        """Reserve a session for a client.
 
-        None: there is no place now.
+        Args:
+            client: (address, space, name).
+
+        Returns:
+            The client that it counts as, and the session to end for it, if any. None: no session is
+            available now.
         """
         with self._lock:
             client = self._known(client)
@@ -72,28 +85,28 @@ class FairShares:
             return client, freed
 
     def give_back(self, client: str) -> None:
-        """Of a place for which no session came to be."""
+        """Release a reservation for which no session was created."""
         with self._lock:
             self._drop(client)
 
     def opened(self, session: Session) -> None:
-        """The session can be taken from now on, if it must."""
+        """Mark that the session is open and can be taken from now on."""
         with self._lock:
             self._unused.setdefault(session.client, {})[session] = None
 
     def used(self, session: Session) -> None:
-        """Something was asked of the session."""
+        """Mark that the session got a request."""
         with self._lock:
             unused = self._unused.get(session.client)
             if unused is not None and session in unused:
                 del unused[session]
                 self._used.setdefault(session.client, {})[session] = None
             elif (used := self._used.get(session.client)) is not None and session in used:
-                del used[session]  # and to the end: the first one is the one that has been silent longest
+                del used[session]  # move it to the end: the first one has been silent longest
                 used[session] = None
 
     def ended(self, session: Session) -> None:
-        """The session's place is free. A second call does nothing."""
+        """Free the session's place. A second call does nothing."""
         with self._lock:
             self._remove(session)
 
@@ -123,7 +136,10 @@ class FairShares:
                 del counts[key]
 
     def _richest(self, client: str) -> str:
-        """Of the address with most sessions, or the client's own if none has two more, the client with most."""
+        """Return the client with the most sessions at the address with the most sessions.
+
+        The client's own address is used if no other has at least two more sessions.
+        """
         address, mine = max(self._by_address, key=self._by_address.__getitem__, default=""), _address(client)
         if self._by_address[address] < self._by_address[mine] + 2:
             address = mine
@@ -138,13 +154,13 @@ class FairShares:
         if richest != client and (abroad or held >= mine + 2):
             return _free_one(self._unused.get(richest), now, newest=True) or _free_one(self._used.get(richest), now, SILENT_S)
         if richest == client and not client.endswith(" "):
-            return None  # its own sessions are its own business
+            return None  # a named client does not take its own sessions
         if richest != client and mine:
             return None
         return _free_one(self._unused.get(richest), now, UNUSED_S) or _free_one(self._used.get(richest), now, LONG_SILENT_S)
 
     def _others_wait(self, client: str) -> bool:
-        """Whether a place that is free is for one that waits and holds less."""
+        """Return whether all free places are reserved for waiting clients with fewer sessions."""
         if not self._waiting:
             return False
         now = self._clock()
@@ -159,7 +175,10 @@ def _address(client: str) -> str:
 
 
 def _free_one(sessions: dict[Session, None] | None, now: float, silent_s: float = 0.0, *, newest: bool = False) -> Session | None:
-    """The newest or the oldest one, if nothing is working on it and nothing was asked of it for so long."""
+    """Return the newest or the oldest session, if it can be taken.
+
+    It must not be in use, and must have had no request for `silent_s` seconds.
+    """
     if not sessions:
         return None
     session = next(reversed(sessions)) if newest else next(iter(sessions))

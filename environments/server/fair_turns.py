@@ -1,4 +1,7 @@
-"""Turns at the world, shared fairly among clients: a client with a thousand requests delays another by one turn, not by a thousand."""
+"""Turns at the world, shared fairly among clients.
+
+A client with a thousand requests delays another by one turn, not by a thousand.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,30 @@ Queues = dict[str, deque[asyncio.Future[None]]]
 
 
 def ending() -> RequestError:
-    """Why a server that ends performs no call."""
+    """Return the error for calls to a server that is shutting down."""
     return RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
 
 
 class FairTurns:
-    """At most so many calls work at once. Used from one event loop.
+    """Limit the number of concurrent calls. Used from one event loop.
 
-    Free turns go around the addresses that wait, and within one address around the names of its clients.
+    Free turns rotate among the waiting addresses, and within one address among its clients.
     """
 
     def __init__(self, most: int) -> None:
         """
         Args:
-            most: Turns at once.
+            most: Most turns at once.
         """
         self._free = most
         self._waiting: dict[str, Queues] = {}
         self._ending = False
 
     async def take(self, client: str) -> None:
-        """Waits for a turn of `client` (address, space, name).
+        """Wait for a turn of `client` (address, space, name).
 
         Raises:
-            RequestError: 503 the server is ending.
+            RequestError: 503 the server is shutting down.
         """
         if self._ending:
             raise ending()
@@ -53,7 +56,7 @@ class FairTurns:
             raise
 
     def give_back(self) -> None:
-        """Ends a turn: the next one begins, if a client waits for it."""
+        """End a turn. The next waiting client gets it."""
         while self._waiting:
             if not (turn := self._next()).done():
                 turn.set_result(None)
@@ -62,7 +65,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def of(self, client: str) -> AsyncIterator[None]:
-        """A turn for as long as the block lasts; see `take`."""
+        """Hold a turn while the block lasts. See `take`."""
         await self.take(client)
         try:
             yield
@@ -70,14 +73,17 @@ class FairTurns:
             self.give_back()
 
     def end(self) -> None:
-        """Refuses the calls that wait and all later ones."""
+        """Reject all waiting and later calls."""
         self._ending = True
         while self._waiting:
             if not (turn := self._next()).done():
                 turn.set_exception(ending())
 
     def _next(self) -> asyncio.Future[None]:
-        """The first in the queue of the client that comes next. Its address and its client go to the end of theirs."""
+        """Pop the first call of the next client.
+
+        The client and its address move to the end of their queues.
+        """
         address = next(iter(self._waiting))
         clients = self._waiting.pop(address)
         client = next(iter(clients))

@@ -1,8 +1,9 @@
-"""HTTP/1.1 for the operations: httptools parses, one write answers, and every part of a request has a limit.
+"""HTTP/1.1 for the operations: httptools parses, one write answers, every part has a limit.
 
-No maintained server is used: with connections kept alive, as our clients keep them, each took more than 1.2 times this one's CPU per
-request (uvicorn 1.4 to 1.8 times, granian 1.6 to 2.4, aiohttp 1.9 to 3.0, hypercorn 8 to 10: python -m tests.benchmarks.http_servers),
-and none bounds the number of connections without refusing whoever comes next, or the time and memory of a body.
+No maintained server is used, for two reasons. With keep-alive connections, as our clients use them,
+each took more than 1.2 times this one's CPU per request: uvicorn 1.4 to 1.8 times, granian 1.6 to
+2.4, aiohttp 1.9 to 3.0, hypercorn 8 to 10 (python -m tests.benchmarks.http_servers). And none of
+them limits the connections without rejecting new clients, or limits the time and memory of a body.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ NO_ROOM = RequestError(503, "server_busy", "the server has no connection or no m
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. The event loop and the parser call it."""
+    """One connection, called by the event loop and the parser."""
 
     def __init__(self, api: JsonApi, connections: Connections, tasks: set[asyncio.Task[None]]) -> None:
         """
         Args:
             api: Performs the requests.
-            connections: All of this process.
-            tasks: Where tasks are held while they run.
+            connections: All connections of this process.
+            tasks: Holds references to the running tasks.
         """
         self._api = api
         self._connections = connections
@@ -44,25 +45,26 @@ class HttpProtocol(asyncio.Protocol):
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a request with "close" is not answered
+        # Data after a request with "close" is ignored.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._request: Request | None = None
         self._pipelined: deque[Request] = deque()
         self._coming: Request | None = None
-        """The request whose body is coming; it is `_request` or the last of `_pipelined`."""
+        """The request whose body is arriving: `_request` or the last of `_pipelined`."""
         self._in_head = False
         self._came = 0
-        """Bytes of the request that is coming, about."""
+        """Approximate number of bytes of the arriving request."""
         self._kept = 0
-        """Bytes of bodies that this connection has taken of what all share."""
+        """Bytes of this connection's bodies that count towards the shared memory limit."""
         self._chunks = self._body_bytes = 0
-        """Of the request that is coming."""
+        """Chunks and body bytes of the arriving request."""
         self._broken: RequestError | None = None
-        """Why the parser was stopped, if it was no error of its own."""
+        """Why our code stopped the parser. None if it did not."""
         self._answering: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._peer = ""
 
-    # -- called by the event loop
+    # -- Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -83,14 +85,16 @@ class HttpProtocol(asyncio.Protocol):
         self._came += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # another protocol is asked for and not spoken here: the request itself has been taken in
+        except httptools.HttpParserUpgrade:
+            # Upgrades are not supported: answer the request itself, then close.
             self._last(self._pipelined[-1] if self._pipelined else self._request)
         except httptools.HttpParserError:
             self._refuse_and_close(self._broken or NO_HTTP)
             return
         if self._in_head and self._came > self._limits.header_bytes:
             self._refuse_and_close(TOO_LARGE_HEAD)
-        elif self._came > self._limits.header_bytes + 2 * self._limits.body_bytes:  # chunks of a byte, or extensions that nobody reads
+        elif self._came > self._limits.header_bytes + 2 * self._limits.body_bytes:
+            # The bytes are one-byte chunks, or chunk extensions that the server ignores.
             self.abort()
         elif self._request is None or not (self._request.whole or self._request.refusal):
             self._connections.receiving(self)
@@ -107,7 +111,7 @@ class HttpProtocol(asyncio.Protocol):
             self._writable.set_result(None)
         self._writable = None
 
-    # -- called by the parser
+    # -- Called by the parser
 
     def on_message_begin(self) -> None:
         self._url = b""
@@ -179,26 +183,29 @@ class HttpProtocol(asyncio.Protocol):
             if request is self._request and request.refusal is None:
                 self._perform(request)
 
-    # -- ours
+    # -- Own methods
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
     def end(self) -> None:
-        """Ends it when the request that is being performed has been answered."""
+        """Close the connection after the answer to the current request."""
         self._last(self._request)
         self._pipelined.clear()
         if self._request is None:
             self._close()
 
     def _close(self) -> None:
-        """Closes when the client has taken what was written, for which it has as long as for any answer."""
+        """Close once the client has read the written data, within the time limit of any answer."""
         self._connections.writing(self, True)
         self._transport.close()
 
     def _address(self) -> str:
-        """The client's IP address; of IPv6 the network, of which one client may have all addresses."""
+        """Return the client's IP address. For IPv6 return its /64 network.
+
+        One client may own all addresses of such a network.
+        """
         if not self._peer:
             address = ipaddress.ip_address((self._transport.get_extra_info("peername") or ("0.0.0.0",))[0].partition("%")[0])
             whole = isinstance(address, ipaddress.IPv4Address) or address.is_loopback
@@ -206,7 +213,10 @@ class HttpProtocol(asyncio.Protocol):
         return self._peer
 
     def _begin(self, request: Request) -> None:
-        """A request's turn has come: it is answered as soon as it is whole, and at once if it is refused."""
+        """Make a request the current one.
+
+        It is answered once it is complete, or at once if it is rejected.
+        """
         self._request = request
         if request.refusal is not None or request.whole:
             self._perform(request)
@@ -255,7 +265,7 @@ class HttpProtocol(asyncio.Protocol):
             self._perform(request)
 
     def _refuse_and_close(self, refusal: RequestError) -> None:
-        """Answers what is no request, if no answer is under way, and closes."""
+        """Answer an invalid request, unless another answer is in progress, and close."""
         if self._answering is None:
             status, content = self._api.refuse(refusal)
             head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -264,10 +274,11 @@ class HttpProtocol(asyncio.Protocol):
         self._close()
 
     def _stop(self, why: RequestError) -> NoReturn:
-        """Stops the parser in the middle of what has come.
+        """Stop the parser within the received data.
 
         Raises:
-            RequestError: A new one. An exception that is raised again and again would keep every stack that it was raised in.
+            RequestError: Always a new object. Raising one exception repeatedly would keep all its
+                tracebacks alive.
         """
         self._broken = why
         raise RequestError(why.status, why.error.type, why.error.message)

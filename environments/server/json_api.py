@@ -1,4 +1,4 @@
-"""Reading requests and writing answers: JSON both ways, every failure with its status."""
+"""Routing of requests and encoding of answers: JSON both ways, every error with its status."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ T = TypeVar("T")
 Answer = tuple[int, bytes]
 """Status and body."""
 Operation = Callable[[Request], Awaitable[Answer]]
-"""What is asked by POST."""
+"""Handler of a POST request."""
 Page = Callable[[dict[str, str]], Awaitable[Answer]]
-"""What is read by GET, from the parameters of its URL."""
+"""Handler of a GET request, given the query parameters."""
 
 JSON = b"application/json"
 OPEN_TO_ALL = "/health"
-"""The one path that needs no token: container engines and load balancers ask it, and it tells no secret."""
+"""The only path that needs no token.
+
+Container engines and load balancers use it, and it reveals no secret.
+"""
 LARGE_BYTES = 256 * 2**10
-"""Bodies above this are decoded one after another, with other requests in between."""
+"""Bodies above this size in bytes are decoded one after another, with other requests in between."""
 
 encode = msgspec.json.Encoder().encode
 _FIELD = re.compile(r"`\$\.?([^`]*)`$")
@@ -39,7 +42,7 @@ _MISSING_FIELD = re.compile(r"missing required field `([^`]*)`")
 
 
 class JsonApi:
-    """The operations and pages by their path."""
+    """Route requests to the operations and pages by path."""
 
     def __init__(
         self,
@@ -52,10 +55,10 @@ class JsonApi:
     ) -> None:
         """
         Args:
-            operations, pages: What is performed by POST and shown by GET.
-            count_error: Is told the type of each error that is answered.
-            types: The content types of pages that are not JSON.
-            token: What every request but for `OPEN_TO_ALL` must carry.
+            operations, pages: Handlers of POST and GET requests by path.
+            count_error: Called with the type of each error that is answered.
+            types: Content types of pages that are not JSON.
+            token: Secret that every request except `OPEN_TO_ALL` must carry.
         """
         self._operations = operations
         self._pages = pages
@@ -65,10 +68,11 @@ class JsonApi:
         self._large = asyncio.Lock()
 
     def check(self, request: Request) -> None:
-        """Looks at a request whose head has come.
+        """Check a request once its headers have arrived.
 
         Raises:
-            RequestError: 401 it lacks the token, 403 a page in a browser asks.
+            RequestError: 401 the token is missing or wrong, 403 the request comes from a page in a
+                browser.
         """
         if b"origin" in request.headers:
             raise RequestError(403, "browser_refused", "pages in a browser may not use this server")
@@ -78,7 +82,7 @@ class JsonApi:
             raise RequestError(401, "no_token", "this server wants its token, as `Authorization: Bearer TOKEN` or as the URL's password")
 
     async def answer(self, request: Request) -> tuple[int, bytes, bytes]:
-        """Status, body and content type, whatever comes of the request."""
+        """Return status, body and content type for any request, errors included."""
         try:
             if request.refusal is not None:
                 return *self.refuse(request.refusal), JSON
@@ -102,16 +106,16 @@ class JsonApi:
             return 500, encode({"error": Error("server_fault", f"a bug in the server: {type(fault).__name__}")}), JSON
 
     def refuse(self, refusal: RequestError) -> Answer:
-        """Status and JSON that say why, counted."""
+        """Count an error and return its status and JSON body."""
         self._count_error(refusal.error.type)
         return refusal.status, encode({"error": refusal.error})
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw) -> T:
-    """Reads JSON into the decoder's type.
+    """Decode JSON into the decoder's type.
 
     Raises:
-        RequestError: 400 the body is no JSON, 422 a field is missing, unknown or wrong.
+        RequestError: 400 the body is not JSON, 422 a field is missing, unknown or wrong.
     """
     try:
         return decoder.decode(body)
@@ -122,7 +126,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
 
 
 def field_of(message: str) -> str | None:
-    """The field that a validation message of msgspec is about."""
+    """Return the field that a validation message of msgspec refers to."""
     path = _FIELD.search(message)
     parts = [path.group(1)] if path and path.group(1) else []
     named = _UNKNOWN_FIELD.search(message) or _MISSING_FIELD.search(message)
@@ -132,10 +136,15 @@ def field_of(message: str) -> str | None:
 
 
 def commas_outside_strings(body: bytes | bytearray, enough: int) -> int:
-    """Commas of a JSON text that separate something, which bounds the number of its items before any is decoded.
+    """Count the commas outside strings, an upper bound on the items of a JSON text before decoding.
 
-    Takes milliseconds for the largest body, whatever it holds. Counting may stop at `enough`, and does where there are more strings than
-    commas of a sensible request could separate.
+    It takes milliseconds for the largest body, regardless of its content. Counting may stop at
+    `enough`. It does so if there are more strings than the commas of a sensible request could
+    separate.
+
+    Args:
+        body: The JSON text.
+        enough: Count at which the request is rejected.
     """
     commas = body.count(b",")
     if commas < enough:
@@ -147,7 +156,11 @@ def commas_outside_strings(body: bytes | bytearray, enough: int) -> int:
 
 
 def _token_of(authorization: bytes) -> bytes:
-    """The token of a header: a bearer's, or the password of Basic, which clients make of http://anybody:TOKEN@host."""
+    """Return the token of an authorization header.
+
+    It is a bearer token or the password of Basic authentication. Clients send the latter for
+    http://anybody:TOKEN@host.
+    """
     scheme, _, value = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return value.strip() if scheme.lower() == b"bearer" else b""

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr."""
+"""Logging: one JSON object per line on stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Sends every log record of this process to stderr as JSON."""
+    """Send all log records of this process to stderr as JSON."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

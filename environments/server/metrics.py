@@ -1,4 +1,4 @@
-"""What the server counts and times, for Prometheus."""
+"""Counters and timings of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a process's start 
 BUCKETS_S = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
-"""Metric families as plain data: name, help, type, and samples of (name, labels, value). It travels between workers."""
+"""Metric families as plain data, which travels between workers.
+
+Each has a name, help, type, and samples of (name, labels, value).
+"""
 
 
 class Timing:
-    """A histogram of seconds. Adding to it takes a tenth of what prometheus_client's own takes, and happens in every step."""
+    """A histogram of seconds.
+
+    An observation takes a tenth of the time of prometheus_client's own, and each step makes one.
+    """
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS_S) + 1)
@@ -27,14 +33,14 @@ class Timing:
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
-        """Counts one event."""
+        """Count one event."""
         bucket = bisect_left(BUCKETS_S, seconds)
         with self._lock:
             self._counts[bucket] += 1
             self._sum_s += seconds
 
     def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        """Events up to each bucket's bound, and the sum of all seconds."""
+        """Return the number of events up to each bucket's bound, and the sum of all seconds."""
         with self._lock:
             counts, sum_s = list(self._counts), self._sum_s
         bounds = [*(str(bound) for bound in BUCKETS_S), "+Inf"]
@@ -42,14 +48,14 @@ class Timing:
 
 
 class Metrics:
-    """The measures of one worker process.
+    """The metrics of one worker process.
 
     Attributes:
         step_seconds: The world's own seconds per step.
         reset_seconds: The world's own seconds per reset.
-        items: Items performed by operation (a batch request holds many).
-        sessions: Sessions by what became of them: created, closed, expired, failed.
-        errors: Refused items and requests by error type.
+        items: Performed items by operation. A batch request holds many.
+        sessions: Sessions by event: created, closed, expired, failed, reclaimed.
+        errors: Rejected items and requests by error type.
     """
 
     def __init__(self, sessions_open: Callable[[], int]) -> None:
@@ -65,11 +71,14 @@ class Metrics:
         self.registry.register(self)
 
     def request_seconds(self, dialect: str, operation: str) -> Timing:
-        """Seconds per request of an operation, as seen behind the HTTP parser."""
+        """Return the timing of an operation's requests, measured behind the HTTP parser."""
         return self._request_seconds.setdefault((dialect, operation), Timing())
 
     def collect(self) -> Iterator[Metric]:
-        """What is not counted by prometheus_client's own types; the registry calls this."""
+        """Yield the metrics that prometheus_client's own types do not count.
+
+        The registry calls this.
+        """
         requests = HistogramMetricFamily("environment_request_seconds", "Seconds per request by operation", labels=["dialect", "operation"])
         for labels, timing in self._request_seconds.items():
             requests.add_metric(labels, *timing.cumulative())
@@ -84,7 +93,7 @@ class Metrics:
         yield items
 
     def families(self) -> Families:
-        """Everything measured, as plain data."""
+        """Return all metrics as plain data."""
         return [
             (family.name, family.documentation, family.type, [(s.name, dict(s.labels), s.value) for s in family.samples])
             for family in self.registry.collect()
@@ -92,7 +101,7 @@ class Metrics:
 
 
 class _Merged:
-    """Looks like a registry to `generate_latest`."""
+    """Wraps merged metrics in the registry interface that `generate_latest` expects."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -102,7 +111,10 @@ class _Merged:
 
 
 def exposition(by_worker: dict[int, Families]) -> bytes:
-    """The text format of several workers' measures; each sample carries the label `worker`."""
+    """Return the metrics of several workers in the text format.
+
+    Each sample has the label `worker`.
+    """
     merged: dict[str, Metric] = {}
     for worker, families in sorted(by_worker.items()):
         for name, help_text, kind, samples in families:

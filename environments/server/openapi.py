@@ -1,4 +1,4 @@
-"""The OpenAPI document of our dialect, from the very types that requests are checked against."""
+"""The OpenAPI document of our dialect, generated from the types that validate requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUSES = {
 
 
 def document(world: World, operations: Mapping[str, type[msgspec.Struct]]) -> dict[str, Any]:
-    """OpenAPI 3.1 of the operations and of the descriptive paths."""
+    """Return OpenAPI 3.1 of the operations and the descriptive paths."""
     reads: dict[str, type[msgspec.Struct]] = {"/health": Health, "/v1/world": WorldInfo, "/v1/tasks": TaskList}
     types = [*operations.values(), *reads.values(), Replies, Error]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

@@ -1,4 +1,4 @@
-"""A request as the server sees it, and why one is not served."""
+"""A request as the server sees it, and the error of a rejected one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLIENT_NAME_BYTES = 64
 
 
 class RequestError(Exception):
-    """A request or an item that is not served, with the status and the error that say why."""
+    """A request or item is rejected, with a status and an error."""
 
     def __init__(self, status: int, type: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -20,16 +20,16 @@ class RequestError(Exception):
 
 
 class Request:
-    """One request as far as it has come.
+    """One request, complete or still arriving.
 
     Attributes:
-        path: Of its URL, unescaped.
-        method: In capitals.
-        headers: Those that are read, names in small letters.
+        path: Unescaped path of the URL.
+        method: In upper case.
+        headers: The headers that the server reads. Names are in lower case.
         keep_alive: Whether the connection stays open after the answer.
-        body: What has come of its body.
-        refusal: Why it is not performed; the rest of its body is then thrown away.
-        whole: Whether all of it has come.
+        body: The part of the body that has arrived.
+        refusal: Why the request is rejected. The rest of its body is then discarded.
+        whole: Whether the whole request has arrived.
     """
 
     __slots__ = ("_address", "_query", "body", "headers", "keep_alive", "method", "path", "refusal", "whole")
@@ -47,10 +47,10 @@ class Request:
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of its URL; of one that is there twice the last."""
+        """The URL's query parameters. For a repeated parameter the last value counts."""
         return dict(parse_qsl(self._query.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=None))
 
     @property
     def client(self) -> str:
-        """Who asks: the address, a space, and the name that the client gave itself, if it did."""
+        """The client: its address, a space, and the name that it sent, if any."""
         return f"{self._address()} {self.headers.get(b'environment-client', b'')[:CLIENT_NAME_BYTES].decode('latin-1')}"

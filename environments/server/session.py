@@ -14,16 +14,18 @@ class Session:
     """One open session.
 
     Attributes:
-        environment: What it plays.
-        id, number: How our dialect and AgentGym's name it.
-        key: What the client called it when it asked for it, if anything.
-        client: Whose place it takes, see `FairShares`; `place_free` once it takes none.
+        environment: The environment of the session.
+        id, number: Its names in our dialect and in AgentGym's.
+        key: The client's key of the create request, if any.
+        client: The client that it counts for. See `FairShares`.
+        place_free: Whether it no longer counts for the client.
         lease_s: Seconds that it outlives its last request.
-        touched: When something was last asked of it; `expires` when its lease runs out.
-        turn: The number of the next action.
-        action: A digest of the last one. The action itself may be of any length, and would be kept as long as the session.
+        touched: Time of the last request in seconds.
+        expires: Time at which its lease runs out.
+        turn: Number of the next action.
+        action: Digest of the last action. The action itself may be long and would stay in memory.
         last: The last reply with an observation.
-        lock: Keeps a blocking world's session to one thread at a time.
+        lock: Restricts a blocking world's session to one thread at a time.
     """
 
     __slots__ = (
@@ -57,11 +59,11 @@ class Session:
         self.lock = Lock()
 
     def renew(self, now: float) -> None:
-        """The lease begins anew."""
+        """Restart the lease."""
         self.touched = now
         self.expires = now + self.lease_s
 
 
 def digest_of(action: str) -> bytes:
-    """What tells one action from another."""
+    """Return a digest that identifies an action."""
     return hashlib.blake2b(action.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Names of sessions that nobody can guess: text for our dialect, an integer for AgentGym's."""
+"""Unguessable names of sessions: text for our dialect, an integer for AgentGym's."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import secrets
 import threading
 
 NUMBERS = 2**53
-"""Any JSON reader keeps integers below this exact. Among so many, guessing at 10,000 sessions takes some 10^12 requests."""
+"""Upper bound of session numbers: any JSON reader represents smaller integers exactly.
+
+Guessing one of 10,000 sessions takes about 10^12 requests.
+"""
 REMEMBERED = 50_000
-"""Ended sessions whose number is still told from one that never was."""
+"""Number of ended sessions that are still distinguished from unknown numbers."""
 
 SessionRef = str | int
-"""How a request names a session: our dialect by its id, AgentGym's by its number."""
+"""How a request names a session: by id in our dialect, by number in AgentGym's."""
 
 
 class SessionIds:
-    """Makes and reads the names of one process's sessions.
+    """Generate and parse the names of one process's sessions.
 
-    A number is drawn at random; modulo `workers` it is the process that holds the session. An id is `number-signature`: the signature
-    tells one that was given out (410 when its session has ended) from one that never was (404), by any process with the same secret.
+    A number is random. Modulo `workers` it is the process that holds the session. An id is
+    `number-signature`. The signature distinguishes an issued id (410 once its session has ended)
+    from any other (404). Every process with the same secret can verify it.
     """
 
     def __init__(self, worker: int = 0, workers: int = 1, secret: bytes | None = None) -> None:
@@ -30,19 +34,22 @@ class SessionIds:
         self._lock = threading.Lock()
 
     def draw(self) -> tuple[str, int]:
-        """A new id and number."""
+        """Return a new id and number."""
         number = secrets.randbelow(NUMBERS // self.workers) * self.workers + self._worker
         return self._signed(f"{number:x}"), number
 
     def ended(self, number: int) -> None:
-        """Remembers the number of a session that has ended, for a while."""
+        """Remember the number of an ended session.
+
+        The oldest are forgotten after `REMEMBERED` more.
+        """
         with self._lock:
             self._ended[number] = None
             if len(self._ended) > REMEMBERED:
                 del self._ended[next(iter(self._ended))]
 
     def was_given_out(self, ref: SessionRef) -> bool:
-        """Whether there ever was a session of that name, as far as it is remembered."""
+        """Return whether a session with this name ever existed, as far as it is remembered."""
         if isinstance(ref, int):
             return ref in self._ended
         if not ref.isascii():
@@ -50,7 +57,7 @@ class SessionIds:
         return secrets.compare_digest(self._signed(ref.partition("-")[0]), ref)
 
     def holder(self, ref: SessionRef) -> int | None:
-        """The worker that holds the session, None for what no worker ever gave out."""
+        """Return the worker that holds the session. None: no worker issued this id."""
         if isinstance(ref, int):
             return ref % self.workers
         try:

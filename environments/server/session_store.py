@@ -1,4 +1,4 @@
-"""The open sessions of one process: found by their names, ended by their leases, their number shared fairly."""
+"""The open sessions of one process: looked up by name, ended by lease, shared fairly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SessionStore:
-    """Safe to use from several threads."""
+    """The open sessions of one process. Thread-safe."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class SessionStore:
     ) -> None:
         """
         Args:
-            world: Makes the sessions' environments.
-            metrics: Where they are counted.
-            limit: Sessions open at once.
-            default_lease_s: Seconds that a session outlives its last request unless its creator asked otherwise.
-            clock: Seconds.
-            ids: Makes their names.
+            world: Creates the sessions' environments.
+            metrics: Counts the sessions.
+            limit: Most sessions open at once.
+            default_lease_s: Default lease: seconds that a session outlives its last request.
+            clock: Returns the time in seconds.
+            ids: Generates their names.
         """
         self.clock = clock
         self.ids = ids or SessionIds()
@@ -51,14 +51,14 @@ class SessionStore:
 
     @property
     def free(self) -> int:
-        """About how many more sessions there is room for, the other workers taken to be as full as this one."""
+        """Approximate number of free sessions, assuming that all workers are equally full."""
         return (self._shares.limit - self._shares.count) * self.ids.workers
 
     def open(self, lease_s: float | None, client: str, *, key: str | None = None, numbered: bool = False) -> Session:
-        """A new session. `numbered` also makes it reachable by its number.
+        """Open a new session. With `numbered` it can also be found by its number.
 
         Raises:
-            RequestError: 503 all are in use, 500 the world failed.
+            RequestError: 503 all sessions are in use, 500 the world failed.
         """
         place = self._shares.take(client)
         if place is None:
@@ -84,23 +84,26 @@ class SessionStore:
         return session
 
     def opened(self, session: Session) -> None:
-        """The session's first episode has begun, or it waits for one: its lease runs from now."""
+        """Start the session's lease.
+
+        Its first episode has begun, or it waits for one.
+        """
         session.renew(self.clock())
         self._shares.opened(session)
 
     def get(self, ref: SessionRef) -> Session | None:
-        """The session of that id or number if it is open, its lease untouched."""
+        """Return the open session with this id or number, if any, without renewing its lease."""
         return self._open.get(ref)
 
     def keyed(self, key: str) -> Session | None:
-        """The open session that was asked for by this key."""
+        """Return the open session that was created with this key, if any."""
         return self._keyed.get(key)
 
     def find(self, ref: SessionRef) -> Session:
-        """The open session of that id or number, its lease renewed.
+        """Return the open session with this id or number, and renew its lease.
 
         Raises:
-            RequestError: 404 it never was, 410 it has ended.
+            RequestError: 404 it never existed, 410 it has ended.
         """
         session = self._open.get(ref)
         now = self.clock()
@@ -117,12 +120,17 @@ class SessionStore:
         return session
 
     def expired(self) -> list[Session]:
-        """The sessions whose lease has run out and that nothing is working on."""
+        """Return the sessions whose lease has run out and that are not in use."""
         now = self.clock()
         return [s for ref, s in list(self._open.items()) if isinstance(ref, str) and s.expires < now and not s.lock.locked()]
 
     def end(self, session: Session, how: str) -> None:
-        """Frees the session; `how` is closed, expired, failed or reclaimed. A second call does nothing."""
+        """End the session. A second call does nothing.
+
+        Args:
+            session: The session.
+            how: "closed", "expired", "failed" or "reclaimed", for the metrics.
+        """
         if self._open.pop(session.id, None) is None:
             return
         if self._open.pop(session.number, None) is not None:
@@ -137,13 +145,13 @@ class SessionStore:
             log.exception("the world failed to close a session", extra={"world": self._world.name})
 
     def end_all(self) -> None:
-        """Frees every session."""
+        """End every session."""
         for session in list(self._open.values()):
             self.end(session, "closed")
 
 
 def world_failed(fault: Exception) -> RequestError:
-    """What answers a fault of the world's own."""
-    # A world says by its own types what is no bug of it, such as a program that it needs and that died.
+    """Return the error for an exception raised by the world."""
+    # A world raises WorldError for errors that are not its bugs, e.g. a dead helper process.
     why = "the world failed" if isinstance(fault, WorldError) else "the world failed, which is a bug in it"
     return RequestError(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])

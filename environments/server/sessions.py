@@ -1,4 +1,7 @@
-"""Sessions: leased episodes of one world, with steps that are safe to repeat. Knows nothing of HTTP."""
+"""Sessions: leased episodes of one world, with steps that are safe to repeat.
+
+This module is independent of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ from environments.server.session_store import SessionStore, world_failed
 log = logging.getLogger(__name__)
 
 OPERATIONS = frozenset({"create", "reset", "step", "close", "observe", "look"})
-"""What requests may ask of `Sessions`."""
+"""Operations of `Sessions` that requests may call."""
 AWAITED = frozenset({"create", "reset", "step"})
-"""Those of them that a world may let the event loop wait for."""
+"""Operations that the event loop can await, if the world supports it."""
 
 
 class Sessions:
-    """Performs the operations on the sessions of one process.
+    """Perform the operations on the sessions of one process.
 
-    Calls for different sessions may come from different threads; calls for one session must come one after another.
+    Calls for different sessions may come from different threads. Calls for one session must be
+    sequential.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Sessions:
         return len(self.store)
 
     def answer(self, operation: str, call: tuple[Any, ...]) -> Reply:
-        """Performs one of OPERATIONS; a refusal becomes a reply that says why."""
+        """Perform one of OPERATIONS. A rejection becomes a reply with the error."""
         try:
             if operation not in OPERATIONS:
                 raise RequestError(404, "not_found", f"there is no operation {operation!r}")
@@ -71,7 +75,10 @@ class Sessions:
         return reply
 
     async def answer_awaited(self, operation: str, call: tuple[Any, ...]) -> Reply:
-        """As `answer`, for a world whose resets and steps are awaited; not for `look`."""
+        """Perform an operation for a world with awaited resets and steps.
+
+        Not for `look`. See `answer`.
+        """
         if operation not in AWAITED:
             return self.answer(operation, call)
         try:
@@ -81,7 +88,7 @@ class Sessions:
             return self.refused(operation, call, refusal)
 
     def refused(self, operation: str, call: tuple[Any, ...], refusal: RequestError) -> Reply:
-        """The reply that says why a call is not performed. It names the item."""
+        """Return the error reply to a rejected call. It identifies the item."""
         self.metrics.errors.labels(refusal.error.type).inc()
         reply = Reply(status=refusal.status, error=refusal.error)
         if operation == "create":
@@ -92,14 +99,14 @@ class Sessions:
         return reply
 
     def create(self, index: int | None, lease_s: float | None, key: str | None = None, numbered: bool = False, client: str = " ") -> Reply:
-        """Opens a session and, with an index, begins its first episode.
+        """Open a session and, with an index, begin its first episode.
 
         Args:
-            index: The task, if an episode begins.
-            lease_s: Seconds that the session outlives its last request.
-            key: Names the request: repeated, it answers the same session.
-            numbered: Whether the session is also reachable by its number.
-            client: (address, space, name) whose place it takes.
+            index: The task. None: begin no episode.
+            lease_s: Seconds that the session outlives its last request. None: the default.
+            key: Identifies the request. Repeating it returns the same session.
+            numbered: Whether the session can also be found by its number.
+            client: (address, space, name) of the client that the session counts for.
         """
         if (opened := self._opened_before(key)) is not None:
             return opened
@@ -115,7 +122,7 @@ class Sessions:
     async def create_awaited(
         self, index: int | None, lease_s: float | None, key: str | None = None, numbered: bool = False, client: str = " "
     ) -> Reply:
-        """As `create`."""
+        """Open a session of an awaited world. See `create`."""
         if (opened := self._opened_before(key)) is not None:
             return opened
         session = self.store.open(lease_s, client, key=key, numbered=numbered)
@@ -128,17 +135,20 @@ class Sessions:
         return self._opened(session, numbered)
 
     def reset(self, ref: SessionRef, index: int) -> Reply:
-        """Begins the episode of task `index`."""
+        """Begin the episode of task `index`."""
         session = self.store.find(ref)
         return self._begin(session, index)
 
     async def reset_awaited(self, ref: SessionRef, index: int) -> Reply:
-        """As `reset`."""
+        """Begin an episode of an awaited world. See `reset`."""
         session = self.store.find(ref)
         return await self._begin_awaited(session, index)
 
     def step(self, ref: SessionRef, turn: int | None, action: str) -> Reply:
-        """Performs the action of `turn`, or answers again what the same turn was answered. `turn` None means the next one."""
+        """Perform the action of `turn`, or repeat the answer to the same turn.
+
+        `turn` None means the next turn.
+        """
         session = self.store.find(ref)
         if turn is not None and turn != session.turn:
             return _repeated(session, turn, action)
@@ -150,7 +160,7 @@ class Sessions:
         return self._stepped(session, action, step, started)
 
     async def step_awaited(self, ref: SessionRef, turn: int | None, action: str) -> Reply:
-        """As `step`."""
+        """Perform an action in an awaited world. See `step`."""
         session = self.store.find(ref)
         if turn is not None and turn != session.turn:
             return _repeated(session, turn, action)
@@ -162,14 +172,17 @@ class Sessions:
         return self._stepped(session, action, step, started)
 
     def observe(self, ref: SessionRef) -> Reply:
-        """The last reply that held an observation."""
+        """Return the last reply with an observation."""
         session = self.store.find(ref)
         if session.last is None:
             raise RequestError(409, "episode_over", "no episode has begun; reset the session first")
         return session.last
 
     def look(self, ref: SessionRef, attribute: str) -> Reply:
-        """An attribute, or what a method without arguments returns, of the session's environment, as text."""
+        """Return an attribute of the session's environment as text.
+
+        A method without arguments is called.
+        """
         session = self.store.find(ref)
         shown = getattr(session.environment, attribute, None)
         try:
@@ -180,21 +193,25 @@ class Sessions:
             raise self._failed(session, "look", fault) from fault
 
     def shows_at_once(self, ref: SessionRef, attribute: str) -> bool:
-        """Whether `look` at the attribute asks nothing of the world, which could take long."""
+        """Return whether `look` at the attribute calls no method of the environment.
+
+        A method could take long.
+        """
         session = self.store.get(ref)
         return session is None or not callable(getattr(type(session.environment), attribute, None))
 
     def close(self, ref: SessionRef) -> Reply:
-        """Ends the session."""
+        """End the session."""
         session = self.store.find(ref)
         self.store.end(session, "closed")
         return Reply(status=200, session=session.id)
 
     def _opened_before(self, key: str | None) -> Reply | None:
-        """The reply to a repeated create; None for the first of its key.
+        """Return the reply to a repeated create. None: the key is new.
 
         Raises:
-            RequestError: 503 the first one is still being performed, 409 the session has been played on.
+            RequestError: 503 the first create is in progress, 409 the session has performed actions
+                since.
         """
         session = None if key is None else self.store.keyed(key)
         if session is None:
@@ -265,7 +282,10 @@ class Sessions:
         return reply
 
     def _refusal(self, session: Session, operation: str, fault: Exception, index: int | None = None) -> RequestError:
-        """What answers a fault of the world: the client's by the contract, or the world's own, which ends the session."""
+        """Return the error for an exception of the world, and end the session if the world failed.
+
+        By the contract, some exceptions are errors of the client.
+        """
         if isinstance(fault, TaskIndexError) and operation == "reset":
             return RequestError(422, "no_such_task", f"{fault or index}; GET /v1/tasks lists the tasks", "index")
         if isinstance(fault, EpisodeOverError) and operation == "step":
@@ -279,10 +299,10 @@ class Sessions:
 
 
 def _repeated(session: Session, turn: int, action: str) -> Reply:
-    """What the turn before this one was answered.
+    """Return the answer to the previous turn.
 
     Raises:
-        RequestError: It is another turn, or was performed with another action.
+        RequestError: 409 it is another turn, or it was performed with another action.
     """
     if turn != session.turn - 1 or session.last is None:
         raise RequestError(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
@@ -292,13 +312,16 @@ def _repeated(session: Session, turn: int, action: str) -> Reply:
 
 
 def _state_key(environment: Environment) -> str:
-    """A digest of the state that the environment is in, 16 hex digits; empty where it tells none."""
+    """Return a digest of the environment's state, 16 hex digits. Empty if it reports none."""
     tell = getattr(environment, "state_key", None)
     return "" if tell is None else blake2b(tell().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _check(observation: str) -> None:
-    """An observation that cannot travel as UTF-8 is the world's fault and must not spoil a whole batch."""
+    """Check that an observation can be encoded as UTF-8.
+
+    If not, it is an error of the world and must not break a whole batch.
+    """
     if not observation.isascii():
         observation.encode()
 

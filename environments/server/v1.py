@@ -1,4 +1,7 @@
-"""Our own dialect under /v1: single and batch calls are one shape, every item is answered by itself, statuses are real."""
+"""Our own dialect under /v1.
+
+Single and batch calls have the same form, every item has its own reply, and statuses are real.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ from environments.server.request import Request, RequestError
 ITEMS: dict[str, type[msgspec.Struct]] = {"create": CreateItem, "reset": ResetItem, "step": StepItem, "close": CloseItem}
 SPLITS: tuple[Split, ...] = get_args(Split)
 MAX_COMMAS = 4 * MAX_ITEMS
-"""Of a request whose items are all right there are three for each, those within them included."""
+"""Most commas of a request. A valid item accounts for at most three, inner commas included."""
 
 
 def operations(dispatcher: Dispatcher) -> dict[str, Operation]:
-    """The dialect's operations by path."""
+    """Return the dialect's operations by path."""
     return {f"/v1/{name}": _operation(dispatcher, name, item) for name, item in ITEMS.items()}
 
 
@@ -54,7 +57,8 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
             raise _too_many("more than could be told apart")
         try:
             items: list[Any] = whole.decode(body).items  # type: ignore[attr-defined]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # perhaps one item is wrong: the others are still served
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # If only one item is invalid, the others are still served.
             raws = decode(parts, body).items  # type: ignore[attr-defined]
             if len(raws) > MAX_ITEMS:
                 raise _too_many(str(len(raws))) from None
@@ -78,7 +82,7 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
 
 
 class ItemNames(msgspec.Struct):
-    """What the reply to an item repeats, read even where the item's other fields are wrong."""
+    """Fields that a reply repeats. They are read even if other fields of the item are invalid."""
 
     session: SessionId | None = None
     turn: Int64 | None = None
@@ -86,7 +90,10 @@ class ItemNames(msgspec.Struct):
 
 
 async def _decoded(decoder: msgspec.json.Decoder[Any], names: msgspec.json.Decoder[ItemNames], raws: list[msgspec.Raw]) -> list[Any]:
-    """The items, or what answers those that are wrong; other requests come in between."""
+    """Decode the items.
+
+    An invalid item becomes its error reply. Yield to other requests in between.
+    """
     items: list[Any] = []
     began = time.perf_counter()
     for raw in raws:
@@ -109,7 +116,10 @@ def _too_many(count: str) -> RequestError:
 
 
 def _judge(replies: list[Reply]) -> tuple[int, Replies]:
-    """Status 200 when any item succeeded or there was none, else the first item's status."""
+    """Return the status and body of the whole answer.
+
+    The status is 200 if any item succeeded or there was none, otherwise the first item's status.
+    """
     for reply in replies:
         if reply.error is None:
             return 200, Replies(replies)
@@ -117,7 +127,7 @@ def _judge(replies: list[Reply]) -> tuple[int, Replies]:
 
 
 def pages(world: World) -> dict[str, Page]:
-    """What describes the world and the dialect."""
+    """Return the pages that describe the world and the dialect."""
     tasks = {split: list(world.tasks(split)) for split in SPLITS}
     description = WorldInfo(
         world.name,
@@ -135,7 +145,7 @@ def pages(world: World) -> dict[str, Page]:
     async def describe(_: dict[str, str]) -> Answer:
         return 200, info
 
-    # Encoded once: however many clients ask for a list and do not read the answer, it is in memory once.
+    # Encoded once, so that it is in memory once, even if many clients do not read their answer.
     @functools.lru_cache(maxsize=16)
     def listed(name: str, tagged: bool) -> bytes:
         found = TaskList(name, list(world.tasks(name)))

@@ -1,9 +1,13 @@
 """Requests between the worker processes of one server.
 
-Every worker listens on a unix socket in a folder that only this user can enter, and answers only processes of this user: what comes
-here passes by the token and the limits of HTTP. A frame is a length, a number that pairs answer with question, and msgpack: (operation,
-calls, client) one way, what `Dispatcher` answered the other way. A question of length 0 cancels the earlier one of its number. One
-connection per pair carries many requests at once.
+Every worker listens on a unix socket in a folder that only this user can access, and answers only
+processes of this user. This is necessary because these requests bypass the token and the limits of
+HTTP.
+
+A frame is a length, a number that pairs the answer with its request, and msgpack. A request holds
+(operation, calls, client). An answer holds what `Dispatcher` returned. A request of length 0
+cancels the earlier one with its number. One connection per pair of workers carries many requests at
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">IQ")
 _CREDENTIALS = struct.Struct("3i")
-"""What the kernel says of the process at the other end: its id, its user, its group."""
+"""The kernel's record of the peer process: process id, user id, group id."""
 _encode = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
@@ -34,7 +38,7 @@ Serve = Callable[[str, list[tuple[Any, ...]], str], Awaitable[Any]]
 
 
 class WorkerGoneError(Exception):
-    """The other worker is not there, or went while it worked on the request."""
+    """The other worker does not exist, or died while it performed the request."""
 
 
 class _Link:
@@ -81,7 +85,7 @@ class _Link:
 
 
 class OtherWorkers:
-    """Asks the other workers, whose sockets are in `folder`."""
+    """Client of the other workers, whose sockets are in `folder`."""
 
     def __init__(self, folder: Path, worker: int, workers: int) -> None:
         self.workers = workers
@@ -91,16 +95,19 @@ class OtherWorkers:
         self._connecting = asyncio.Lock()
 
     async def ask(self, worker: int, operation: str, calls: Sequence[tuple[Any, ...]], kind: type[T], client: str = "") -> T:
-        """What `worker` answered to `client`'s calls, as `kind`.
+        """Return `worker`'s answer to `client`'s calls, decoded as `kind`.
 
         Raises:
-            WorkerGoneError: It is not there, or ended before it answered.
+            WorkerGoneError: It does not exist, or died before it answered.
         """
         link = await self._link(worker)
         return msgspec.msgpack.decode(await link.ask(_encode((operation, calls, client))), type=kind)
 
     async def ask_all(self, operation: str, kind: Any) -> dict[int, Any]:
-        """What every other worker answered within a second, without those that did not."""
+        """Return every other worker's answer by worker.
+
+        Omit those without an answer within a second.
+        """
         others = [worker for worker in range(self.workers) if worker != self._worker]
         asked = (asyncio.wait_for(self.ask(worker, operation, [], kind), 1.0) for worker in others)
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -126,7 +133,7 @@ class OtherWorkers:
 
 
 async def listen(folder: Path, worker: int, serve: Serve) -> asyncio.Server:
-    """Answers the other workers with what `serve` returns."""
+    """Answer the other workers with the results of `serve`."""
 
     async def answer_one(writer: asyncio.StreamWriter, number: int, body: bytes) -> None:
         operation, calls, client = msgspec.msgpack.decode(body, type=tuple[str, list[tuple[Any, ...]], str])
@@ -155,7 +162,7 @@ async def listen(folder: Path, worker: int, serve: Serve) -> asyncio.Server:
             writer.close()
 
     path = folder / str(worker)
-    with contextlib.suppress(FileNotFoundError):  # of the worker in whose place this one is
+    with contextlib.suppress(FileNotFoundError):  # the socket of a predecessor
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
@@ -168,6 +175,6 @@ def _forget(tasks: dict[int, asyncio.Task[None]], number: int, _: object) -> Non
 
 
 def _user_of(connection: socket.socket) -> int:
-    """The id of the user whose process is at the other end."""
+    """Return the user id of the peer process."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[1])

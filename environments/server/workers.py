@@ -1,4 +1,4 @@
-"""Several processes behind one port: started, watched, started again when one dies, ended together."""
+"""Worker processes behind one port: start, supervise, restart and stop them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 END_S = 2.0
 SOON_S = 5.0
-"""A worker that ends this soon after its start counts as failing."""
+"""A worker that exits within this many seconds of its start counts as failing."""
 FAILURES = 5
 CANNOT_LOAD = 3
 """Exit status of a worker whose world cannot be loaded."""
 
 
 def serve(name: str, options: Options, rules: Rules = "ours") -> int:
-    """Serves the world called `name` under these rules until a signal; returns the exit status.
+    """Serve a world under these rules until a signal, and return the exit status.
 
     Raises:
-        WorldError: No world has this name, or it has no such rules.
-        OSError: The address cannot be listened on.
+        WorldError: No world has this name, or it does not support these rules.
+        OSError: The address is unavailable.
     """
     listener = open_socket(options)
     if options.workers == 1:
@@ -47,7 +47,10 @@ def serve(name: str, options: Options, rules: Rules = "ours") -> int:
 
 
 class _Workers:
-    """The parent of the workers. It starts no thread and loads no world, so that forking it stays safe."""
+    """The parent of the workers.
+
+    It starts no thread and loads no world, so that forking stays safe.
+    """
 
     def __init__(self, name: str, rules: Rules, options: Options, listener: socket.socket) -> None:
         self._name = name
@@ -62,8 +65,9 @@ class _Workers:
         self._ending = False
 
     def run(self) -> int:
-        """Serves until a signal; returns the exit status."""
-        with tempfile.TemporaryDirectory(prefix="environments-", dir=_short_folder()) as folder:  # which no other user can enter
+        """Serve until a signal and return the exit status."""
+        # Only this user can access the folder.
+        with tempfile.TemporaryDirectory(prefix="environments-", dir=_short_folder()) as folder:
             self._folder = Path(folder)
             return self._serve()
 
@@ -105,10 +109,14 @@ class _Workers:
         serve_world(world, self._options, self._listener, place)
 
     def _replace(self, worker: int, process: ForkProcess) -> bool:
-        """Starts a worker in the place of one that ended; False when they fail again and again."""
-        if process.exitcode == CANNOT_LOAD:  # nor could its successor
+        """Start a successor of a worker that ended.
+
+        Return False after `FAILURES` failures in a row.
+        """
+        if process.exitcode == CANNOT_LOAD:  # its successor would fail too
             self._stop_all()
-            load_world(self._name, self._rules)  # to raise here what it raised there: nothing is forked any more
+            # This raises the worker's error here. It is safe, as nothing is forked any more.
+            load_world(self._name, self._rules)
         failing = time.monotonic() - self._started[worker] < SOON_S
         self._failures = self._failures + 1 if failing else 0
         log.error("a worker ended", extra={"worker": worker, "exit_status": process.exitcode, "failures": self._failures})
@@ -131,6 +139,6 @@ class _Workers:
 
 
 def _short_folder() -> str:
-    """Where a socket's path fits into the 108 bytes that the kernel allows."""
+    """Return a folder for sockets whose paths fit into the kernel's limit of 108 bytes."""
     usual = tempfile.gettempdir()
     return usual if len(usual) < 60 else "/tmp"
