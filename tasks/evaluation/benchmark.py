@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from tasks.evaluation.bootstrap import bootstrap_mean
-from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate
+from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
@@ -108,13 +108,16 @@ class EvaluationResult:
 
     @property
     def bounds(self) -> tuple[Estimate, Estimate]:
-        """Success if all missing episodes had failed, and if all had succeeded, with intervals."""
+        """Success if every missing episode had failed, and if every one had succeeded.
+
+        The interval of the complete evaluation lies between the outer ends of their intervals, see `widest_success_rate`.
+        """
         low, high = dict(self.tallies), dict(self.tallies)
         for task, missing in self.missing.items():
             successes, samples = self.tallies.get(task, Tally(0, 0))
             low[task] = Tally(successes, samples + missing)
             high[task] = Tally(successes + missing, samples + missing)
-        return success_rate(low), success_rate(high)
+        return widest_success_rate(low), widest_success_rate(high)
 
     def metrics(self) -> dict[str, float]:
         """Return the figures for the tracker, with names that begin with "evaluation/".

@@ -63,6 +63,22 @@ def success_rate(tallies: Tallies) -> Estimate:
     return _share(_rates(scored), sum(tally.samples for tally in scored))
 
 
+def widest_success_rate(tallies: Tallies) -> Estimate:
+    """The mean of `success_rate` with the widest interval that any tallies of this mean, these tasks and samples can have.
+
+    The effective sample size is at least n - 1 for n tasks with several samples each, and n with one sample each.
+    With a fixed size, both ends of Wilson's interval grow with the mean. So the interval of a mean that is only known to lie
+    between two bounds lies between the outer ends of the bounds' widest intervals.
+    """
+    scored = [tally for tally in tallies.values() if tally.samples]
+    n, draws = len(scored), sum(tally.samples for tally in scored)
+    if n < 2:
+        return success_rate(tallies)
+    value = float(_rates(scored).mean())
+    effective, quantile = (n - 1.0, _student(n - 1)) if draws > n else (float(n), NormalDist().inv_cdf(0.975))
+    return Estimate(value, *_wilson(value, effective, quantile), n)
+
+
 def pass_at_k(tallies: Tallies, k: int) -> Estimate:
     """Return an unbiased estimate of pass@k, averaged over tasks.
 
