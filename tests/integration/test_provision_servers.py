@@ -73,6 +73,7 @@ def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
             assert victim is not None
             victim.kill()
             eventually(lambda: servers._failure is not None or listener(servers.urls[0]) not in (None, victim))  # noqa: B023
+            eventually(lambda: servers._failure is not None or answers(f"{servers.urls[0]}/health"))  # its log then has a line
         with pytest.raises(ProvisionError, match=r"(?s)budget of 1 restarts is spent.*serving"):
             servers.check()
         assert servers.restarts == 1
