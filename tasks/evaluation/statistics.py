@@ -82,11 +82,14 @@ def widest_success_rate(tallies: Tallies) -> Estimate:
 def pass_at_k(tallies: Tallies, k: int) -> Estimate:
     """Return an unbiased estimate of pass@k, averaged over tasks.
 
-    pass@k is the probability that at least one of `k` samples of a task succeeds. It is 1 - C(n -
-    c, k) / C(n, k) for a task with c successes in n samples: Chen et al., "Evaluating Large
-    Language Models Trained on Code", arXiv 2107.03374, equation 1. The interval is that of
-    `success_rate`. A task with fewer than `k` samples is left out, and `n` is the number of
-    remaining tasks.
+    pass@k is the probability that at least one of `k` samples of a task succeeds. For a task with c
+    successes in n samples it is
+
+        1 - C(n - c, k) / C(n, k)
+
+    by Chen et al., "Evaluating Large Language Models Trained on Code", arXiv 2107.03374, equation 1.
+    The interval is that of `success_rate`. A task with fewer than `k` samples is left out, and `n`
+    is the number of remaining tasks.
 
     Raises:
         ValueError: `k` is not positive.
@@ -101,10 +104,13 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
 def pass_all_k(tallies: Tallies, k: int) -> Estimate:
     """Return an unbiased estimate of pass^k, averaged over tasks, as a measure of reliability.
 
-    pass^k is the probability that all of `k` samples of a task succeed. It is C(c, k) / C(n, k) for
-    a task with c successes in n samples: Yao et al., "tau-bench", arXiv 2406.12045, section 3. The
-    interval is that of `success_rate`. A task with fewer than `k` samples is left out, and `n` is
-    the number of remaining tasks.
+    pass^k is the probability that all of `k` samples of a task succeed. For a task with c successes
+    in n samples it is
+
+        C(c, k) / C(n, k)
+
+    by Yao et al., "tau-bench", arXiv 2406.12045, section 3. The interval is that of `success_rate`.
+    A task with fewer than `k` samples is left out, and `n` is the number of remaining tasks.
 
     Raises:
         ValueError: `k` is not positive.

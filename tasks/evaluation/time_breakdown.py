@@ -46,7 +46,7 @@ class TimeBreakdown:
     def table(self) -> str:
         """Format the activities and their shares, work first, then orchestration.
 
-        Unmeasured time is in "other".
+        Unmeasured time is in "other". The last line gives the share of orchestration in total time.
         """
         total = time.time() - self.began
         work = {name: self.parts[name] for name in WORK if name in self.parts}

@@ -59,7 +59,7 @@ def command(
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if gpus is not None and gpus > 1:
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
-    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):
+    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # on a CPU
         variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
         # compiling the sampler takes longer than all sampling of a small run
         variables |= {"TORCHDYNAMO_DISABLE": "1"}

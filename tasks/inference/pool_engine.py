@@ -39,7 +39,8 @@ class VllmPoolEngine:
     loading weights. `launch_command.command` builds the whole command.
 
     Attributes:
-        model: Hugging Face name or folder that the servers were started with, also the tokenizer's.
+        model: Hugging Face name or folder that the servers were started with. It also names the
+            tokenizer.
         pool: The servers.
         moved: Number of requests that were moved to another server.
     """
@@ -190,7 +191,7 @@ class VllmPoolEngine:
         for name, tensor in weights:
             part[name] = tensor.detach().cpu().contiguous().clone()
             size += part[name].nbytes
-            if size >= PART_BYTES:
+            if size >= PART_BYTES:  # parts avoid a second copy of all weights in this process
                 save_file(part, folder / f"model-{number}.safetensors")
                 part, size, number = {}, 0, number + 1
         if part:

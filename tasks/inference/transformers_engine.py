@@ -71,7 +71,7 @@ class TransformersEngine:
                 continue
             try:
                 answers = self._continue(batch)
-            except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
+            except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
                 for request in batch:
                     request.answer.set_exception(EngineError(f"transformers failed while generating: {problem!r}"))
                 continue

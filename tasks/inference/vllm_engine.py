@@ -219,7 +219,7 @@ class VllmEngine:
                     return
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the episodes must hear of it
+        except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
             for answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(EngineError(f"vLLM failed while generating: {problem!r}"))
