@@ -24,23 +24,34 @@ class Algorithm(Part):
     compares_groups: ClassVar[bool] = False
     """Whether an advantage is relative to the other trajectories of its group.
 
-    If so, the group must be complete.
+    The group must then be complete.
     """
 
     name: str
     """The learning method.
 
-    RL: grpo (arXiv 2402.03300), rloo (2402.14740), reinforce++ (2501.03262), ppo (1707.06347, with
-    a critic), gigpo (2505.10978). Imitation: sft (behaviour cloning on successes), dpo (2305.18290;
-    success preferred over failure of the same task), agentevol (2406.04151; explore, keep the
-    successes, clone, repeat). Any other method: its module and class, e.g. mine.tricks:MyGRPO.
+    RL methods:
+
+    - grpo (arXiv 2402.03300)
+    - rloo (2402.14740)
+    - reinforce++ (2501.03262)
+    - ppo (1707.06347), with a critic
+    - gigpo (2505.10978)
+
+    Imitation methods:
+
+    - sft: behaviour cloning on successes
+    - dpo (2305.18290): success preferred over failure of the same task
+    - agentevol (2406.04151): explore, keep the successes, clone, repeat
+
+    Any other method: its module and class, e.g. mine.tricks:MyGRPO.
     """
     steps: PositiveInt
     """Training steps. Each step collects one batch of groups and updates the policy on it."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: NonNegativeInt = 0
-    """Steps over which the learning rate rises linearly from 0; it stays constant afterwards."""
+    """Steps over which the learning rate rises linearly from 0. It stays constant afterwards."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's decoupled weight decay."""
     max_gradient_norm: PositiveFloat = 1.0

@@ -19,10 +19,13 @@ class Source(Part):
     kind: Literal["model", "vllm", "openai", "oracle", "random", "twin"]
     """What chooses the actions.
 
-    "model" is a causal language model in this process. "vllm" stands for vLLM servers. "openai" is
-    an endpoint of OpenAI's chat protocol. "oracle" is the environment's expert. "random" draws a
-    valid action at random, in environments that list them. "twin" is the nearest-neighbour replay
-    baseline. It replays the expert's actions in the training task whose text is most similar.
+    - "model": a causal language model in this process.
+    - "vllm": vLLM servers.
+    - "openai": an endpoint of OpenAI's chat protocol.
+    - "oracle": the environment's expert.
+    - "random": a random valid action, in environments that list them.
+    - "twin": the nearest-neighbour replay baseline. It replays the expert's actions in the training
+      task whose text is most similar.
     """
     model: str | None = None
     """Hugging Face name or folder ("model"), or the endpoint's name of the model ("openai")."""
@@ -34,7 +37,7 @@ class Source(Part):
     Default: the model's own. None for an endpoint and the oracle.
     """
     action_format: Literal["react", "bare"] = "react"
-    """Format of a turn: "react" = free thought, then "Action: ..."; "bare" = only the action."""
+    """Format of a turn: "react" = free thought, then "Action: ...", or "bare" = only the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction."""
     conversation_start: ConversationStart = "system"
@@ -86,7 +89,7 @@ class Collection(Part):
     horizon: PositiveInt = 30
     """Turn limit of an episode."""
     temperature: NonNegativeFloat = 1.0
-    """Sampling temperature; 0 is greedy."""
+    """Sampling temperature. 0 is greedy."""
     seed: NonNegativeInt = 0
     """Seed of the sampling."""
     rollout: Rollout = Rollout()

@@ -48,11 +48,12 @@ def _message(given: Any) -> Any:
 ConversationStart = Annotated[
     Literal["system", "agentgym"] | Annotated[tuple[OpeningMessage, ...], Field(min_length=1)], BeforeValidator(_read)
 ]
-"""How a conversation begins.
+"""How a conversation begins: one of the following.
 
-"system": the instruction is a system message. If the chat template has no system role, the
-instruction precedes the first observation. "agentgym": the user gives the instruction, the
-assistant agrees, and the first observation is the next user message, as in AgentGym's clients.
-Otherwise: a list of messages, or a JSON file that holds AgentGym's `conversation_start`. These
-messages replace the instruction and must include the action format.
+- "system": the instruction is a system message. If the chat template has no system role, the
+  instruction precedes the first observation.
+- "agentgym": as in AgentGym's clients. The user gives the instruction, the assistant agrees, and
+  the first observation is the next user message.
+- A list of messages, or a JSON file that holds AgentGym's `conversation_start`. These messages
+  replace the instruction and must include the action format.
 """

@@ -38,7 +38,7 @@ class EvaluationGrid(Part):
     tags.
     """
     temperatures: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (1.0,)
-    """Sampling temperatures; 0 is greedy."""
+    """Sampling temperatures. 0 is greedy."""
     seed: NonNegativeInt = 0
     """Seed of the sampling.
 

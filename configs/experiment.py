@@ -40,7 +40,7 @@ class StarterPolicy(Part):
     layers: PositiveInt = 3
     """Transformer blocks."""
     heads: PositiveInt = 4
-    """Attention heads; must divide hidden_size."""
+    """Attention heads. Must divide hidden_size."""
     tasks: str = "wood-renamed-train"
     """Task list of the environment that the oracle demonstrates.
 
@@ -125,7 +125,7 @@ class Policy(Part):
     starter: StarterPolicy = StarterPolicy()
     """Configuration of the starter policy. Used only if model is "starter"."""
     action_format: Literal["react", "bare"] = "react"
-    """Format of a turn: "react" = free thought, then "Action: ..."; "bare" = only the action."""
+    """Format of a turn: "react" = free thought, then "Action: ...", or "bare" = only the action."""
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction.
 
@@ -270,7 +270,7 @@ class Evaluation(Part):
     horizon: PositiveInt = 30
     """Turn limit of the evaluation: the same before, during and after training."""
     temperature: NonNegativeFloat = 1.0
-    """Sampling temperature; 0 is greedy."""
+    """Sampling temperature. 0 is greedy."""
     each_phase: bool = True
     """Evaluate at the end of each phase too, not only before and after training."""
     every: PositiveInt | None = None

@@ -165,7 +165,7 @@ def explain(
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
-            # The message names the fields.
+            # The message already names a mapping's fields.
             value = "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"
             lines.append(f"  {where}: {error['msg'].removeprefix('Value error, ')}{value}")
     return "\n".join(lines)

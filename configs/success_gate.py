@@ -65,7 +65,7 @@ class SuccessGatedHorizon(Curriculum):
         for done in range(1, step + 1):
             metrics = training.history.get(done, {})
             if metrics.get("rollout/horizon") != self.horizons[place] or not metrics.get("rollout/groups"):
-                # Not known yet, collected before the last decision took effect, or without a valid episode.
+                # Not known yet, from before the last decision took effect, or without valid episodes.
                 continue
             stay.append(metrics)
             move = self._move(stay, place)

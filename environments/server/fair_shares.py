@@ -1,11 +1,11 @@
 """Fair shares of the sessions when all sessions of a server are in use.
 
 There is no fixed quota: a single trainer may hold every session. Shares matter only when the server
-is full. A client with fewer sessions than another then takes over one of the other's. It takes an
-unused session at once, since its owner loses no work, and a used one after some seconds without a
-request, regardless of its lease. A client never loses a session to another that would then hold
-more than it. So shares become equal and stay equal. While a client with fewer sessions waits, one
-with more gets no new session.
+is full. A client with fewer sessions than another then takes over one of the other's. An unused
+session is taken at once, since its owner loses no work. A used one is taken after some seconds
+without a request, regardless of its lease. A client never loses a session to another that would
+then hold more than it. So shares become equal and stay equal. While a client with fewer sessions
+waits, one with more gets no new session.
 
 A client is an address and the name that it sends (ours sends one). Shares are fair among addresses,
 and within an address among names. So inventing many names harms only clients at the same address.
