@@ -1,6 +1,7 @@
-"""What a machine has to train on: GPUs, or its processor as one. Runs of one runs folder take turns.
+"""The machine's accelerators: its GPUs, or its processor as one. Runs of a runs folder take turns.
 
-Each accelerator is a place: a file that its holder locks. Linux releases the lock when the holder ends, however it ends.
+Each accelerator is a file that its holder locks. Linux releases the lock when the holder ends,
+however it ends.
 """
 
 from __future__ import annotations
@@ -15,37 +16,44 @@ from typing import IO, NamedTuple
 
 POLL_S = 0.5
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""The same in all containers of a machine. Machines that share a runs folder have places of their own."""
+"""Identifies the machine and is the same in all its containers.
+
+Machines that share a runs folder thereby keep separate lock files.
+"""
 
 
 class Accelerators(NamedTuple):
-    """How many there are, and whether they are GPUs."""
+    """Number of accelerators, and whether they are GPUs."""
 
     number: int
     are_gpus: bool
 
 
 def accelerators(devices: Path = Path("/dev")) -> Accelerators:
-    """The NVIDIA GPUs of this machine; without one its processor counts as one accelerator."""
+    """Return this machine's NVIDIA GPUs, or its processor as one accelerator."""
     gpus = len(list(devices.glob("nvidia[0-9]*")))
     return Accelerators(gpus or 1, gpus > 0)
 
 
 @contextmanager
 def places_held(runs: Path, wanted: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
-    """Holds `wanted` of the machine's `number` places, and waits while other processes hold them. A signal ends the wait.
+    """Hold `wanted` of the machine's `number` accelerators during the block.
+
+    Waits while other processes hold them. A signal ends the wait.
 
     Args:
         runs: The runs folder.
-        wanted: At most `number`.
-        number: The machine's accelerators.
-        holder: What other processes that wait read about this one.
-        waiting: Called twice a second during the wait, with the holders of the places.
+        wanted: Number of accelerators to hold, at most `number`.
+        number: Number of accelerators of the machine.
+        holder: Name of this process, shown to other processes that wait.
+        waiting: Called twice a second during the wait, with the names of the holders.
     """
     with ExitStack() as files:
         places = [files.enter_context(_opened(runs, str(place))) for place in range(number)]
         turn = files.enter_context(_opened(runs, "turn"))
-        while not _lock(turn):  # only one process collects places, so two that need several cannot block each other
+        # Only one process at a time collects accelerators. Two that need several thus cannot block
+        # each other.
+        while not _lock(turn):
             waiting(", ".join(_holders(places)))
             time.sleep(POLL_S)
         held: list[IO[str]] = []
@@ -65,7 +73,7 @@ def places_held(runs: Path, wanted: int, number: int, holder: str, waiting: Call
 
 
 def holders(runs: Path) -> list[str]:
-    """The holders of this machine's places, as they named themselves."""
+    """Return the names of the holders of this machine's accelerators."""
     with ExitStack() as files:
         return _holders([files.enter_context(file.open("a+")) for file in sorted(_folder(runs).glob(f"{_machine()}-*[0-9].lock"))])
 

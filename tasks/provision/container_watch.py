@@ -1,8 +1,9 @@
-"""A process that outlives its owner just long enough to remove the owner's containers, whatever the owner was ended by.
+"""A process that outlives its owner to remove the owner's containers, however the owner ended.
 
     python -m tasks.provision.container_watch OWNER
 
-It reads its standard input, a pipe of which only the owner holds the other end: when that closes, the owner is gone.
+Its standard input is a pipe whose other end only the owner holds. When the pipe closes, the owner
+is gone.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _watch: subprocess.Popen[bytes] | None = None
 
 
 def watch_over(owner: str) -> None:
-    """Starts the watching process of this process, once.
+    """Start the watching process of this process, once.
 
     Args:
-        owner: The label of this process's containers.
+        owner: Label of this process's containers.
     """
     global _watch
     with _lock:
@@ -40,7 +41,7 @@ def watch_over(owner: str) -> None:
 
 
 def main(owner: str) -> None:
-    """Waits for the owner's end, then removes its containers."""
+    """Wait for the owner's end, then remove its containers."""
     sys.stdin.buffer.read()
     from tasks.provision.containers import connect, remove_owned
 

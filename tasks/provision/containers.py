@@ -1,7 +1,10 @@
-"""A server as a container: the engine chooses the port, labels name the owner.
+"""A server in a container. The engine chooses the port, and labels name the owner.
 
-It has no capabilities, no root, a file system that it cannot write and bounded memory and processes. It ends with its owner: by `end`; by
-a process that watches the owner (container_reaper.py); or, where that was killed too, by the sweep before the next start.
+The container has no capabilities, no root, a read-only file system, and limits on memory and
+processes. It ends with its owner in one of three ways:
+- `end` removes it.
+- A process that watches the owner removes it (container_watch.py).
+- If that process was killed too, the sweep before the next start removes it.
 """
 
 from __future__ import annotations
@@ -27,21 +30,27 @@ from tasks.provision.process import started_at
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
 NOBODY = "65534:65534"
-"""Who runs inside where this process is root's; else it is this process's user, who can read the files that are passed in."""
+"""User inside the container if this process runs as root.
+
+Otherwise it is this process's user, who can read the mounted files.
+"""
 PROCESSES = 512
 REMOVALS = 3
 TEMPORARY = {"/tmp": "rw,nosuid,nodev,size=1g,mode=1777"}
 SHARED_MEMORY = "1g"
-"""For Chromium, which exchanges pictures of pages through it."""
+"""Shared memory, which Chromium uses to exchange rendered pages."""
 FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException)
-"""What the client raises: its own, and unwrapped what its HTTP library raises when an engine on TCP does not answer."""
+"""Exceptions of the Docker client.
+
+Those of its HTTP library are not wrapped when an engine on TCP does not answer.
+"""
 
 
 def connect(timeout_s: int = 20) -> docker.DockerClient:
-    """A client of the engine that the environment names, if it answers.
+    """Connect to the container engine that the environment names.
 
     Raises:
-        ProvisionError: None answers.
+        ProvisionError: No engine answers.
     """
     try:
         client = docker.from_env(timeout=timeout_s)
@@ -52,7 +61,7 @@ def connect(timeout_s: int = 20) -> docker.DockerClient:
 
 
 class ContainerServer:
-    """An HTTP server in a container, removed when it ends."""
+    """An HTTP server in a container, which is removed when it ends."""
 
     def __init__(
         self,
@@ -69,15 +78,15 @@ class ContainerServer:
     ) -> None:
         """
         Args:
-            name: For people: part of the container's name.
+            name: Part of the container's name, for people.
             image: An image that the engine has.
-            command: Instead of the image's own; its arguments, where the image has an entry point.
-            container_port: Where the server listens inside.
-            health_path: What answers below 400 once the server is ready.
-            environment: Variables set inside.
-            volumes: Files and folders of this machine that are seen inside under the same path, and cannot be written there.
-            memory: It is ended when it takes more.
-            start_deadline_s: Seconds in which it must be healthy.
+            command: Replaces the image's command, or gives its entry point's arguments.
+            container_port: Port on which the server listens inside the container.
+            health_path: Path that answers with a status below 400 once the server is ready.
+            environment: Variables set in the container.
+            volumes: Files and folders of this machine, mounted read-only under the same path.
+            memory: Memory limit. The container is killed above it.
+            start_deadline_s: Seconds in which it must become healthy.
         """
         self.name = name
         self._image = image
@@ -97,13 +106,13 @@ class ContainerServer:
 
     @property
     def url(self) -> str:
-        """The base URL, once started; it stays the same over restarts."""
+        """The base URL once started. It stays the same over restarts."""
         if self._port is None:
             raise ProvisionError(f"{self.name} has not been started")
         return f"http://{HOST}:{self._port}"
 
     def start(self) -> None:
-        """Starts the container, or another in its place on the same port, and returns when it is healthy.
+        """Start the container, or a new one on the same port, and return when it is healthy.
 
         Raises:
             ProvisionError: The engine refused, or the server ended or was not healthy in time.
@@ -151,7 +160,7 @@ class ContainerServer:
             time.sleep(0.1)
 
     def alive(self) -> bool:
-        """Whether the container runs."""
+        """Return whether the container is running."""
         container = self._container
         if container is None:
             return False
@@ -164,7 +173,7 @@ class ContainerServer:
         return bool(container.status in ("created", "running"))
 
     def end(self, grace_s: float = 1.0) -> None:
-        """Ends and removes it for good; a start in another thread fails."""
+        """End and remove the container for good. A start in another thread then fails."""
         with self._lock:
             self._ended = True
             if self._container is not None:
@@ -173,14 +182,16 @@ class ContainerServer:
             self._remove()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of the container's log."""
         if self._container is not None:
             with contextlib.suppress(*FAULTS):
                 self._last_log = self._container.logs(tail=lines).decode(errors="replace")
         return self._last_log
 
     def _published(self, container: Container) -> int | None:
-        """The port on this machine; the engine tells it a moment after the start."""
+        """Return the port on this machine; None until the engine reports it, shortly after the
+        start.
+        """
         with contextlib.suppress(*FAULTS):
             container.reload()
             published = (container.ports or {}).get(f"{self._inner_port}/tcp")
@@ -197,7 +208,7 @@ class ContainerServer:
 
 
 def sweep(client: docker.DockerClient) -> list[str]:
-    """Removes containers whose owner, a process of this machine, is gone; returns their names."""
+    """Remove containers whose owner, a process of this machine, is gone; return their names."""
     removed: list[str] = []
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
         boot, _, process = container.labels[OWNER_LABEL].partition("/")
@@ -210,7 +221,7 @@ def sweep(client: docker.DockerClient) -> list[str]:
 
 
 def remove_owned(client: docker.DockerClient, owner: str) -> None:
-    """Removes the containers with this owner's label, also those that are being started meanwhile."""
+    """Remove the containers of an owner, including those that are still starting."""
     for _ in range(REMOVALS):
         for container in client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"}):
             with contextlib.suppress(*FAULTS):
@@ -219,11 +230,14 @@ def remove_owned(client: docker.DockerClient, owner: str) -> None:
 
 
 def owner_label() -> str:
-    """Names this process among all that this machine ran since its start."""
+    """Return a name of this process that is unique since the machine's boot."""
     pid = os.getpid()
     return f"{_boot()}/{pid}@{started_at(pid)}"
 
 
 def _boot() -> str:
-    """Names this machine since its start: process ids of others mean nothing here, and the engine may be shared."""
+    """Return the id of this machine's boot.
+
+    The engine may be shared, and process ids of other machines mean nothing here.
+    """
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

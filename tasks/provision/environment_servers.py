@@ -1,4 +1,4 @@
-"""The environment servers of a run: replicas of one world's server, as local processes or as containers."""
+"""Environment servers of a run: replicas of a world's server, as local processes or containers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 PATH_MAX = 256
 IMAGES = "agentgym-env"
-"""Begin of the names of our images of environment servers, which `make images` builds: one for each need of a world."""
+"""Prefix of the image names of our environment servers.
+
+`make images` builds them, one for each set of packages that worlds need.
+"""
 
 Backend = Literal["auto", "local", "container"]
 
@@ -37,24 +40,28 @@ def environment_replicas(
     state_dir: Path | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
-    """Servers of one world, to be used in a `with` block. They refuse requests without the token of this process's environment.
+    """Return a replica set of one world's servers, to be used in a `with` block.
+
+    The servers refuse requests without the token in this process's environment.
 
     Args:
         world: The world's name, e.g. "textcraft".
-        replicas: Servers, each with its own port.
-        rules: Under which rules the world is played.
+        replicas: Number of servers, each with its own port.
+        rules: The rules under which the world is played.
         workers: Processes per server.
-        backend: "local" processes, "container"s, or "auto": containers when an image is named and an engine answers.
-        image: The container image of an environment server, listening on port 8000; by default the Dockerfile's for this world. Its
-            variables go in, and the files and folders that they name can be read there.
-        infrastructure: Where this names a Ray cluster, the servers run on its nodes.
+        backend: "local" processes, "container", or "auto": containers if an image is named and an
+            engine answers.
+        image: Container image of an environment server that listens on port 8000. By default the
+            Dockerfile's image for this world. The world's variables are passed in, and files and
+            folders that they name are mounted read-only.
+        infrastructure: If it names a Ray cluster, the servers run on its nodes.
         state_dir: For state files and logs; see ChildProcess.
-        start_deadline_s: Seconds in which a replica must be healthy.
+        start_deadline_s: Seconds in which a replica must become healthy.
     """
     if replicas < 1:
         raise ValueError(f"replicas is {replicas}; at least one server is needed")
     serve = [world, "--rules", rules, "--workers", str(workers)]
-    token = {VARIABLE: shared_token()}  # this process, those that it starts and the servers share it
+    token = {VARIABLE: shared_token()}  # shared by this process, its children and the servers
     if _in_containers(backend, image):
         from tasks.provision.containers import ContainerServer
 
@@ -87,14 +94,17 @@ def environment_replicas(
 
 
 def world_variables(world: str) -> dict[str, str]:
-    """The variables of this process that a world reads, e.g. SEARCHQA_DATA, relative paths made absolute."""
+    """Return the variables of this process that a world reads, e.g. SEARCHQA_DATA.
+
+    Relative paths are made absolute.
+    """
     prefixes = tuple(f"{member.upper()}_" for member in members(world))
     found = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     return {name: str(Path(value).absolute()) if _is_there(value) else value for name, value in found.items()}
 
 
 def _is_there(value: str) -> bool:
-    """Whether a variable's value names a file or folder."""
+    """Return whether a variable's value names an existing file or folder."""
     return bool(value) and len(value) < PATH_MAX and Path(value).exists()
 
 

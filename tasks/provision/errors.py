@@ -1,19 +1,22 @@
-"""What goes wrong with folders, processes and servers."""
+"""Errors of folders, processes and servers."""
 
 from __future__ import annotations
 
 
 class ProvisionError(RuntimeError):
-    """A process or server could not be started or kept running; the message holds the end of its log."""
+    """A process or server could not be started or kept running.
+
+    The message holds the end of its log.
+    """
 
 
 class PortTakenError(ProvisionError):
-    """Another process took a server's port between our look at it and the server's."""
+    """Another process took a server's port after it was found free and before the server's start."""
 
 
 class RunsFolderError(ProvisionError):
-    """The folder of the runs cannot be made or written to: the message names it and says what to do."""
+    """The runs folder cannot be created or written to. The message names it and the fix."""
 
 
 class PrivacyError(ProvisionError):
-    """What should be this user's alone is not: the message names it and says what to do."""
+    """A file or folder is not private to this user. The message names it and the fix."""

@@ -1,8 +1,9 @@
-"""What the pages of MLflow and Prefect show first, where their own choice leads astray: a script before theirs in the pages of our servers.
+"""Change the first view of MLflow's and Prefect's pages, by a script at the start of each page.
 
-MLflow 3.17 opens as GenAI, which hides runs under "Evaluation runs", and keeps the choice in the browser; ours is model training, where
-runs are seen, for who has not made one. The switch at the page's top left works as before. Prefect 3.7 tells who follows a link without
-having logged in that there is no such page; ours asks for the login, and then shows it.
+MLflow 3.17 opens its GenAI view, which hides runs under "Evaluation runs", and keeps the choice in
+the browser. Our server opens the model training view, which shows runs, for users who have not
+chosen. The switch at the top left of the page still works. Prefect 3.7 shows "no such page" to
+users who follow a link before logging in. Our server asks for the login and then shows the page.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ LOGIN = (
 
 
 def of_mlflow(app: ASGIApp) -> ASGIApp:
-    """MLflow's application, whose page opens as model training."""
+    """Wrap MLflow's application so that its page opens the model training view."""
     return BeginsWith(app, MODEL_TRAINING, lambda path: path == "/")
 
 
 def of_prefect(app: ASGIApp) -> ASGIApp:
-    """Prefect's application behind a login, each of whose pages asks for it first."""
+    """Wrap Prefect's application so that each page asks for the login first."""
     return BeginsWith(app, LOGIN, lambda path: not path.startswith("/api/") and "." not in path.rpartition("/")[2])
 
 
 class BeginsWith:
-    """An application whose pages begin with a script; everything else passes as it is."""
+    """An application whose pages begin with a script. Other responses pass unchanged."""
 
     def __init__(self, app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) -> None:
         """
         Args:
-            app: Whose pages.
-            script: An element of HTML.
+            app: The application.
+            script: An HTML element.
             is_page: Whether a path leads to a page.
         """
         self._app, self._script, self._is_page = app, script, is_page
@@ -47,7 +48,8 @@ class BeginsWith:
         if scope["type"] != "http" or not self._is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
-        # Whole and plain, so that it can be added to, and asked for anew after an update of the package.
+        # Request the page complete and uncompressed, so that the script can be inserted. Caching is
+        # off, so that an updated package is served at once.
         skipped = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
         scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if name not in skipped]}
         start: Message = {}

@@ -1,10 +1,12 @@
-"""Says every half minute that the process of a flow run is alive, from a process beside it: the automation "zombie runs" listens.
+"""Send heartbeats of a flow run from a separate process, every half minute.
 
     python -m tasks.provision.heartbeats FLOW_RUN_ID OWNER_PID SECONDS
 
-Prefect 3.7.7 can do so from a thread of the flow run itself (PREFECT_FLOWS_HEARTBEAT_FREQUENCY). That thread, and the two that send what
-it says, need Python's global lock: a flow falls silent while native code holds it, and is then ended though it is healthy (as one was, on
-a machine under load, while its engine started). This process shares nothing with the flow but its life.
+The automation "zombie runs" listens for them. Prefect 3.7.7 can send heartbeats from a thread of
+the flow run (PREFECT_FLOWS_HEARTBEAT_FREQUENCY). That thread, and the two that send its events,
+need Python's global interpreter lock. While native code holds the lock, no heartbeat is sent, and a
+healthy flow is ended. This happened on a loaded machine while an engine started. This process
+shares only its lifetime with the flow.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from typing import Any
 from tasks.provision.prefect_api import PrefectApi
 
 HEARTBEAT_S = 30.0
-"""The automation waits twenty times as long."""
+"""Seconds between heartbeats. The automation waits twenty times as long."""
 CHECK_S = 1.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_heartbeats(flow_run: str) -> None:
-    """Starts the process that sends heartbeats for this one, and starts another whenever that one is killed.
+    """Start the process that sends this process's heartbeats, and restart it if it is killed.
 
-    It ends by itself within a second of this one's end, however that comes.
+    It ends by itself within a second of this process's end, however that ends.
     """
-    first = _start(flow_run)  # here: the thread would have to wait for Python's global lock
+    first = _start(flow_run)  # here, because the thread would wait for the GIL
 
     def keep_sending() -> None:
         first.wait()
@@ -49,30 +51,31 @@ def _start(flow_run: str) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", __name__, flow_run, str(os.getpid()), str(HEARTBEAT_S)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # the flow run's own would keep the worker waiting for its end
+        stdout=subprocess.DEVNULL,  # an inherited pipe would keep the worker waiting
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
 
 
 def send_heartbeats(api: PrefectApi, flow_run: str, owner: int, every_s: float) -> None:
-    """Sends one every `every_s` seconds, for the flow run and those below it, while `owner` is our parent, and a last one after that.
+    """Send heartbeats while `owner` is our parent, and a last one after that.
 
-    The automation waits for the heartbeat after a heartbeat: without the last one a run, or one that it has called, that is killed before
-    its first would never be marked.
+    Heartbeats are `every_s` seconds apart and cover the flow run and its subflows. The automation
+    waits for the heartbeat that follows a heartbeat. Without the last one, a run or subflow that is
+    killed before its first heartbeat would never be marked.
     """
     due, owned = time.monotonic(), True
     while owned:
         owned = os.getppid() == owner
         if not owned or time.monotonic() >= due:
-            with suppress(OSError):  # the server is away or busy: the next one may arrive
+            with suppress(OSError):  # the server is unreachable or busy: the next one may arrive
                 api.ask("events", [heartbeat(each) for each in running(api, flow_run)])
             due = time.monotonic() + every_s
         time.sleep(min(CHECK_S, every_s))
 
 
 def running(api: PrefectApi, flow_run: str) -> list[str]:
-    """The flow run and those that it has called, theirs too, as long as they have not ended."""
+    """Return the flow run and all its subflows that are still running, nested ones included."""
     found: list[str] = []
     these: dict[str, Any] = {"id": {"any_": [flow_run]}}
     while now := api.ask("flow_runs/filter", {"flow_runs": these | {"state": {"type": {"any_": ["RUNNING"]}}}}):
@@ -82,7 +85,7 @@ def running(api: PrefectApi, flow_run: str) -> list[str]:
 
 
 def heartbeat(flow_run: str) -> dict[str, Any]:
-    """The event, as Prefect's own engine sends it."""
+    """Return the event in the format of Prefect's own engine."""
     return {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),

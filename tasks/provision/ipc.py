@@ -1,4 +1,4 @@
-"""What a flow and its trainer say to each other: pickled messages over a Unix socket in a folder of this user alone."""
+"""Messages between a flow and its trainer: pickled, over a Unix socket in a private folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ConnectionClosedError(Exception):
 
 
 class TrainerConnection:
-    """The flow's end, which leads to the trainer: sends commands, receives events."""
+    """The flow's end of the connection to the trainer: sends commands, receives events."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def send(self, command: object) -> None:
-        """Sends a command.
+        """Send a command.
 
         Raises:
             ConnectionClosedError: The process is gone.
@@ -38,7 +38,7 @@ class TrainerConnection:
             raise ConnectionClosedError(str(problem)) from problem
 
     def receive(self, timeout: float) -> object | None:
-        """The next event, or None when `timeout` seconds have passed without one.
+        """Return the next event, or None after `timeout` seconds without one.
 
         Raises:
             ConnectionClosedError: The process is gone.
@@ -52,15 +52,15 @@ class TrainerConnection:
             raise ConnectionClosedError(str(problem)) from problem
 
     def close(self) -> None:
-        """Hangs up; a second call does nothing."""
+        """Close the connection. A second call does nothing."""
         self._connection.close()
 
 
 def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> TrainerConnection:
-    """Waits for the process to call.
+    """Wait for the trainer to connect.
 
     Raises:
-        ConnectionClosedError: It ended, or did not call within `seconds`.
+        ConnectionClosedError: It ended, or did not connect within `seconds`.
     """
     listener.settimeout(0.2)
     until = time.monotonic() + seconds
@@ -77,7 +77,7 @@ def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], 
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket on which the flow waits; `path` must be short (107 bytes at most)."""
+    """Return a Unix socket on which the flow listens. `path` may have at most 107 bytes."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(1)
@@ -85,13 +85,13 @@ def listen(path: Path) -> socket.socket:
 
 
 class FlowConnection:
-    """The trainer's end, which leads to the flow: receives commands, sends events.
+    """The trainer's end of the connection to the flow: receives commands, sends events.
 
-    When the flow hangs up or dies, so does this process, at once.
+    If the flow closes the connection or dies, this process exits at once.
     """
 
     def __init__(self, path: str) -> None:
-        """Calls the flow."""
+        """Connect to the flow."""
         end = socket.socket(socket.AF_UNIX)
         end.connect(path)
         self._connection = Connection(end.detach())
@@ -100,11 +100,11 @@ class FlowConnection:
         threading.Thread(target=self._listen, name="commands", daemon=True).start()
 
     def receive(self) -> Any:
-        """The next command; waits for it."""
+        """Wait for the next command and return it."""
         return self._commands.get()
 
     def send(self, event: object) -> None:
-        """Sends an event."""
+        """Send an event."""
         with self._sending:
             self._connection.send(event)
 
@@ -113,13 +113,13 @@ class FlowConnection:
             while True:
                 self._commands.put(self._connection.recv())
         except (EOFError, OSError):
-            # Nobody will ever ask for the result: leave the graphics card and the ports to the next run.
+            # The result is no longer needed: free the GPU and the ports for the next run.
             print("the flow hung up; this process ends", file=sys.stderr, flush=True)
             os._exit(3)
 
 
 def die_with_parent() -> None:
-    """Asks Linux to kill this process when the process that started it ends, however it ends."""
+    """Ask Linux to kill this process when its parent ends, however it ends."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL("libc.so.6").prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A server as a process of this machine: a free port, a health check, the same port again after a restart."""
+"""A server as a local process: a free port, a health check, the same port after a restart."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from tasks.provision.process import ChildProcess
 
 HOST = "127.0.0.1"
 ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
-"""Keeps connections between processes of torch and vLLM on one machine off its network."""
+"""Keep connections between torch and vLLM processes of one machine off its network."""
 FIRST_PORT, LAST_PORT = 20_000, 32_000
-"""Below the range from which outgoing connections take theirs: there a health check could connect to itself."""
+"""Range of server ports, below the ports of outgoing connections.
+
+On a port of outgoing connections, a health check could connect to itself.
+"""
 ATTEMPTS = 5
 
 
 class LocalServer:
-    """An HTTP server as a child process of this one. Also for MLflow, Prefect or vLLM servers: any command that takes a port."""
+    """An HTTP server as a child process, e.g. MLflow, Prefect or vLLM.
+
+    Any command that takes a port will do.
+    """
 
     def __init__(
         self,
@@ -43,12 +49,12 @@ class LocalServer:
         """
         Args:
             name: For people and for the log's name.
-            command: Program and arguments; "{host}" and "{port}" in an argument are replaced by those below.
-            health_path: What answers below 400 once the server is ready.
-            host: This machine's address on which it listens.
-            port: A fixed port; by default a free one is chosen.
+            command: Program and arguments. "{host}" and "{port}" in an argument are replaced.
+            health_path: Path that answers with a status below 400 once the server is ready.
+            host: Address of this machine on which it listens.
+            port: A fixed port. By default a free one is chosen.
             state_dir, environment, cwd: See ChildProcess.
-            start_deadline_s: Seconds in which it must be ready.
+            start_deadline_s: Seconds in which it must become ready.
         """
         self.name = name
         self._command = list(command)
@@ -64,30 +70,31 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """The base URL, once started; it stays the same over restarts."""
+        """The base URL once started. It stays the same over restarts."""
         if self._port is None:
             raise ProvisionError(f"{self.name} has not been started")
         return f"http://{self._host}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The process id of the current life's subreaper; the server is below it."""
+        """Process id of the current subreaper. The server is its descendant."""
         if self._process is None:
             raise ProvisionError(f"{self.name} has not been started")
         return self._process.pid
 
     def start(self) -> None:
-        """Starts the server, or starts it again, and returns when it is healthy.
+        """Start or restart the server and return when it is healthy.
 
         Raises:
-            ProvisionError: It ended, or was not healthy in time; the message holds the end of its log.
+            ProvisionError: It ended, or was not healthy in time. The message holds the end of its
+                log.
         """
         for attempt in range(ATTEMPTS):
             port = self._port or free_port(self._host)
             try:
                 self._start_on(port)
             except ProvisionError:
-                # Another process may have taken the port between our look and the server's.
+                # Another process may have taken the port between our check and the server's start.
                 if self._port is None and not self._ended and not is_free(port, self._host) and attempt < ATTEMPTS - 1:
                     continue
                 raise
@@ -95,18 +102,18 @@ class LocalServer:
             return
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process is running."""
         return self._process is not None and self._process.alive()
 
     def end(self, grace_s: float = 1.0) -> None:
-        """Ends it for good; a start in another thread fails."""
+        """End the server for good. A start in another thread then fails."""
         with self._lock:
             self._ended = True
         if self._process is not None:
             self._process.end(grace_s)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines of the current life's log."""
+        """Return the last lines of the current process's log."""
         return "" if self._process is None else self._process.log_tail(lines)
 
     def _start_on(self, port: int) -> None:
@@ -125,7 +132,7 @@ class LocalServer:
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET of the URL is answered with a status below 400."""
+    """Return whether a GET of the URL is answered with a status below 400."""
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=timeout_s) as response:
             return bool(response.status < 400)
@@ -134,10 +141,10 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port of the address on which nothing listens now, from the range that is free of outgoing connections.
+    """Return a port on which nothing listens, outside the range of outgoing connections.
 
     Raises:
-        ProvisionError: None of a hundred tried was free.
+        ProvisionError: None of 100 tried ports was free.
     """
     for _ in range(100):
         port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
@@ -147,7 +154,7 @@ def free_port(host: str = HOST) -> int:
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether nothing listens on the port of the address."""
+    """Return whether nothing listens on the port of the address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -158,7 +165,10 @@ def is_free(port: int, host: str = HOST) -> bool:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Whether the process or one below it listens on the port: an answer alone might be a stranger's."""
+    """Return whether the process or a descendant listens on the port.
+
+    An answer on the port alone could come from another process.
+    """
     try:
         subreaper = psutil.Process(pid)
         family = [subreaper, *subreaper.children(recursive=True)]

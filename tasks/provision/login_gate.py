@@ -26,12 +26,12 @@ HEALTH = ("/health", "/api/health", "/api/ready")
 
 
 class WrongLogins:
-    """Counts wrong logins per client and says how long each client must wait."""
+    """Counts wrong logins per client and computes how long each client must wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            clock: The time in seconds.
+            clock: Returns the time in seconds.
         """
         self._clock = clock
         self._clients: dict[str, tuple[int, float]] = {}
@@ -40,12 +40,12 @@ class WrongLogins:
         return bool(self._clients)
 
     def pause_s(self, client: str) -> float:
-        """Seconds until the login of this client is looked at again; 0.0 if it is looked at now."""
+        """Return the seconds until this client's login is checked again; 0.0 if checked now."""
         _, until = self._clients.get(client, (0, 0.0))
         return max(0.0, until - self._clock())
 
     def add(self, client: str) -> None:
-        """Counts one wrong login. After the free guesses each one doubles the pause."""
+        """Count one wrong login. After the free guesses, each further one doubles the pause."""
         now = self._clock()
         count, until = self._clients.pop(client, (0, now))
         if now > until + LONGEST_PAUSE_S:
@@ -57,25 +57,26 @@ class WrongLogins:
             del self._clients[next(iter(self._clients))]
 
     def forget(self, client: str) -> None:
-        """Forgets the wrong logins of a client that has now logged in."""
+        """Clear the wrong logins of a client that has logged in."""
         self._clients.pop(client, None)
 
 
 class LoginGate:
     """An application behind a login.
 
-    A client with many wrong logins is answered 429 for a while, without a look at its login. The client is an address or,
-    on this machine, a Unix user, so that no user can lock out another one. The server's own user can read the login and is
-    therefore let in with the right one at any time.
+    A client with many wrong logins is answered 429 for a while, and its login is not checked. The
+    client is an address or, on this machine, a Unix user, so that no user can lock out another. The
+    server's own user can read the login, so its correct login is always accepted.
     """
 
     def __init__(self, app: ASGIApp, login: str, realm: str, *, checks_itself: bool = False) -> None:
         """
         Args:
-            app: What is protected.
+            app: The protected application.
             login: "user:password".
-            realm: What a browser shows when it asks for the login.
-            checks_itself: Whether `app` refuses requests without a login, so that only wrong logins are looked at here.
+            realm: Shown by a browser when it asks for the login.
+            checks_itself: Whether `app` refuses requests without a login. Then only wrong logins
+                are counted here.
         """
         self._app = app
         self._login = login.encode()
@@ -112,7 +113,7 @@ class LoginGate:
         return PlainTextResponse(f"not logged in: use the login of {self._realm}", 401, challenge)
 
     def _pause_s(self, scope: Scope, given: bytes) -> float:
-        """Seconds for which this login is refused unseen; a login that is looked at is counted."""
+        """Return the seconds for which this login is refused unchecked; count a checked login."""
         right = hmac.compare_digest(given, self._login)
         if right and not self._wrong:
             return 0.0
@@ -126,7 +127,7 @@ class LoginGate:
         return 0.0
 
     def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """Looks at the message with which Prefect's clients log in to a websocket."""
+        """Check the message with which Prefect's clients log in to a websocket."""
 
         async def checked() -> Message:
             message = await receive()
@@ -144,12 +145,12 @@ class LoginGate:
 
 
 class NoFrames:
-    """An application whose pages no browser shows in a frame of another page."""
+    """An application whose pages browsers do not show in frames of other pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         """
         Args:
-            app: Whose pages.
+            app: The application.
         """
         self._app = app
 
@@ -164,7 +165,10 @@ class NoFrames:
 
 
 def client_of(scope: Scope) -> str:
-    """Names the client of a request: its address, its network of 64 bits under IPv6, or its Unix user on this machine."""
+    """Return the client of a request: its address, or its Unix user on this machine.
+
+    Under IPv6 the client is the 64-bit network of the address.
+    """
     host, port = scope.get("client") or ("", 0)
     try:
         address = ipaddress.ip_address(host)
@@ -183,7 +187,7 @@ def _user(uid: int) -> str:
 
 
 def _uid_of_socket(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> int | None:
-    """The owner of the open TCP socket at a loopback address, as Linux lists it; None where it is not listed."""
+    """Return the owner of the open TCP socket at a loopback address; None if not listed by Linux."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     words = [int.from_bytes(address.packed[at : at + 4], "little") for at in range(0, len(address.packed), 4)]
     local = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
@@ -201,7 +205,7 @@ def _uid_of_socket(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port:
 
 
 def _decoded(header: str) -> bytes:
-    """The "user:password" of an Authorization header; empty if it is none of the Basic scheme."""
+    """Return the "user:password" of a Basic Authorization header; empty for other schemes."""
     scheme, _, word = header.partition(" ")
     try:
         return base64.b64decode(word.strip(), validate=True) if scheme.lower() == "basic" else b""

@@ -1,7 +1,9 @@
-"""MLflow's server behind a login, as an application for `mlflow server --app-name agentgym` (an entry point in pyproject.toml).
+"""MLflow's server behind a login, as an application for `mlflow server --app-name agentgym`.
 
-MLflow's own protection lets pages of any port of this machine in, asks no local user who they are, and its assistant starts coding
-agents. Its own login (basic-auth) is another database of users, and wants packages that are in no lock.
+pyproject.toml declares the entry point. MLflow's own protection has three gaps. It accepts pages of
+any port of this machine, it lets every local user in without a login, and its assistant starts
+coding agents. Its own login (basic-auth) is a separate user database and needs packages that are in
+no lock file.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tasks.provision.login_gate import LoginGate
 
 
 def behind_login() -> ASGIApp:
-    """Returns MLflow's application behind the login that the variables of MLflow's clients hold."""
+    """Return MLflow's application behind the login in MLflow's client variables."""
     from mlflow.server.fastapi_app import app
 
     login = f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}"
@@ -26,12 +28,15 @@ def behind_login() -> ASGIApp:
 
 
 class OwnOriginOnly:
-    """An application that refuses pages of other origins: a browser would send them with the user's login."""
+    """An application that refuses requests from pages of other origins.
+
+    Browsers would send the user's login with them.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         """
         Args:
-            app: What is protected.
+            app: The protected application.
         """
         self._app = app
 

@@ -1,4 +1,7 @@
-"""Questions to the API of a Prefect server, without importing Prefect: with a login, and with a token against cross-site requests."""
+"""A client of a Prefect server's API that does not import Prefect.
+
+It sends the login, and the token that protects against cross-site requests.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,21 @@ import uuid
 from typing import Any
 
 PATIENCE_S = 180.0
-"""Its database writes one thing at a time, so that an answer can take more than a minute on a disk that other work keeps busy."""
+"""Timeout of a request in seconds.
+
+The server's database has a single writer, so an answer can take over a minute on a busy disk.
+"""
 NO_SUCH_PROTECTION = 422
-"""What a server answers that wants no token against cross-site requests, when it is asked for one."""
+"""Status of a server without cross-site request protection when it is asked for a token."""
 
 
 def guarded(origin: str, login: str) -> dict[str, str]:
-    """The settings of a Prefect server, and of all who ask it, under which it serves nobody without the login and no other page.
+    """Return settings for a Prefect server and its clients that enforce login and origin.
+
+    The server then refuses requests without the login, and requests from other sites' pages.
 
     Args:
-        origin: The server's address, scheme to port: pages from there may ask.
+        origin: The server's address, scheme to port. Pages from this origin may send requests.
         login: "user:password".
     """
     return {
@@ -39,7 +47,7 @@ class PrefectApi:
         """
         Args:
             url: The API's address, which ends in /api.
-            login: What the server wants as PREFECT_SERVER_API_AUTH_STRING: "user:password".
+            login: The server's PREFECT_SERVER_API_AUTH_STRING: "user:password".
         """
         self._url = url
         self._headers = {
@@ -49,7 +57,7 @@ class PrefectApi:
         }
 
     def ask(self, path: str, body: Any, method: str = "POST") -> Any:
-        """The answer to a request.
+        """Send a request and return the answer.
 
         Raises:
             OSError: The server does not answer, or refuses (urllib.error.HTTPError).

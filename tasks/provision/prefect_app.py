@@ -1,4 +1,7 @@
-"""Prefect's server as applications for uvicorn: `uvicorn --factory tasks.provision.prefect_app:services`."""
+"""Prefect's server as applications for uvicorn.
+
+For example: `uvicorn --factory tasks.provision.prefect_app:services`.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from tasks.provision.login_gate import LoginGate, NoFrames
 
 
 def services() -> ASGIApp:
-    """Returns the server of `make up`: with its pages, and the services that schedule runs and notice late ones."""
+    """Return the server of `make up`, with pages and the services that schedule and check runs."""
     return NoFrames(_behind_login(first_view.of_prefect(create_app(final=True))))
 
 
 def one_run() -> ASGIApp:
-    """Returns the server that a run starts for itself where there is no other: the API alone, without pages or a scheduler."""
+    """Return the server that a run starts for itself: the API alone, without pages or scheduler."""
     return _behind_login(create_app(ephemeral=True, final=True))
 
 
 def _behind_login(app: ASGIApp) -> ASGIApp:
-    """Slows down wrong logins. Prefect itself asks for the login, at its API alone."""
+    """Slow down wrong logins. Prefect checks the login itself, but only at its API."""
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
     return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", checks_itself=True)
 
@@ -33,15 +36,17 @@ def _behind_login(app: ASGIApp) -> ASGIApp:
 def write_lock_first(
     connection: sqlalchemy.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
 ) -> tuple[str, Any]:
-    """Begins each transaction of SQLite with the lock that its first write would need.
+    """Begin each SQLite transaction with the lock that its first write would need.
 
-    Prefect 3.7.7 begins most of them as readers. If another connection commits between such a transaction's first read and its first
-    write, SQLite can only refuse the write ("database is locked"), at once, however long a timeout is set: the worker's polls met that
-    twice in three times, as each starts two such transactions side by side. Prefect 3.8 begins the worst of them like this itself
-    (PrefectHQ/prefect#22967), but wants a FastAPI that vLLM refuses.
+    Prefect 3.7.7 begins most transactions as readers. If another connection commits between such a
+    transaction's first read and its first write, SQLite refuses the write at once ("database is
+    locked"), whatever the timeout. Two of three polls of the worker met this, because each poll
+    starts two such transactions in parallel. Prefect 3.8 begins the worst of them in this way
+    itself (PrefectHQ/prefect#22967), but requires a FastAPI version that vLLM excludes.
 
-    Left as they are: the reads that a changed automation causes. They run in another thread, while the server's own waits for them inside a
-    transaction that may hold the lock: no change of an automation would come to its end before SQLite's timeout.
+    The reads caused by a changed automation are left as they are. They run in another thread, while
+    the server's thread waits for them inside a transaction that may hold the lock. With the lock
+    taken first, no change of an automation would finish before SQLite's timeout.
     """
     first = statement == "BEGIN DEFERRED" and threading.current_thread() is threading.main_thread()
     return ("BEGIN IMMEDIATE" if first else statement), parameters

@@ -1,4 +1,4 @@
-"""Sets up a Prefect server once: the work pool, and the automations of automations.yaml.
+"""Set up a Prefect server: the work pool, and the automations of automations.yaml.
 
 PREFECT_API_URL=... PREFECT_API_AUTH_STRING=user:password python -m tasks.provision.prefect_set_up
 """
@@ -17,16 +17,16 @@ from tasks.provision.errors import ProvisionError
 from tasks.provision.prefect_api import PrefectApi
 
 POOL_TEMPLATE = Path(__file__).with_name("work_pool.json")
-"""The worker's command, and nothing that a run or a deployment could change: not the command, its environment or its folder."""
+"""The worker's command. Runs and deployments can change neither command, environment nor folder."""
 AUTOMATIONS = Path(__file__).resolve().parents[2] / "automations.yaml"
 CONFLICT = 409
 
 
 def set_up(api: PrefectApi, pool: str) -> None:
-    """Makes what the flows need on a server, or gives what is there its present form again.
+    """Create the work pool and automations, or update existing ones to their current form.
 
     Raises:
-        ProvisionError: The server refused it.
+        ProvisionError: The server refused.
     """
     try:
         template = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
@@ -47,9 +47,10 @@ def _make(api: PrefectApi, path: str, whole: dict[str, Any], present: str, chang
 
 
 def _make_automations(api: PrefectApi) -> None:
-    """Those of the file, each once, by name; whether one is enabled is left as a person has set it.
+    """Create the file's automations once each, by name; keep whether a person has disabled them.
 
-    One that is as wanted is not touched: the server would forget for which runs it waits, and a worker that comes back calls this.
+    An automation that is up to date is left alone: an update makes the server forget the runs for
+    which it waits, and every returning worker calls this.
     """
     wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
     present = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
@@ -61,7 +62,10 @@ def _make_automations(api: PrefectApi) -> None:
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    """Whether what the server gives has all that is wanted; of a list, which it may keep as a set, in any order."""
+    """Return whether `found` contains all of `wanted`.
+
+    Lists are compared in any order, because the server may keep them as sets.
+    """
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(name == "enabled" or _holds(found.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,4 +1,4 @@
-"""Folders and secrets that nobody but this user can write or read, whoever else uses the machine."""
+"""Folders and secrets that only this user can read or write, on machines with several users."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ log = logging.getLogger(__name__)
 
 
 def state_folder() -> Path:
-    """The folder of this user for state files, logs and sockets of processes, below the folder for temporary files.
+    """Return this user's folder for state files, logs and sockets, below the temporary folder.
 
-    Not XDG_RUNTIME_DIR: systemd removes that when the user logs out, and a training run goes on.
+    It is not XDG_RUNTIME_DIR, because systemd removes that at logout while a training run
+    continues.
     """
     return Path(tempfile.gettempdir()) / f"agentgym-{os.getuid()}"
 
 
 def private_folder(path: Path) -> Path:
-    """Makes the folder where there is none, for this user alone, and returns it.
+    """Create the folder for this user alone if it does not exist; return it.
 
     Raises:
-        PrivacyError: Something is there that is not a folder of this user: in a folder for temporary files anybody may have put it.
+        PrivacyError: The path exists but is not a folder of this user. In a temporary folder any
+            user may have created it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -47,13 +49,13 @@ def private_folder(path: Path) -> Path:
 
 
 def private_runs(runs: Path) -> Path:
-    """Makes the folder of the runs where there is none, for this user alone, and returns it.
+    """Create the runs folder for this user alone if it does not exist; return it.
 
-    An existing folder of this user is closed to others, unless others keep files there. A folder that cannot be closed is
-    reported as a warning: someone may share it on purpose.
+    An existing folder of this user is closed to others, unless others keep files there. A folder
+    that cannot be closed is reported as a warning, because it may be shared on purpose.
 
     Raises:
-        RunsFolderError: It cannot be made, is not a folder, or this user cannot write to it.
+        RunsFolderError: It cannot be created, is not a folder, or this user cannot write to it.
     """
     try:
         runs.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +85,11 @@ def private_runs(runs: Path) -> Path:
 
 
 def read_own(path: Path) -> str | None:
-    """The text of a regular file of this user; None where there is none, it is a link, or another user has put it there."""
+    """Return the text of a regular file of this user.
+
+    Returns:
+        None if the file does not exist, is a link, or belongs to another user.
+    """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -96,10 +102,10 @@ def read_own(path: Path) -> str | None:
 
 
 def kept_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_urlsafe(24)) -> str:
-    """The secret that the file holds; made, and written for this user alone, where there is no such file.
+    """Return the secret in the file; create it for this user alone if the file does not exist.
 
     Raises:
-        PrivacyError: The file is not this user's, or others could read it.
+        PrivacyError: The file is empty, belongs to another user, or is readable by others.
     """
     private_folder(path.parent)
     try:
@@ -116,32 +122,33 @@ def kept_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_urls
 
 
 class OwnedFolder:
-    """A folder of this process. If the process is killed, the next one that makes such a folder removes it.
+    """A temporary folder of this process.
 
-    A lock on the folder says whether its owner lives: the kernel lets it go however the owner ends, and it holds between containers,
-    where process ids do not.
+    If the process is killed, the next process that creates such a folder removes it. A lock on the
+    folder shows that its owner lives. The kernel releases it however the owner ends. Unlike process
+    ids, it also works between containers.
     """
 
     def __init__(self, prefix: str, parent: Path) -> None:
         """
         Args:
-            prefix: The folder's name begins so; folders of dead owners are known by it.
-            parent: Where it is made, e.g. /dev/shm.
+            prefix: Prefix of the folder's name, which identifies folders of dead owners.
+            parent: Where it is created, e.g. /dev/shm.
         """
         sweep_owned(prefix, parent)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             try:
                 self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:  # a sweep took it for a dead owner's before it could be locked
+            except FileNotFoundError:  # another process's sweep removed it before it was locked
                 continue
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if self.path.is_dir():  # else a sweep came before the lock
+            if self.path.is_dir():  # otherwise a sweep removed it before the lock
                 return
             os.close(self._lock)
 
     def remove(self) -> None:
-        """Removes it with all that is in it. A second call does nothing."""
+        """Remove the folder with its contents. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -149,20 +156,20 @@ class OwnedFolder:
 
 
 def sweep_owned(prefix: str, parent: Path) -> list[Path]:
-    """Removes what killed processes of this user left of their OwnedFolders; returns what it removed."""
+    """Remove the OwnedFolders that killed processes of this user left; return their paths."""
     swept = []
     for folder in parent.glob(f"{prefix}*"):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
-            continue  # removed meanwhile, or no folder, or another user's
+            continue  # removed meanwhile, not a folder, or another user's
         try:
             if os.fstat(lock).st_uid == os.getuid():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
                 swept.append(folder)
         except BlockingIOError:
-            continue  # its owner lives
+            continue  # its owner is alive
         finally:
             os.close(lock)
     return swept

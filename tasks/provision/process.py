@@ -1,8 +1,10 @@
-"""One supervised child process of any kind: a server, a trainer. It never outlives its owner, whatever is killed.
+"""A supervised child process of any kind, such as a server or a trainer.
 
-Three nets, each for what the one before lets through: `end` ends the process and all below it; the subreaper between owner and
-command does so when the owner is gone (see subreaper.py); and `sweep`, run before new processes are started, finds what belonged to
-an owner that no longer lives, by a mark that every descendant inherits.
+It never outlives its owner, whichever process is killed. Three mechanisms back each other up:
+- `end` ends the process and its descendants.
+- The subreaper between owner and command does so when the owner is gone (see subreaper.py).
+- `sweep` runs before new processes are started. It finds processes of dead owners by a mark that
+  every descendant inherits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ POLL_S = 0.02
 
 
 class ChildProcess:
-    """One life of one command, in a session of its own with a log file of its own."""
+    """One execution of a command, in its own session and with its own log file."""
 
     def __init__(
         self,
@@ -42,12 +44,12 @@ class ChildProcess:
     ) -> None:
         """
         Args:
-            name: For people: part of the log's and the state file's name.
+            name: Part of the names of log and state file, for people.
             command: The program and its arguments.
-            state_dir: Where the state file is kept (and the log, unless `log_path` says otherwise).
-            environment: Variables set for the process beside those of this one.
-            cwd: Its working directory; this one's by default.
-            log_path: Where stdout and stderr go, appended; a file of its own by default.
+            state_dir: Folder of the state file, and of the log unless `log_path` is given.
+            environment: Variables of the process in addition to those of this process.
+            cwd: Its working directory, by default this process's.
+            log_path: File to which stdout and stderr are appended, by default a new file.
         """
         self.name = name
         self.command = list(command)
@@ -61,32 +63,36 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The subreaper's process id; the command and what it starts are its descendants."""
+        """Process id of the subreaper. The command and its children are its descendants."""
         if self._process is None:
             raise ProvisionError(f"{self.name} has not been started")
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; else the command's status, 128 + n if signal n ended it, -9 if the subreaper was killed."""
+        """The exit status; None while running.
+
+        It is the command's status, 128 + n if signal n ended it, or -9 if the subreaper was killed.
+        """
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Starts the command, from any thread; does not wait for anything.
+        """Start the command without waiting for it. May be called from any thread.
 
         Raises:
             ProvisionError: It was started before.
-            PrivacyError: The folder for state files is another user's.
+            PrivacyError: The folder for state files belongs to another user.
         """
         if self._process is not None:
             raise ProvisionError(f"{self.name} was started before: make another ChildProcess for another life")
         private_folder(self._state_dir)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         me = os.getpid()
-        # The state file comes first, so that there is no moment at which a sweep could miss the process.
+        # The state file is written first, so that a sweep can never miss the process.
         _write(self._state_file, {"name": self.name, "mark": self._mark, "log": str(self.log_path), "owner": [me, started_at(me)]})
         with self.log_path.open("ab") as log:
-            # Its own log: a child that holds this process's stdout keeps whoever reads it waiting after we are gone.
+            # The child gets its own log. If it held this process's stdout, a reader of that would
+            # keep waiting after this process has ended.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SUBREAPER), str(me), *self.command],
                 stdin=subprocess.DEVNULL,
@@ -95,18 +101,18 @@ class ChildProcess:
                 env={**os.environ, **self._environment, MARK: self._mark},
                 cwd=self._cwd,
                 start_new_session=True,
-                umask=0o077,  # its sockets and files are this user's alone
+                umask=0o077,  # its sockets and files are private to this user
             )
 
     def alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for the end and returns the exit status.
+        """Wait for the end and return the exit status.
 
         Raises:
-            TimeoutError: It still runs after `timeout_s` seconds.
+            TimeoutError: It is still running after `timeout_s` seconds.
         """
         if self._process is None:
             raise ProvisionError(f"{self.name} has not been started")
@@ -118,7 +124,7 @@ class ChildProcess:
         return status
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float) -> None:
-        """Waits until `ready()`; ends the process where it does not come to that.
+        """Wait until `ready()` returns True; end the process if it does not.
 
         Raises:
             ProvisionError: The process ended, or was not ready after `deadline_s` seconds.
@@ -138,7 +144,10 @@ class ChildProcess:
         raise ProvisionError(f"{self.name} ended with status {status} during its start; the end of {self.log_path}:\n{self.log_tail()}")
 
     def end(self, grace_s: float = 1.0) -> None:
-        """Ends the process and everything that it started: SIGTERM, and SIGKILL after `grace_s`. A second call does nothing."""
+        """End the process and its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.
+
+        A second call does nothing.
+        """
         process = self._process
         if process is None:
             return
@@ -147,21 +156,23 @@ class ChildProcess:
             try:
                 process.wait(grace_s)
             except subprocess.TimeoutExpired:
-                # The group first, while the subreaper's id cannot belong to anyone else.
+                # The group is killed first, while the subreaper's id cannot belong to another
+                # process.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if process.returncode < 0:  # the subreaper was killed, so it has not cleared up behind the command
+        # A killed subreaper has not ended the command's descendants.
+        if process.returncode < 0:
             _kill_marked(self._mark, str(self.log_path))
         self._state_file.unlink(missing_ok=True)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of the log."""
         return last_lines(self.log_path, lines)
 
 
 def last_lines(file: Path, lines: int = 30) -> str:
-    """The last lines of a log; empty if there is none."""
+    """Return the last lines of a log; empty if the file does not exist."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
@@ -172,13 +183,13 @@ def last_lines(file: Path, lines: int = 30) -> str:
 
 
 def sweep(state_dir: Path | None = None) -> list[str]:
-    """Kills what is left of processes whose owner is gone; returns their names. Old logs are removed.
+    """Kill the remaining processes of dead owners, and remove old logs; return the names killed.
 
-    Call it before starting processes. It touches nothing whose owner lives, so several runs can share a directory. Files that another
-    user has put there say nothing.
+    Call it before starting processes. Processes of living owners are left alone, so several runs
+    can share a folder. Files of other users are ignored.
 
     Raises:
-        PrivacyError: The folder is another user's.
+        PrivacyError: The folder belongs to another user.
     """
     directory = private_folder(state_dir or state_folder())
     swept: list[str] = []
@@ -201,7 +212,10 @@ def sweep(state_dir: Path | None = None) -> list[str]:
 
 
 def started_at(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None if there is none. With the pid it names one process for certain."""
+    """Return when a process started, in clock ticks after boot; None if it does not exist.
+
+    Together with the pid it identifies a process uniquely.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -210,9 +224,10 @@ def started_at(pid: int) -> int | None:
 
 
 def _kill_marked(mark: str, log: str) -> int:
-    """Kills every process that inherited the mark or the log; returns how many.
+    """Kill every process that inherited the mark or the log; return their number.
 
-    Either is enough: a program that rewrites its title may overwrite its environment, one that redirects its output lacks the log.
+    Either suffices. A program that rewrites its title may overwrite its environment, and one that
+    redirects its output does not hold the log.
     """
     killed: set[int] = set()
     for _ in range(20):
@@ -236,12 +251,12 @@ def _is_marked(pid: int, entry: bytes, log: str) -> bool:
         if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return True
         return any(os.readlink(f"/proc/{pid}/fd/{stream}") == log for stream in (1, 2))
-    except OSError:  # it ended, or is another user's, or has closed its output
+    except OSError:  # it ended, belongs to another user, or has closed its output
         return False
 
 
 def _write(path: Path, state: dict[str, object]) -> None:
-    """By rename, so that a sweep reads all of it or nothing."""
+    """Write the state by rename, so that a sweep never reads a partial file."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(state))
     temporary.replace(path)

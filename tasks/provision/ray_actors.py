@@ -1,6 +1,7 @@
-"""What Ray runs on the nodes of a cluster: an actor that starts one of our commands there as a process, watches and ends it.
+"""Ray actors: each starts, watches and ends one of our commands as a process on its node.
 
-The process ends with its actor (see process.py), and Ray ends the actor with the flow that made it, with its node, or when told to.
+The process ends with its actor (see process.py). Ray ends the actor with the flow that created it,
+with its node, or on request.
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ from tasks.provision.process import ChildProcess, sweep
 
 
 def root() -> str:
-    """The folder that this project is imported from."""
+    """Return the folder that this project is imported from."""
     return str(Path(tasks.__file__).parent.parent)
 
 
 def node_address() -> str:
-    """This node's address, as the other nodes reach it."""
+    """Return this node's address, as other nodes reach it."""
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())
 
 
 def look(folder: Path, token: str, python: str, storage: str | None = None) -> str:
-    """Reads the token that was written on another node and answers with one of this node's; so, too, in the shared storage of this URL.
+    """Check on this node that it shares the folder with the node that wrote the token.
+
+    It reads the token and answers with one of its own, also in the shared storage if a URL is
+    given.
 
     Returns:
-        What is wrong here, in words; empty if nothing is.
+        What is wrong on this node, in words; empty if nothing is.
     """
     try:
         found = (folder / "token").read_text(encoding="utf-8")
@@ -50,7 +54,7 @@ def look(folder: Path, token: str, python: str, storage: str | None = None) -> s
 
 
 def look_into(url: str, folder: str, token: str) -> str:
-    """Reads the token that was written to a folder of the shared storage, and answers with one of this node's; see `look`."""
+    """Check on this node that it can use the shared storage; see `look`."""
     from tasks.tracking.shared_storage import SharedStorage
 
     try:
@@ -58,29 +62,34 @@ def look_into(url: str, folder: str, token: str) -> str:
         if storage.read(f"{folder}/token") != token.encode():
             return f"does not find in {url} what this machine wrote there"
         storage.write(f"{folder}/{node_id()}", token.encode())
-    except Exception as fault:  # noqa: BLE001 - whatever the file system raises is told by the flow
+    except Exception as fault:  # noqa: BLE001 - the flow reports any error of the file system
         return f"cannot use {url} ({' '.join(str(fault).split()) or type(fault).__name__})"
     return ""
 
 
 def node_id() -> str:
-    """Ray's name of this node."""
+    """Return Ray's id of this node."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
 
 
 def enter(folder: Path) -> None:
-    """Makes the flow's working directory this process's, so that relative paths mean the same, where the node has it."""
+    """Change to the flow's working directory, if the node has it, so that relative paths agree."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
 
 
 class ServerActor:
-    """A server on the actor's node, on the node's own address."""
+    """A server on the actor's node, which listens on the node's own address."""
 
     def __init__(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str], start_deadline_s: float) -> None:
-        """`cwd`: the flow's working directory. See `LocalServer`; "{host}" in the command is the node's address."""
+        """
+        Args:
+            cwd: The flow's working directory.
+            name, command, environment, start_deadline_s: See `LocalServer`. "{host}" in the command
+                is the node's address.
+        """
         enter(cwd)
         sweep()
         self._server = LocalServer(
@@ -88,28 +97,34 @@ class ServerActor:
         )
 
     def start(self) -> str:
-        """Starts it; returns its URL once it is healthy."""
+        """Start the server; return its URL once it is healthy."""
         self._server.start()
         return self._server.url
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process is running."""
         return self._server.alive()
 
     def log_tail(self, lines: int) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of the server's log."""
         return self._server.log_tail(lines)
 
     def end(self, grace_s: float) -> None:
-        """Ends it for good."""
+        """End the server for good."""
         self._server.end(grace_s)
 
 
 class TrainerActor:
-    """One node's processes of the trainer; on the first node also the flow's line to the main process."""
+    """The trainer's processes on one node.
+
+    The first node also holds the flow's connection to the main process.
+    """
 
     def __init__(self, cwd: Path) -> None:
-        """`cwd`: the flow's working directory."""
+        """
+        Args:
+            cwd: The flow's working directory.
+        """
         enter(cwd)
         sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
@@ -118,47 +133,47 @@ class TrainerActor:
         self._process: ChildProcess | None = None
 
     def meeting_point(self) -> tuple[str, int]:
-        """The node's address, and a port of it that is free now."""
+        """Return the node's address and a port of it that is free now."""
         address = node_address()
         return address, free_port(address)
 
     def listen(self) -> str:
-        """Makes the Unix socket that the main process is to call, and returns its path."""
+        """Create the Unix socket to which the main process connects; return its path."""
         path = self._folder / "line"
         self._listener = listen(path)
         return str(path)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
-        """Starts the processes."""
+        """Start the processes."""
         self._process = ChildProcess("trainer", command, environment=with_root(environment), log_path=log_path)
         self._process.start()
 
     def connect(self, seconds: float) -> None:
-        """Waits for the main process to call; see `accept_trainer`."""
+        """Wait for the main process to connect; see `accept_trainer`."""
         assert self._listener is not None
         self._line = accept_trainer(self._listener, seconds, self.running)
 
     def send(self, command: object) -> None:
-        """Sends the main process a command."""
+        """Send a command to the main process."""
         assert self._line is not None
         self._line.send(command)
 
     def receive(self, timeout: float) -> object | None:
-        """The main process's next event, or None; see `TrainerConnection.receive`."""
+        """Return the main process's next event, or None; see `TrainerConnection.receive`."""
         if self._line is None:
             raise ConnectionClosedError("it has hung up")
         return self._line.receive(timeout)
 
     def running(self) -> bool:
-        """Whether the processes run."""
+        """Return whether the processes are running."""
         return self._process is not None and self._process.alive()
 
     def exit_status(self) -> int | None:
-        """How they ended; see `ChildProcess`."""
+        """Return the exit status; see `ChildProcess`."""
         return None if self._process is None else self._process.exit_status
 
     def end(self) -> None:
-        """Hangs up and ends what still runs."""
+        """Close the connection and end the processes."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -170,7 +185,7 @@ class TrainerActor:
 
 
 def with_root(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which a process can import this project."""
+    """Return the variables with this project added to PYTHONPATH."""
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([root(), *_python_path()]))}
 
 

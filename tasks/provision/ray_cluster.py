@@ -1,7 +1,7 @@
-"""A Ray cluster: the connection to it, what its nodes must share, and placement groups, in which it sets aside what processes need.
+"""A Ray cluster: the connection, the check of its nodes, and placement groups.
 
-Whoever reaches a Ray cluster can run any code on it: see docs/several-nodes.md. Where
-AGENTGYM_RAY_ADDRESS is empty, this is not imported.
+Anyone who can reach a Ray cluster can run code on it: see docs/several-nodes.md. This module is not
+imported if AGENTGYM_RAY_ADDRESS is empty.
 """
 
 from __future__ import annotations
@@ -36,33 +36,38 @@ Bundle = dict[str, float]
 Strategy = Literal["PACK", "SPREAD", "STRICT_SPREAD"]
 
 CALLS_AT_ONCE = 8
-"""Of one actor: it is asked how it is while it waits."""
+"""Concurrent calls of one actor, so that it can be asked for its state while another call waits."""
 CONNECT_S, LOOK_S = 5.0, 60.0
 HANDED_ON = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
 HANDED_ON_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
-"""Variables of this process that those on the nodes get too; the rest is their node's."""
+"""Environment variables that processes on the nodes inherit from this process.
+
+All others come from their node.
+"""
 
 _lock = threading.Lock()
 _connected: RayCluster | None = None
 
 
 class RayCluster:
-    """The cluster that this process is connected to.
+    """The cluster to which this process is connected.
 
     Attributes:
-        has_gpus: Whether any of its nodes has one.
-        folder: Seen by every node; gone with this process.
+        has_gpus: Whether any node has a GPU.
+        folder: Temporary folder that every node sees. It is removed when this process ends.
     """
 
     def __init__(self, address: str, shared: Path, storage: str | None = None) -> None:
         """
         Args:
-            address: "host:port", or "auto" for the cluster of this machine, which in any case is one of its nodes.
-            shared: A folder that every node must see, e.g. that of the runs.
-            storage: URL of the shared storage that every node must be able to use, where there is one.
+            address: "host:port", or "auto" for this machine's cluster. This machine must be one of
+                the nodes.
+            shared: A folder that every node must see, e.g. the runs folder.
+            storage: URL of the shared storage that every node must be able to use, if there is one.
 
         Raises:
-            ProvisionError: No cluster answers, or a node does not see the folder; the message names the node.
+            ProvisionError: No cluster answers, or a node does not see the folder. The message names
+                the node.
         """
         _connect(address)
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
@@ -76,29 +81,29 @@ class RayCluster:
             raise
 
     def resources(self, needs: Needs, processes: int = 1) -> Bundle:
-        """What a placement group sets aside for so many processes on one node."""
+        """Return what a placement group reserves for `processes` processes on one node."""
         gpus = int(self.has_gpus) if needs.gpus is None else needs.gpus
         wanted = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
-        return {name: amount * processes for name, amount in wanted.items() if amount} or {"CPU": 0.001}  # Ray wants some
+        return {name: amount * processes for name, amount in wanted.items() if amount} or {"CPU": 0.001}  # Ray needs one
 
     def close(self) -> None:
-        """Removes the folder."""
+        """Remove the folder."""
         self._owned.remove()
 
 
 class Placement:
-    """A placement group. Where a node is lost, Ray finds another place for what was set aside there."""
+    """A placement group. If a node is lost, Ray moves its bundles to other nodes."""
 
     def __init__(self, what: str, bundles: Sequence[Bundle], strategy: Strategy, seconds: float) -> None:
         """
         Args:
-            what: For people: whose it is.
-            bundles: What is set aside: each on one node.
-            strategy: Ray's: how they are spread over the nodes.
-            seconds: How long room is waited for.
+            what: What the reservation is for, shown to people.
+            bundles: Resources to reserve, each bundle on one node.
+            strategy: Ray's strategy for spreading bundles over nodes.
+            seconds: How long to wait for free resources.
 
         Raises:
-            ProvisionError: There is none.
+            ProvisionError: The resources were not free in time.
         """
         self._group = placement_group(list(bundles), strategy=strategy, name=what)
         self._bundles = list(bundles)
@@ -111,9 +116,10 @@ class Placement:
             )
 
     def actor(self, kind: type, bundle: int, *arguments: Any) -> Any:
-        """An actor of this class in one of the bundles, made with this process's working directory and the arguments.
+        """Create an actor of class `kind` in one of the bundles.
 
-        It is not there yet, and waits for a place if its node was lost.
+        Its constructor gets this process's working directory and `arguments`. Returns before the
+        actor exists. After the loss of its node, a new actor waits for free resources.
         """
         wanted = self._bundles[bundle]
         made = ray.remote(kind).options(
@@ -126,12 +132,12 @@ class Placement:
         return made.remote(Path.cwd(), *arguments)
 
     def remove(self) -> None:
-        """Gives the places back; what still runs there is ended."""
+        """Release the reserved resources. Ray ends what still runs there."""
         remove_placement_group(self._group)
 
 
 def connected(infrastructure: InfraSettings) -> RayCluster:
-    """The cluster of the settings, one for the life of this process.
+    """Return the cluster of the settings; one connection per process.
 
     Raises:
         ProvisionError: See `RayCluster`.
@@ -147,15 +153,15 @@ def connected(infrastructure: InfraSettings) -> RayCluster:
 
 
 def answer(call: Any, what: str, seconds: float | None = None) -> Any:
-    """What an actor's method returns.
+    """Wait for an actor's method and return its result. Its exceptions are raised unchanged.
 
     Args:
-        call: What calling it gave.
-        what: For people: whose answer it is.
-        seconds: How long it is waited for.
+        call: The object reference that the remote call returned.
+        what: Name of the actor, for messages.
+        seconds: Timeout; None waits for ever.
 
     Raises:
-        ProvisionError: The actor or its node is gone, or did not answer in time. What the method raises comes as it is.
+        ProvisionError: The actor or its node is gone, or did not answer in time.
     """
     try:
         return ray.get(call, timeout=seconds)
@@ -168,7 +174,7 @@ def answer(call: Any, what: str, seconds: float | None = None) -> Any:
 
 
 def handed_on() -> dict[str, str]:
-    """The variables of this process that processes on the nodes get."""
+    """Return the variables of this process that processes on the nodes inherit."""
     return {name: value for name, value in os.environ.items() if name in HANDED_ON or name.startswith(HANDED_ON_PREFIXES)}
 
 
@@ -196,14 +202,16 @@ def _connect(address: str) -> None:
             f"ray start --address={address} --num-cpus=0 --num-gpus=0 --disable-usage-stats"
         ) from fault
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, former)  # Ray puts its own in place of ours
+        signal.signal(signal.SIGTERM, former)  # ray.init replaces our handler
 
 
 def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
-    """Every node reads what this one writes, and this one what every node writes: in the folder, and in the shared storage.
+    """Check that every node and this machine can read each other's files.
+
+    The check covers the folder and, if given, the shared storage.
 
     Raises:
-        ProvisionError: One does not, or cannot run the project.
+        ProvisionError: A node shares neither, or cannot run the project.
     """
     token = secrets.token_hex(16)
     (folder / "token").write_text(token, encoding="utf-8")
@@ -225,7 +233,7 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
                 said = f"writes to another {folder.parent} than this machine's"
             if not said and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
                 said = f"writes to another {storage.url} than this machine's"
-        except Exception as fault:  # noqa: BLE001 - whatever kept the node from looking is what is told of it
+        except Exception as fault:  # noqa: BLE001 - any failure of the node becomes its message
             said = f"cannot run the project, which must be under {root()} on every node ({type(fault).__name__}: {fault})"
         if said:
             wrong.append(f"{name} {said}")

@@ -1,4 +1,4 @@
-"""Servers on the nodes of a Ray cluster: replicas like those of this machine, each at an address that outlives its node."""
+"""Server replicas on the nodes of a Ray cluster, each with an address that outlives its node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tasks.provision.ray_cluster import Placement, RayCluster, answer, connected
 from tasks.provision.replica_set import ReplicaSet
 
 ASK_S = 30.0
-"""For what an actor knows without waiting."""
+"""Timeout in seconds of calls that an actor answers without waiting."""
 
 
 class RayServer:
-    """An HTTP server on a node that Ray chooses; a `Server` of a ReplicaSet."""
+    """An HTTP server on a node that Ray chooses. Implements `Server` for a ReplicaSet."""
 
     def __init__(
         self, name: str, command: Sequence[str], place: ServerPlaces, bundle: int, environment: Mapping[str, str], deadline_s: float
@@ -31,11 +31,11 @@ class RayServer:
         """
         Args:
             name: For people and for the log's name.
-            command: Program and arguments; "{host}" and "{port}" stand for where it listens.
-            place: Where Ray has set aside what it needs.
-            bundle: Which of the places it takes.
-            environment: Variables set for the process beside those of its node.
-            deadline_s: Seconds in which it must be healthy, once it has a node.
+            command: Program and arguments. "{host}" and "{port}" are replaced by its address.
+            place: Placement group with the reserved resources.
+            bundle: Index of its bundle in the group.
+            environment: Variables of the process in addition to those of its node.
+            deadline_s: Seconds in which it must become healthy, once it has a node.
         """
         self.name = name
         self._command, self._environment, self._deadline_s = list(command), dict(environment), deadline_s
@@ -48,16 +48,20 @@ class RayServer:
 
     @property
     def url(self) -> str:
-        """Its address, once started: a file that holds its present URL (environments/address.py); the same wherever it is started again."""
+        """Its address once started: a file with the current URL (environments/address.py).
+
+        The address stays the same when the server is restarted on another node.
+        """
         if not self._address:
             raise ProvisionError(f"{self.name} has not been started")
         return self._address
 
     def start(self) -> None:
-        """Starts it, on another node if its own was lost, and returns when it is healthy.
+        """Start the server, on another node if its own was lost, and return when it is healthy.
 
         Raises:
-            ProvisionError: There is no room, it ended, or was not healthy in time; the message holds the end of its log.
+            ProvisionError: No resources were free, or it ended or was not healthy in time. The
+                message holds the end of its log.
         """
         with self._lock:
             if self._ended:
@@ -68,16 +72,19 @@ class RayServer:
         self._address = write_address(self._place.folder / self.name.replace(":", "."), url)
 
     def alive(self) -> bool:
-        """Whether it runs, as far as Ray can tell: a node that is out of reach is taken for lost when Ray does so."""
+        """Return whether the server runs, as far as Ray can tell.
+
+        An unreachable node counts as alive until Ray declares it lost.
+        """
         try:
             return self._actor is not None and bool(ray.get(self._actor.alive.remote(), timeout=ASK_S))
         except (TimeoutError, ActorUnavailableError):
             return True
-        except RayError:  # the actor died, its node did, or Ray killed it for want of memory
+        except RayError:  # the actor or its node died, or Ray killed it for its memory
             return False
 
     def end(self, grace_s: float = 1.0) -> None:
-        """Ends it for good; a start in another thread fails."""
+        """End the server for good. A start in another thread then fails."""
         with self._lock:
             if self._ended:
                 return
@@ -89,7 +96,7 @@ class RayServer:
         self._place.leave()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that it wrote, as far as they were read before its node was lost."""
+        """Return the last lines of the log; those read last if its node is lost."""
         if self._actor is not None:
             with contextlib.suppress(RayError, TimeoutError):
                 self._last_log = ray.get(self._actor.log_tail.remote(lines), timeout=ASK_S)
@@ -102,13 +109,21 @@ class RayServer:
 
 
 class ServerPlaces:
-    """The placement group of replicas, given back when the last of them has ended; and the folder of their addresses.
+    """The placement group of replicas, and the folder of their addresses.
 
-    It is made when the first is started, as waiting for room belongs to that.
+    The group is created when the first replica starts, because waiting for resources is part of a
+    start. It is removed when the last replica has ended.
     """
 
     def __init__(self, cluster: RayCluster, what: str, needs: Needs, replicas: int, seconds: float) -> None:
-        """`seconds`: how long room is waited for, also for one whose node was lost."""
+        """
+        Args:
+            cluster: The cluster.
+            what: What the reservation is for, shown to people.
+            needs: Resources of one replica.
+            replicas: Number of replicas.
+            seconds: How long to wait for free resources, also after the loss of a node.
+        """
         self.folder, self.seconds = cluster.folder, seconds
         self._what, self._bundles = what, [cluster.resources(needs)] * replicas
         self._left = replicas
@@ -116,14 +131,14 @@ class ServerPlaces:
         self._lock = threading.Lock()
 
     def actor(self, bundle: int, *arguments: Any) -> Any:
-        """An actor for a server in one of the places."""
+        """Create the actor of a server in one of the bundles."""
         with self._lock:
             if self._placement is None:
                 self._placement = Placement(self._what, self._bundles, "SPREAD", self.seconds)
             return self._placement.actor(ServerActor, bundle, *arguments)
 
     def leave(self) -> None:
-        """One of the replicas has ended."""
+        """Count one ended replica; after the last one, remove the placement group."""
         with self._lock:
             self._left -= 1
             if self._left == 0 and self._placement is not None:
@@ -139,10 +154,12 @@ def ray_replicas(
     environment: Mapping[str, str] | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
-    """Replicas on the nodes of the settings' Ray cluster, on different ones where it can; see `local_replicas`.
+    """Return replicas on the nodes of the settings' Ray cluster, on different nodes if possible.
+
+    See `local_replicas`.
 
     Raises:
-        ProvisionError: There is no such cluster, or its nodes do not share the folder of the runs.
+        ProvisionError: There is no such cluster, or its nodes do not share the runs folder.
     """
     cluster = connected(infrastructure)
     place = ServerPlaces(cluster, f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds)

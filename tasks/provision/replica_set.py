@@ -1,4 +1,4 @@
-"""Replicas of one server, of any kind: started, kept alive, ended together."""
+"""Replicas of a server of any kind, which are started, kept alive and ended together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WATCH_S = 0.2
 
 
 class Server(Protocol):
-    """What a replica is: a local process (LocalServer) or a container (ContainerServer)."""
+    """A replica: a local process (LocalServer), a container (ContainerServer) or a RayServer."""
 
     name: str
 
@@ -39,22 +39,24 @@ class Server(Protocol):
 
 
 class ReplicaSet:
-    """Keeps servers up while the `with` block lasts.
+    """Keeps servers up during a `with` block.
 
-    A replica that dies is started again on the same port: its sessions are lost, which clients of an environment learn as SessionLostError,
-    and new ones work. When the replicas have died more often than `restart_budget`, they stay down and `check` says why.
+    A replica that dies is restarted on the same port. Its sessions are lost: clients of an
+    environment get SessionLostError, and new sessions work. Once `restart_budget` restarts are
+    spent, a replica that dies stays down, and `check` raises.
 
     Attributes:
-        urls: The base URLs of the replicas.
-        restarts: How often a replica was started again.
+        urls: Base URLs of the replicas.
+        restarts: Number of restarts so far.
     """
 
     def __init__(self, servers: Sequence[Server], *, restart_budget: int = 10, state_dir: Path | None = None) -> None:
         """
         Args:
-            servers: The replicas, one or more, not started yet.
-            restart_budget: Restarts of all replicas together before giving up.
-            state_dir: Where the replicas keep their state files: what an earlier run left there is ended first; see ChildProcess.
+            servers: The replicas, at least one, not started yet.
+            restart_budget: Maximum restarts of all replicas together.
+            state_dir: Folder of the replicas' state files. Leftovers of an earlier run there are
+                ended first; see ChildProcess.
         """
         self._servers = list(servers)
         self._state_dir = state_dir
@@ -67,10 +69,10 @@ class ReplicaSet:
         self.restarts = 0
 
     def __enter__(self) -> Self:
-        """Starts all replicas at once and returns when all are healthy.
+        """Start all replicas in parallel and return when all are healthy.
 
         Raises:
-            ProvisionError: One did not become healthy; the others have been ended.
+            ProvisionError: One did not become healthy. The others have been ended.
         """
         swept = sweep(self._state_dir)
         if swept:
@@ -93,7 +95,7 @@ class ReplicaSet:
         self.close()
 
     def close(self) -> None:
-        """Ends every replica, within about two seconds. A second call does nothing."""
+        """End every replica, within about two seconds. A second call does nothing."""
         self._stopping.set()
         with ThreadPoolExecutor(len(self._servers)) as pool:
             list(pool.map(lambda server: server.end(), self._servers))
@@ -101,10 +103,11 @@ class ReplicaSet:
             watcher.join(2.0)
 
     def check(self) -> None:
-        """Says whether the servers are being kept alive.
+        """Raise if the servers are no longer kept alive.
 
         Raises:
-            ProvisionError: A replica died once too often, or could not be started again.
+            ProvisionError: A replica died after the restart budget was spent. The message holds the
+                end of its log.
         """
         if self._failure is not None:
             raise self._failure
@@ -142,14 +145,14 @@ def local_replicas(
     environment: Mapping[str, str] | None = None,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
-    """Replicas as local processes that can import this project.
+    """Return replicas as local processes that can import this project.
 
     Args:
-        name: For people and for the logs' names; each replica's number is added.
-        commands: One for each replica; "{port}" stands for its port.
+        name: Prefix of the replicas' names and logs. Each replica's number is added.
+        commands: One command per replica. "{port}" is replaced by its port.
         restart_budget, state_dir: See ReplicaSet.
-        environment: Variables set for the replicas beside those of this process.
-        start_deadline_s: Seconds in which a replica must be healthy.
+        environment: Variables of the replicas in addition to those of this process.
+        start_deadline_s: Seconds in which a replica must become healthy.
     """
     root = str(Path(tasks.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -1,7 +1,8 @@
-"""The services of one machine: a Prefect server, an MLflow server, the viewer, and a worker that runs what is triggered or scheduled.
+"""The services of one machine: Prefect server, MLflow server, viewer and worker.
 
-`up` starts a supervisor (supervisor.py) that outlives the command and owns the four; `down` ends it. runs/services.json names it and
-the addresses; the record of a supervisor that is gone counts for nothing.
+The worker runs triggered and scheduled flows. `up` starts a supervisor (supervisor.py) that
+outlives the command and owns the four services; `down` ends it. runs/services.json records the
+supervisor and the addresses. The record of a dead supervisor is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ START_DEADLINE_S = 1200.0
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the services of this machine answer."""
+    """Addresses of this machine's services."""
 
     prefect_ui_url: str
     prefect_api_url: str
@@ -41,27 +42,27 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Record:
-    """What the supervisor writes down: which process it is, and the addresses while all pieces are up."""
+    """The supervisor's record: its process, and the addresses while all services are up."""
 
     pid: int
-    started: int  # in clock ticks after boot: tells it from a later process with the same pid
+    started: int  # clock ticks after boot; distinguishes a reused pid
     addresses: Addresses | None
 
 
 def record_path(runs: Path) -> Path:
-    """The file that holds the supervisor's record."""
+    """Return the file of the supervisor's record."""
     return runs / "services.json"
 
 
 def write(runs: Path, state: Record) -> None:
-    """Puts the record down, by rename: a reader gets the old one or the new one."""
+    """Write the record by rename, so that a reader gets the old or the new one."""
     temporary = record_path(runs).with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(state)))
     temporary.replace(record_path(runs))
 
 
 def read(runs: Path) -> Record | None:
-    """The supervisor's record, or None if there is no such process (any more), or the file is damaged."""
+    """Return the supervisor's record; None if the file is damaged or the process is gone."""
     try:
         record = json.loads(record_path(runs).read_text())
         found = Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
@@ -71,19 +72,19 @@ def read(runs: Path) -> Record | None:
 
 
 def login_file(runs: Path) -> Path:
-    """Returns the file of the login."""
+    """Return the file of the login."""
     return runs / "services" / "login"
 
 
 def new_login() -> str:
-    """Makes a login with a random password, as "user:password"."""
+    """Make a login with a random password, as "user:password"."""
     return f"agentgym:{secrets.token_urlsafe(24)}"
 
 
 def login(runs: Path) -> str:
-    """Returns the login of Prefect, MLflow and the viewer, as "user:password"; makes it at the first call.
+    """Return the login of Prefect, MLflow and the viewer, as "user:password".
 
-    Anyone with this login can run code as this user.
+    The first call creates it. Anyone with this login can run code as this user.
 
     Raises:
         PrivacyError: Others could read it.
@@ -92,27 +93,27 @@ def login(runs: Path) -> str:
 
 
 def mlflow_login(runs: Path) -> dict[str, str]:
-    """The login as MLflow's clients, and its server here, take it from the environment."""
+    """Return the login as environment variables for MLflow's clients and our MLflow server."""
     user, _, password = login(runs).partition(":")
     return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
 
 
 def addresses(runs: Path) -> Addresses | None:
-    """The services that were started for this runs folder, or None if they are not up."""
+    """Return the addresses of this runs folder's services; None if they are down."""
     state = read(runs)
     return None if state is None else state.addresses
 
 
 def up(runs: Path) -> Addresses:
-    """Starts the services where they are not up, and returns when all of them answer.
+    """Start the services if they are down, and return when all of them answer.
 
     Raises:
-        ProvisionError: A piece did not start; the message holds the end of its log.
+        ProvisionError: A service did not start. The message holds the end of its log.
     """
     log = runs / "services" / "supervisor.log"
     private_folder(private_runs(runs) / "services")
     with (runs / "services" / "up.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two at once, the second finds the services up
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a concurrent call finds the services up
         if (found := _answering(runs)) is not None:
             return found
         supervisor, deadline = None, time.monotonic() + START_DEADLINE_S
@@ -153,7 +154,7 @@ def _answering(runs: Path) -> Addresses | None:
 
 
 def down(runs: Path) -> bool:
-    """Ends the services and everything that they run; False if they were not up."""
+    """End the services and all their processes; return False if they were down."""
     state = read(runs)
     if state is None:
         return False
@@ -164,7 +165,7 @@ def down(runs: Path) -> bool:
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.provision.services",
         description="Prefect server, MLflow server, viewer and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",

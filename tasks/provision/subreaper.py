@@ -1,16 +1,21 @@
-"""Runs a command and ends it, with everything that it started, when the process that asked for it is gone.
+"""Run a command, and end it with all its descendants when the owner process is gone.
 
     python subreaper.py OWNER_PID COMMAND [ARGUMENT ...]
 
-It stands between owner and command because nothing else holds in every case: a death signal (PR_SET_PDEATHSIG) set by the command
-itself would fire when merely the starting *thread* of the owner ends, does not reach the command's own children, and cannot be set
-between fork and exec of a process with many threads without risking a deadlock. This process has one thread and a dozen megabytes,
-needs nothing but the standard library, and is started as a fresh program.
+A process between owner and command is the only mechanism that works in every case. A death signal
+(PR_SET_PDEATHSIG) set by the command itself has three faults:
+- It already fires when the *thread* that started the command ends.
+- It does not reach the command's own children.
+- Setting it between fork and exec in a process with many threads risks a deadlock.
 
-- The owner dies, however: everything here is killed at once.
-- The command ends: what it left behind is killed, and its exit status becomes ours.
-- This process is killed: the command is killed by its own death signal; its children by whoever started us, or by the next sweep.
-- SIGTERM, SIGINT and SIGHUP go to the command.
+This process has one thread and uses about twelve megabytes. It needs only the standard library and
+is started as a fresh program.
+
+- If the owner dies, everything here is killed at once.
+- If the command ends, its remaining descendants are killed, and its exit status becomes ours.
+- If this process is killed, the command is killed by its own death signal. Its children are killed
+  by the process that started us, or by the next sweep.
+- SIGTERM, SIGINT and SIGHUP are passed on to the command.
 """
 
 from __future__ import annotations
@@ -27,12 +32,17 @@ CHECK_S = 1.0
 
 
 def main(owner: int, command: list[str]) -> int:
-    """Returns the exit status: the command's, 128 + n if signal n ended it, 127 if it could not be started."""
+    """Run the command and wait for it.
+
+    Returns:
+        The command's exit status, 128 + n if signal n ended it, 127 if it could not be started.
+    """
     prctl = ctypes.CDLL(None).prctl
     passed_on = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     awaited = {signal.SIGCHLD, OWNER_ENDED} | passed_on
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the command's children leave behind becomes our child, so that it can be found
+    # Orphans of the command's children become our children, so that they can be found.
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, int(OWNER_ENDED))
     me = os.getpid()
     child = os.fork()
@@ -49,7 +59,9 @@ def main(owner: int, command: list[str]) -> int:
             os.write(2, f"cannot start {command[0]}: {missing.strerror}\n".encode())
             os._exit(127)
     while True:
-        if os.getppid() != owner:  # the signal alone is no proof: it also comes when the owner's starting thread ends
+        # The signal alone is no proof: it also comes when the thread of the owner that started us
+        # ends.
+        if os.getppid() != owner:
             _kill_descendants()
             os.killpg(0, signal.SIGKILL)
         status = _reap(child)
@@ -62,7 +74,7 @@ def main(owner: int, command: list[str]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Collects every child that has ended; the exit status of the command if it was among them."""
+    """Reap all ended children; return the command's exit status if it was among them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -76,7 +88,7 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_descendants() -> None:
-    """Kills until none is left: one that is being killed may still start another."""
+    """Kill descendants until none is left, because a dying one may still start another."""
     for _ in range(20):
         found = _descendants()
         if not found:
@@ -94,7 +106,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> list[int]:
-    """The processes below this one that have not ended."""
+    """Return the running descendants of this process."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():

@@ -1,6 +1,7 @@
-"""Keeps the services of one machine up: what `services.up` starts and `services.down` ends.
+"""Keep the services of one machine up, from `services.up` to `services.down`.
 
-Each piece is a ChildProcess: it ends with the supervisor, whatever becomes of that. A piece that dies is started again on its port.
+Each service is a ChildProcess: it ends with the supervisor, however that ends. A service that dies
+is restarted on its port.
 
     AGENTGYM_RUNS=runs python -m tasks.provision.supervisor
 """
@@ -34,24 +35,30 @@ from tasks.tracking.relocation import follow_moved_folder
 PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT, PORTS_END = 4200, 5000, 5050, 32_768
 POOL, WORKER = "agentgym", "this-machine"
 RUNS_AT_ONCE = 4
-"""Of the worker. Those that train wait for each other's accelerators; the others go on beside them."""
+"""Flow runs of the worker in parallel.
+
+Runs that train wait for each other's accelerators. Other runs continue meanwhile.
+"""
 PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning", "--no-proxy-headers"]
 PORT_ATTEMPTS = 3
 ADDRESS_IN_USE = f"[Errno {errno.EADDRINUSE}]"
 START_DEADLINE_S = 600.0
-"""For a machine under heavy load; what dies during its start is noticed at once."""
+"""Start timeout in seconds, for a machine under heavy load.
+
+A service that dies during its start is noticed at once.
+"""
 WATCH_S = 0.5
 SETTLE_AGAIN_S = 10.0
-"""When records that could not be completed, because a server did not answer, are tried again."""
+"""Seconds until records are retried that could not be completed because a server did not answer."""
 END_GRACE_S = 4.0
-"""Time for flow runs to end what they started; they are killed afterwards."""
+"""Seconds that flow runs have to end what they started, before they are killed."""
 
 
 def supervise(runs: Path) -> None:
-    """Starts the services and keeps them up until SIGTERM or SIGINT.
+    """Start the services and keep them up until SIGTERM or SIGINT.
 
     Raises:
-        ProvisionError: A piece could not be started or started again.
+        ProvisionError: A service could not be started or restarted.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -83,14 +90,14 @@ def supervise(runs: Path) -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        with suppress(FileNotFoundError):  # moved: whatever reads the record there finds that this process has ended
+        with suppress(FileNotFoundError):  # moved: its readers find that this process has ended
             write(runs, starting)
         pieces.end()
         record_path(runs).unlink(missing_ok=True)
 
 
 class _Pieces:
-    """The four processes of one supervisor."""
+    """The four services of one supervisor."""
 
     def __init__(self, runs: Path) -> None:
         self._logs = runs / "services"
@@ -108,20 +115,22 @@ class _Pieces:
             "PREFECT_SERVER_UI_API_URL": "/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            # Flow runs go after 90 days, with their logs and artifacts; by itself it keeps them for ever.
+            # Delete flow runs after 90 days, with their logs and artifacts. By default Prefect
+            # keeps them for ever.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             "PREFECT_DEFAULT_WORK_POOL_NAME": POOL,
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
-            # Its job runner is eight processes that nothing here uses, and most of the server's start.
+            # MLflow's job runner is eight processes that are not used here and take most of the
+            # server's start time.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "AGENTGYM_RUNS": str(runs),
             "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
         }
-        # `prefect server start` runs the same application by the same program.
+        # `prefect server start` runs the same application with uvicorn, too.
         self._prefect = self._server("prefect", prefect_url, "/api/health", PREFECT_SERVER)
-        # Artifacts are files in a plain folder: a run that writes without the server puts them in the same place.
+        # Artifacts are files in a plain folder, where a run without the server also puts them.
         store = [
             "--backend-store-uri",
             f"sqlite:///{runs}/mlflow.db",
@@ -129,7 +138,8 @@ class _Pieces:
             "--default-artifact-root",
             f"{runs}/artifacts",
         ]
-        # Its own protection: other hosts' names (DNS rebinding), and changes from pages of other machines. The app adds the login.
+        # MLflow's own protection refuses other host names (DNS rebinding) and changes from pages of
+        # other machines. The app adds the login.
         port = _port(mlflow_url)
         own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
         self._mlflow = self._server(
@@ -146,11 +156,14 @@ class _Pieces:
         self._links: ChildProcess | None = None
 
     def start(self) -> None:
-        """Starts all, the servers side by side; a worker without deployments would be of no use, so they come with it.
+        """Start the servers in parallel, then the worker and the deployments.
+
+        The deployments belong here because a worker without them has nothing to run.
 
         Raises:
-            PortTakenError: Another server took a port in the half minute that ours need to listen. Others must be tried.
-            ProvisionError: A piece did not start.
+            PortTakenError: Another process took a port while ours were starting, which takes half a
+                minute. The caller must try other ports.
+            ProvisionError: A service did not start.
         """
         sweep(self._logs)
         with ThreadPoolExecutor(len(self._servers)) as pool:
@@ -160,7 +173,8 @@ class _Pieces:
             except ProvisionError as problem:
                 self.end()
                 for server in self._servers:
-                    # Ours have ended. The other process may have ended meanwhile, too: then only the log shows it.
+                    # Our servers have ended. If the other process has ended too, only the log shows
+                    # the conflict.
                     if not is_free(_port(server.url)) or ADDRESS_IN_USE in server.log_tail():
                         raise PortTakenError(f"{server.url} was taken by another process; taking others") from problem
                 raise
@@ -186,7 +200,7 @@ class _Pieces:
         return self._prefect, self._mlflow, self._viewer
 
     def start_again(self) -> None:
-        """Starts what has died, on the same port."""
+        """Restart dead services on the same port."""
         for server in self._servers:
             if not server.alive():
                 print(f"{server.name} has died; the end of its log:\n{server.log_tail()}", flush=True)
@@ -198,7 +212,7 @@ class _Pieces:
             self._start_worker()
 
     def settle(self) -> None:
-        """Starts a process that completes the records of flow runs whose process has ended, where there are some."""
+        """Start a process that completes the records of ended flow runs, if there are any."""
         if self._settling is not None:
             if self._settling.alive():
                 return
@@ -212,12 +226,16 @@ class _Pieces:
             self._settling.start()
 
     def end(self) -> None:
-        """Ends flow runs first, so that they can clear up and report how they ended; the worker itself would drop them."""
+        """End flow runs, then the services.
+
+        Flow runs go first so that they can clean up and report how they ended. The worker would
+        drop them.
+        """
         if self._worker is not None:
             if self._worker.alive():
                 _terminate(_flow_runs(self._worker.pid))
             self._worker.end(END_GRACE_S)
-            with suppress(OSError):  # it does not answer any more; the next worker's start reports them
+            with suppress(OSError):  # no answer: the next worker's start reports them
                 self._report_crashed()
         if self._settling is not None:
             self._settling.end()
@@ -236,7 +254,7 @@ class _Pieces:
         print(f"worker ready in {time.monotonic() - begun:.0f} s", flush=True)
 
     def _reported(self, since: datetime) -> bool:
-        """Whether the worker has sent the server a heartbeat since then."""
+        """Return whether the worker has sent the server a heartbeat since then."""
         try:
             workers = self._api.ask(f"work_pools/{POOL}/workers/filter", {})
         except OSError:
@@ -244,7 +262,10 @@ class _Pieces:
         return any(worker["name"] == WORKER and datetime.fromisoformat(worker["last_heartbeat_time"]) > since for worker in workers)
 
     def _report_crashed(self) -> None:
-        """Tells the server that no flow run of the worker is left, nor any that one of them called: by itself it never learns."""
+        """Mark unfinished flow runs of the worker and their subflows as Crashed.
+
+        The server does not notice on its own that the worker has ended.
+        """
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
         found = self._api.ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
         while found:
@@ -278,7 +299,10 @@ def _timed_start(server: LocalServer) -> None:
 
 
 def _flow_runs(subreaper: int) -> list[psutil.Process]:
-    """The processes of the flow runs: the worker is the subreaper's child, they are the worker's."""
+    """Return the processes of the flow runs.
+
+    The worker is a child of the subreaper, and the flow runs are children of the worker.
+    """
     with suppress(psutil.NoSuchProcess):
         return [run for worker in psutil.Process(subreaper).children() for run in worker.children()]
     return []
@@ -296,7 +320,7 @@ def _port(url: str) -> int:
 
 
 def _free_port(first: int) -> int:
-    """The first port from there on that nothing listens on, below those that outgoing connections use."""
+    """Return the first free port from `first` on, below the range of outgoing connections."""
     for port in range(first, PORTS_END):
         if is_free(port):
             return port

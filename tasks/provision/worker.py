@@ -1,9 +1,10 @@
-"""Prefect's process worker, which cancels a flow run as often as it is asked to.
+"""Prefect's process worker, fixed so that a flow run can be cancelled more than once.
 
     python -m tasks.provision.worker start --pool NAME [OPTION OF prefect worker start ...]
 
-The worker of Prefect 3.7.7 cancels a flow run once in the worker's life. It also misses a cancellation whose event comes while the
-process is being started. This worker asks the server for cancelled runs at every poll, and a run that was retried can be cancelled again.
+The worker of Prefect 3.7.7 cancels a flow run only once in the worker's lifetime. It also misses a
+cancellation whose event arrives while the process is being started. This worker asks the server for
+cancelled runs at every poll, and can cancel a retried run again.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from prefect.workers import process
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 GRACE_S = 15.0
-"""Time for a cancelled run to end what it started; it is killed afterwards."""
+"""Seconds that a cancelled run has to end what it started, before it is killed."""
 
 
 class CancellingRunner(Runner):
-    """Starts the processes of flow runs and ends those of cancelled ones."""
+    """Starts the processes of flow runs and ends those of cancelled runs."""
 
     async def _cancel_run(self, flow_run: FlowRun | UUID, state_msg: str | None = None) -> None:
         identifier = flow_run if isinstance(flow_run, UUID) else flow_run.id
@@ -41,24 +42,24 @@ class CancellingRunner(Runner):
         try:
             await super()._cancel_run(flow_run, state_msg)
         finally:
-            self._cancelling_flow_run_ids.discard(identifier)  # Prefect keeps it, and ignores all later cancellations
+            self._cancelling_flow_run_ids.discard(identifier)  # Prefect keeps the id and would ignore later cancellations
 
     async def _kill_process(self, pid: int, grace_seconds: float = GRACE_S) -> None:
         await super()._kill_process(pid, min(grace_seconds, GRACE_S))
 
     async def _mark_flow_run_as_cancelled(self, flow_run: FlowRun, state_updates: dict[str, Any] | None = None) -> bool:
-        """Only where the run has not been retried meanwhile."""
+        """Mark the flow run as cancelled unless it has been retried meanwhile."""
         now = await self._state(flow_run)
         if now is not None and not (now.is_cancelling() or now.is_crashed()):
             return now.is_cancelled()
         return await super()._mark_flow_run_as_cancelled(flow_run, state_updates)
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
-        """A process that ended by the signal of a cancellation has not crashed."""
+        """Mark the run as crashed unless a cancellation's signal ended its process."""
         return None if await self.is_cancelled(flow_run) else await super()._propose_crashed_state(flow_run, message)
 
     async def is_cancelled(self, flow_run: FlowRun) -> bool:
-        """Whether a flow run that has no process was cancelled; it is shown as Cancelled then."""
+        """Return whether a flow run without a process was cancelled; mark it as Cancelled if so."""
         now = await self._state(flow_run)
         if now is not None and now.is_cancelling():
             await self._mark_flow_run_as_cancelled(flow_run)
@@ -67,7 +68,7 @@ class CancellingRunner(Runner):
     async def _state(self, flow_run: FlowRun) -> State[Any] | None:
         try:
             return (await self._client.read_flow_run(flow_run.id)).state
-        except Exception:  # noqa: BLE001 - it was deleted, or the server is away: Prefect's own calls that follow log it
+        except Exception:  # noqa: BLE001 - deleted, or the server is away: Prefect's own calls that follow log it
             return None
 
 
@@ -82,7 +83,7 @@ class CancellingWorker(ProcessWorker):
         self._ended: set[UUID] = set()
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Cancels what is to be cancelled, then starts what is due."""
+        """Cancel the runs to be cancelled, then start the runs that are due."""
         assert self._runs_task_group is not None, "the worker runs"
         ended = set(self._ended)
         for run in await self._cancelling():
@@ -96,14 +97,14 @@ class CancellingWorker(ProcessWorker):
     async def run(
         self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: anyio.abc.TaskStatus[int] | None = None
     ) -> ProcessWorkerResult:
-        """Runs a flow run's process to its end."""
+        """Run a flow run's process to its end."""
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
             self._ended.add(flow_run.id)
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str, client: PrefectClient | None = None) -> None:
-        """A run that was cancelled before its process was started has not crashed."""
+        """Mark the run as crashed unless it was cancelled before its process was started."""
         if not await self._runner.is_cancelled(flow_run):
             await super()._propose_crashed_state(flow_run, message, client)
 
@@ -113,19 +114,22 @@ class CancellingWorker(ProcessWorker):
         return await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state), work_pool_filter=pool)
 
     async def _has_not_begun(self, flow_run: FlowRun) -> bool:
-        """Whether it was cancelled while it was scheduled. Prefect takes the process of an earlier life for one that has to be ended."""
+        """Return whether the flow run was cancelled while it was scheduled.
+
+        Prefect mistakes the process of an earlier attempt for one that must be ended.
+        """
         states = sorted(await self.client.read_flow_run_states(flow_run.id), key=lambda state: state.timestamp)
         return len(states) > 1 and states[-2].is_scheduled()
 
 
 def main() -> None:
-    """Runs `prefect worker` with this worker in the place of Prefect's."""
+    """Run `prefect worker` with this worker class instead of Prefect's."""
     from prefect.cli import app
     from prefect.utilities.dispatch import register_type
 
     process.Runner = CancellingRunner  # type: ignore[attr-defined]  # an import that Prefect does not export
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Prefect warns that the type "process" has another class now
+        warnings.simplefilter("ignore")  # Prefect warns that the type "process" is registered again
         register_type(CancellingWorker)
     sys.argv[1:1] = ["worker"]
     app()
