@@ -108,9 +108,10 @@ class EvaluationResult:
 
     @property
     def bounds(self) -> tuple[Estimate, Estimate]:
-        """Success if every missing episode had failed, and if every one had succeeded.
+        """Success if all missing episodes had failed, and if all had succeeded, with intervals.
 
-        The interval of the complete evaluation lies between the outer ends of their intervals, see `widest_success_rate`.
+        The interval of the complete evaluation lies between the outer ends of the two intervals
+        (see `widest_success_rate`).
         """
         low, high = dict(self.tallies), dict(self.tallies)
         for task, missing in self.missing.items():

@@ -64,11 +64,14 @@ def success_rate(tallies: Tallies) -> Estimate:
 
 
 def widest_success_rate(tallies: Tallies) -> Estimate:
-    """The mean of `success_rate` with the widest interval that any tallies of this mean, these tasks and samples can have.
+    """Return the mean of `success_rate` with the widest possible interval.
 
-    The effective sample size is at least n - 1 for n tasks with several samples each, and n with one sample each.
-    With a fixed size, both ends of Wilson's interval grow with the mean. So the interval of a mean that is only known to lie
-    between two bounds lies between the outer ends of the bounds' widest intervals.
+    The interval is the widest over all tallies with the same mean, tasks and samples. The effective
+    sample size is at least n - 1 for n tasks with several samples each, and n with one sample each.
+
+    With a fixed size, both ends of Wilson's interval grow with the mean. If a mean is only known to
+    lie between two bounds, its interval therefore lies between the outer ends of the bounds' widest
+    intervals.
     """
     scored = [tally for tally in tallies.values() if tally.samples]
     n, draws = len(scored), sum(tally.samples for tally in scored)
