@@ -40,7 +40,7 @@ class ValueModel(nn.Module):
         rows.
         """
         hidden = self.backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
-        # The head has one output. `sum` drops its dimension without a view, which FSDP2 warns about.
+        # `sum` drops the size-1 output dimension without a view, which FSDP2 warns about.
         values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)
         return values
 

@@ -1,9 +1,10 @@
-"""Starts the trainer's processes on a machine without a GPU: forks of this one, which has imported what they need.
+"""Start the trainer's processes on a machine without a GPU, as forks of this process.
 
     python -m tasks.training.forked_launch VERDICT_FILE PROCESSES JOB.json
 
-torch, vLLM and TRL take each process ten seconds of a processor to import; forks have them, and the memory they are in, from the start.
-With a GPU torchrun starts the processes (launch.py): CUDA does not survive a fork.
+Importing torch, vLLM and TRL takes ten seconds of CPU time per process. Forks inherit the imported
+modules and share their memory. With a GPU, torchrun starts the processes (launch.py), because CUDA
+does not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ from tasks.training.launch import End, verdict
 from tasks.training.messages import TrainerJob
 
 TOGETHER_SECONDS = 1.0
-"""Who ends so soon after the first failure may have been the cause of it: a killed process can be seen after those that missed it."""
+"""Time after the first failure in which other exits are still collected.
+
+The exit of a killed process can be detected after the failures that it caused.
+"""
 END_SECONDS = 30.0
-"""How long the others may take to end after a failure, as with torchrun."""
+"""Time that the other processes have to exit after a failure, as with torchrun."""
 
 
 def ends(processes: Sequence[ForkProcess]) -> list[End]:
-    """Waits until all have ended, and ends the rest where one fails; in the order in which they did."""
+    """Wait until all processes have exited, and return their ends in order.
+
+    If one fails, the remaining ones are stopped.
+    """
     found: list[End] = []
     running = dict(enumerate(processes))
     until: float | None = None
@@ -57,12 +64,13 @@ def _end(rank: int, process: ForkProcess) -> End:
 
 
 def become_rank(rank: int, size: int, job: TrainerJob) -> None:
-    """Makes this process one of the trainer's, as torchrun would, and runs it to its end."""
+    """Turn this process into a trainer rank, as torchrun would, and run it until it exits."""
     from setproctitle import setproctitle
 
     setproctitle(f"{sys.executable} -m tasks.training.trainer_main {job.folder / 'trainer.json'}")
-    # vLLM sets LOCAL_WORLD_SIZE to the size of its own engine. Then accelerate expects several nodes, and refuses to go on without an
-    # address of the first one, although the processes have met already.
+    # vLLM sets LOCAL_WORLD_SIZE to the size of its own engine. accelerate then expects several
+    # nodes and requires the address of
+    # the first one, although the process group already exists.
     here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
     os.environ.update({name: str(value) for name, value in here.items()})
     trainer_main.run(job)
@@ -70,7 +78,7 @@ def become_rank(rank: int, size: int, job: TrainerJob) -> None:
 
 
 def main() -> None:
-    """Imports, forks, and waits for the end."""
+    """Import the modules, fork, and wait for the processes to exit."""
     file, number, job_file = sys.argv[1:]
     size = int(number)
     job = trainer_main.read_job(Path(job_file))
@@ -78,7 +86,7 @@ def main() -> None:
     from tasks.training.process_group import STORE, meeting_memory
 
     os.environ[STORE] = meeting_memory()
-    gc.freeze()  # what was imported stays: to look through it would copy it into each process
+    gc.freeze()  # a collection would touch the imported objects and so copy them
     processes = [get_context("fork").Process(target=become_rank, args=(rank, size, job)) for rank in range(size)]
     for process in processes:
         process.start()

@@ -1,4 +1,4 @@
-"""The trainer's processes on this machine: started through torchrun, called over a Unix socket."""
+"""The trainer's processes on this machine: started by torchrun, connected over a Unix socket."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tasks.provision.process import ChildProcess
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
-"""For the launcher to end the other processes, which it gives 30 s."""
+"""Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 
 
 class Line(Protocol):
-    """What leads to the trainer's main process; see `TrainerConnection`."""
+    """The connection to the trainer's main process, as implemented by `TrainerConnection`."""
 
     def send(self, command: object) -> None: ...
 
@@ -35,7 +35,7 @@ class Line(Protocol):
 
 
 class Trainer(Protocol):
-    """The trainer's processes, wherever they run: on this machine (LocalTrainer) or on nodes of a Ray cluster (RayTrainer)."""
+    """The trainer's processes, on this machine (LocalTrainer) or on a Ray cluster (RayTrainer)."""
 
     log_path: Path
 
@@ -55,7 +55,10 @@ class Trainer(Protocol):
 
 
 class LocalTrainer:
-    """The trainer's processes on this machine, or its part of them where the others are started by hand on other machines."""
+    """The trainer's processes on this machine.
+
+    With several nodes, the processes on the other machines are started manually.
+    """
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
@@ -75,25 +78,28 @@ class LocalTrainer:
         )
 
     def start(self) -> None:
-        """Starts them; `connect` waits for the main process."""
+        """Start the processes. `connect` waits for the main process."""
         self._listener = listen(self._folder / "line")
         write_job(self._job, str(self._folder / "line"))
         self._process.start()
 
     def connect(self, seconds: float) -> TrainerConnection:
-        """Waits for the main process to call; see `accept_trainer`."""
+        """Wait for the main process to connect, as in `accept_trainer`."""
         assert self._listener is not None
         return accept_trainer(self._listener, seconds, self._process.alive)
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for the end and returns the exit status; None if they still run after so many seconds."""
+        """Wait for the launcher to exit and return its exit status.
+
+        Returns None if it still runs after `seconds`.
+        """
         try:
             return self._process.wait(seconds)
         except TimeoutError:
             return None
 
     def killed(self) -> str | None:
-        """Which process a signal ended, as the launcher says; None if none was."""
+        """Describe the process that a signal killed; None if there is none."""
         status = self.wait(VERDICT_SECONDS)
         said = read_verdict(self._folder / "verdict")
         if said is None and status is not None and status > 128:
@@ -101,40 +107,41 @@ class LocalTrainer:
         return said if said and "was killed" in said else None
 
     def lost(self) -> str | None:
-        """Which machine was lost: none, as it is this one."""
+        """Return None, because this machine cannot be lost."""
         return None
 
     def end(self) -> None:
-        """Ends what still runs."""
+        """Stop all remaining processes."""
         if self._listener is not None:
             self._listener.close()
         self._process.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def log_tail(self) -> str:
-        """The last lines that they wrote."""
+        """Return the last lines of the log."""
         return self._process.log_tail()
 
 
 def write_job(job: TrainerJob, line: str) -> Path:
-    """Puts down what the processes are to do, and the socket that the main process calls; returns the file."""
+    """Write the job, with the socket that the main process connects to, and return the file."""
     file = job.folder / "trainer.json"
     file.write_text(job.model_copy(update={"socket": line}).model_dump_json(indent=1), encoding="utf-8")
     return file
 
 
 def trainer_variables() -> dict[str, str]:
-    """Variables of the trainer's processes."""
-    # The engine steps small matrices on a CPU; the update sets its own number of threads.
+    """Return the environment variables of the trainer's processes."""
+    # On a CPU the engine multiplies small matrices, which need one thread. The update sets its
+    # number of threads itself.
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
-        "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # else TRL imports MLflow, 3 s of a processor; the flow records, not the trainer
+        "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # spares TRL a 3 s import; the flow logs
     }
 
 
 def read_verdict(file: Path) -> str | None:
-    """Which process failed, and how, as its launcher says; None where it says nothing."""
+    """Return the launcher's report of the failed process; None if there is no report."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -144,14 +151,16 @@ def read_verdict(file: Path) -> str | None:
 def launch_command(
     infrastructure: InfraSettings, job_file: Path, verdict: Path, node: int = 0, meeting_point: tuple[str, int] | None = None
 ) -> list[str]:
-    """The command that starts the trainer, or its part on one of several machines: through torchrun, or as forks where there is no GPU.
+    """Return the command that starts the trainer on one machine.
+
+    It uses torchrun, or forks if there is no GPU.
 
     Args:
-        infrastructure: How many processes.
-        job_file: What they are to do.
-        verdict: Which process failed, and how, is in this file then.
-        node: Which of the machines.
-        meeting_point: Address and port of the first machine; by default those of the launch file.
+        infrastructure: Number of processes and nodes.
+        job_file: The job of the processes.
+        verdict: File for the report of a failed process.
+        node: Number of this machine, from 0.
+        meeting_point: Address and port of the first machine. The default is in the launch file.
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure))
@@ -163,17 +172,18 @@ def launch_command(
         if launch.nodes == 1
         else ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
     )
-    # Without --log_dir it leaves a folder for logs in the temporary one at every start; the processes write to the trainer's log.
+    # Without --log_dir, torchrun leaves an empty log folder behind at every start. The processes
+    # write to the trainer's log.
     torchrun = ["--log_dir", os.devnull, "--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
 
 
 def trainer_launch(infrastructure: InfraSettings) -> Launch:
-    """How the trainer's processes are spread, by the settings.
+    """Return the launch of the trainer's processes from the settings.
 
     Raises:
-        LaunchError: The launch file is not there, or wrong.
+        LaunchError: The launch file is missing or invalid.
     """
     launch = launch_of(infrastructure)
     processes = infrastructure.trainer_processes or launch.processes
@@ -181,10 +191,14 @@ def trainer_launch(infrastructure: InfraSettings) -> Launch:
 
 
 def default_processes(infrastructure: InfraSettings) -> int:
-    """Two on a CPU with two cores or more: each has an engine, and an engine for small matrices uses one core.
+    """Return the default number of processes on this machine or node.
 
-    One where there is a GPU, as which ones are free is for the user to say; one where vLLM servers generate, which need no second; and one
-    on each node of a Ray cluster, whose nodes are not this machine.
+    On a CPU with at least two cores it is two: each process has an engine, and an engine for small
+    matrices uses one core. It is one in these cases:
+
+    - The machine has a GPU. The user decides which GPUs are free.
+    - vLLM servers generate, so a second process has no use.
+    - The nodes belong to a Ray cluster, where this machine's cores do not matter.
     """
     elsewhere = infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
     return 1 if elsewhere or has_gpu() else min(2, len(os.sched_getaffinity(0)))

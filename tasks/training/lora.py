@@ -1,7 +1,8 @@
-"""LoRA (arXiv 2106.09685): the policy's own weights stay, and each of its linear layers learns a correction of low rank.
+"""LoRA (arXiv 2106.09685): trains a low-rank update of each linear layer with frozen base weights.
 
-peft puts the corrections into the layers of the model that transformers loaded, which otherwise stays what it is. Whoever is given the
-policy (engine, checkpoint) gets whole weights, W + (alpha / rank) B A; with the corrections switched off the policy is its own reference.
+peft adds the updates to the layers of the transformers model and leaves the rest unchanged. Engines
+and checkpoints get merged weights, W + (alpha / rank) B A. With LoRA disabled, the model is its own
+reference.
 """
 
 from __future__ import annotations
@@ -22,58 +23,63 @@ from configs.experiment import Lora
 from tasks.training.checkpoint import check_safetensors
 
 ADAPTER, WEIGHTS = "adapter", "adapter_model.safetensors"
-"""Folder of a checkpoint with the corrections alone, as peft reads them, and its file."""
+"""Folder of a checkpoint with the LoRA weights alone, in peft's format, and its file."""
 NAME = "default"
 OWN, HERE, IN_FILE = ".base_layer", f".{NAME}.weight", ".weight"
 
 
 def add_lora(model: nn.Module, settings: Lora, seed: int) -> None:
-    """Adds corrections that do nothing yet to all linear layers but the head, and freezes all else.
+    """Add LoRA to all linear layers except the head, and freeze all other weights.
+
+    The initial update is 0.
 
     Args:
-        model: A model of transformers, on the CPU and not sharded yet.
+        model: A transformers model on the CPU, before sharding.
         settings: Rank and scale.
-        seed: Of A, which begins at random; B begins at zero.
+        seed: Seed of A, which is random. B is initialised to 0.
     """
     place_lora(model, settings)
     begin_lora(model, seed)
 
 
 def place_lora(model: nn.Module, settings: Lora) -> None:
-    """Puts the corrections into the layers, without memory: peft would give them the layers' number type, and they learn in float32."""
+    """Add the LoRA layers without allocating their weights.
+
+    peft would allocate them in the dtype of the layers, but they train in float32.
+    """
     inject_adapter_in_model(_config(settings), model, adapter_name=NAME, low_cpu_mem_usage=True)
 
 
 def begin_lora(model: nn.Module, seed: int) -> None:
-    """Gives the corrections their first values."""
+    """Initialise the LoRA weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for layer in model.modules():
             if isinstance(layer, LoraLayer):
                 a, b = layer.lora_A.get_submodule(NAME), layer.lora_B.get_submodule(NAME)
                 a.weight = nn.Parameter(torch.empty(a.get_parameter("weight").shape))
-                nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5))  # as nn.Linear begins
+                nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5))  # as in nn.Linear
                 b.weight = nn.Parameter(torch.zeros(b.get_parameter("weight").shape))
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter's name is one of LoRA's."""
+    """Whether a parameter's name belongs to LoRA."""
     return ".lora_A." in name or ".lora_B." in name
 
 
 def plain_name(name: str) -> str:
-    """What a parameter is called in the same model without LoRA."""
+    """Return the name of a parameter in the same model without LoRA."""
     return name.replace(OWN, "")
 
 
 def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields (name, whole tensor) for each parameter of the model that is computed with, one at a time, corrections included.
+    """Yield (name, full tensor) for each effective parameter, with LoRA merged, one at a time.
 
-    Sharded parameters are gathered, so every process must iterate to the end.
+    Sharded parameters are gathered, so every rank must iterate to the end.
 
     Args:
-        model: Not wrapped; sharded or not, with LoRA or without.
-        dtype: Number type that is asked for; their own by default, and float32 where a correction was added.
+        model: An unwrapped model, sharded or not, with LoRA or without.
+        dtype: Dtype of the result. None keeps the parameter's dtype, or float32 for merged weights.
     """
     layers = {f"{name}{OWN}.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     for name, parameter in model.named_parameters():
@@ -87,13 +93,13 @@ def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iter
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of which each process may hold a part, gathered."""
+    """Return the full tensor, gathered if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
 def without_lora(model: nn.Module) -> Iterator[None]:
-    """Meanwhile the model computes as it did before `add_lora`."""
+    """Disable LoRA within the context."""
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
     for layer in layers:
         layer.set_scale(NAME, 0.0)
@@ -105,16 +111,16 @@ def without_lora(model: nn.Module) -> Iterator[None]:
 
 
 def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The corrections, whole, on the CPU, by their names; every process must call it."""
+    """Return the full LoRA weights by name, on the CPU. Every rank must call it."""
     return {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters() if is_adapter(name)}
 
 
 @torch.no_grad()
 def give_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-    """Replaces the corrections by others, which every process has whole.
+    """Replace the LoRA weights. `values` must be complete on every rank.
 
     Raises:
-        ValueError: They are of another model or rank; the message names the first that does not fit.
+        ValueError: The values are for another model or rank. The message names the first mismatch.
     """
     for name, parameter in model.named_parameters():
         if not is_adapter(name):
@@ -131,13 +137,13 @@ def give_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
 
 
 def save_adapter(folder: Path, values: Mapping[str, torch.Tensor], settings: Lora, base: str) -> None:
-    """Writes the corrections alone as peft reads them, for whoever keeps one base model and many of them.
+    """Write the LoRA weights alone in peft's format, to share one base model among many adapters.
 
     Args:
-        folder: Made here.
-        values: See `adapters`.
+        folder: Created by this function.
+        values: The output of `adapters`.
         settings: Rank and scale.
-        base: Hugging Face name or folder of the model that they correct.
+        base: Hugging Face name or folder of the base model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = _config(settings)
@@ -147,10 +153,10 @@ def save_adapter(folder: Path, values: Mapping[str, torch.Tensor], settings: Lor
 
 
 def load_adapter(folder: Path) -> dict[str, torch.Tensor]:
-    """What `save_adapter` wrote.
+    """Load the output of `save_adapter`.
 
     Raises:
-        CheckpointError: It is missing or not a safetensors file.
+        CheckpointError: The file is missing or not a safetensors file.
     """
     check_safetensors(folder)
     stored = load_file(folder / WEIGHTS)

@@ -1,4 +1,7 @@
-"""What the loss of a training step read and computed for each token, kept for people to look at: advantages, mask, log-probabilities."""
+"""A record of each token's loss terms in a training step, for inspection.
+
+It contains advantages, mask, log-probabilities and entropies.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.micro_batches import Tensors
 
 IDENTITY = "group_and_member"
-"""Names the trajectories of a micro-batch among its tensors. Shape (B, 2)."""
+"""Key of the trajectory ids (group and member) in a micro-batch. Shape (B, 2)."""
 
 
 class LossRecord:
-    """The tokens of one training step on this process. It costs a copy of four numbers a token to the CPU, in the first epoch alone."""
+    """The tokens of one training step on this rank.
+
+    It costs a copy of four numbers per token to the CPU, in the first epoch only.
+    """
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], torch.Tensor] = {}
@@ -26,9 +32,10 @@ class LossRecord:
         self._seen: set[tuple[int, int]] = set()
 
     def begin(self, samples: Iterable[tuple[Trajectory, torch.Tensor]]) -> None:
-        """A new step: its trajectories with their advantages, of shape (T,).
+        """Start a new step with its trajectories and their advantages of shape (T,).
 
-        What the forward pass leaves out, because its advantages are all 0, stays as it is noted here; the rest is replaced by `note`.
+        `note` replaces these initial rows. Trajectories whose advantages are all 0 keep them,
+        because they skip the forward pass.
         """
         self._places, self._rows, self._seen = {}, {}, set()
         for trajectory, advantages in samples:
@@ -38,7 +45,10 @@ class LossRecord:
             self._places[trajectory.group, trajectory.member], self._rows[trajectory.group, trajectory.member] = places, row
 
     def note(self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None) -> None:
-        """What the loss computes of a micro-batch, of shape (B, T); a later epoch's pass over the same trajectories is passed over."""
+        """Record the loss terms of a micro-batch, each of shape (B, T).
+
+        Later epochs over the same trajectories are ignored.
+        """
         keys = [(group, member) for group, member in inputs[IDENTITY].tolist()]
         if not keys or keys[0] in self._seen:
             return
@@ -51,7 +61,10 @@ class LossRecord:
             self._rows[key] = row[:, : len(self._places[key])]
 
     def write(self, path: Path) -> None:
-        """Writes everybody's rows, in the main process; no file where there are none. Every process must call it."""
+        """Write the rows of all ranks on rank 0, or no file if there are none.
+
+        Every rank must call it.
+        """
         mine = []
         for (group, member), row in self._rows.items():
             advantages, mask, log_probabilities, entropies = row[:, self._places[group, member]].numpy()

@@ -1,6 +1,8 @@
-"""What each GPU will hold in a run, whether that fits, and what to change if it does not.
+"""Estimate the memory of each GPU in a run, check that it fits, and suggest changes if not.
 
-python -m tasks.training.memory_plan < REQUEST.json    (flows and `python -m flows.plan` call it; torch stays out of their process)
+python -m tasks.training.memory_plan < REQUEST.json
+
+Flows and `python -m flows.plan` run this command, so that they need not import torch.
 """
 
 from __future__ import annotations
@@ -18,79 +20,82 @@ if TYPE_CHECKING:
 
 GB = 1e9
 OVERHEAD = 2.5 * GB
-"""Of CUDA, NCCL and the allocator's fragments: no tensors, so nothing here measures it."""
+"""Memory of CUDA, NCCL and allocator fragmentation, in bytes. A constant, since a trace of
+tensors does not include it."""
 ENGINE_OVERHEAD = 1.5 * GB
-"""What vLLM takes of its share besides weights and KV cache."""
+"""Part of vLLM's memory besides weights and KV cache, in bytes."""
 
 
 class Machine(Part):
-    """What a run would have."""
+    """The hardware of a run."""
 
     gpus: int
-    """GPUs, each with a process of the trainer."""
+    """Number of GPUs, each with one trainer process."""
     gpu_memory: float
-    """Of each, in GB (1e9 bytes)."""
+    """Memory of each GPU, in GB (1e9 bytes)."""
     sharding: Literal["none", "fsdp2"]
-    """See `configs.launch`."""
+    """Whether the models are sharded across the GPUs, as in `configs.launch`."""
     engine_fraction: float
-    """vLLM's share of each GPU; 0 where vLLM servers have GPUs of their own."""
+    """vLLM's fraction of each GPU's memory, 0 to 1. 0 if vLLM servers have separate GPUs."""
     engine_sleeps: bool = False
-    """Whether vLLM frees its share while the trainer updates."""
+    """Whether vLLM frees its memory during the update."""
     gpu: str | None = None
-    """Their kind, one of `step_time.GPUS`; None where it is none of them."""
+    """GPU model, one of `step_time.GPUS`. None for any other model."""
 
 
 class PlanRequest(Part):
-    """What is asked."""
+    """The input of a memory plan."""
 
     experiment: Experiment
     """The recipe."""
     model: str
-    """Hugging Face name or folder; only its configuration is read."""
+    """Hugging Face name or folder. Only its configuration is read."""
     machine: Machine
-    """Where it would run."""
+    """The hardware."""
 
 
 class MemoryPlan(Part):
-    """What one GPU holds, in bytes.
+    """The memory of one GPU, in bytes.
 
-    What stands under `trainer` was traced by torch (`memory_trace`) on the largest micro-batch that the recipe allows.
+    `memory_trace` traces the numbers in `trainer` with torch, on the largest micro-batch that the
+    recipe allows.
     """
 
     trainer: dict[str, float]
-    """By kind: weights, gradients, optimiser, reference, critic, activations."""
+    """Bytes by kind: weights, gradients, optimiser, reference, critic, activations."""
     scoring: float = 0
-    """Of the trainer, besides these weights, while it checks that new ones have arrived in the engine."""
+    """Additional bytes of the trainer during the weight-sync check."""
     parameters: int
-    """Of the policy."""
+    """Number of policy parameters."""
     engine_weights: float
-    """Of vLLM."""
+    """Bytes of vLLM's weights."""
     kv_bytes: int
-    """Of a token in the KV cache."""
+    """Bytes per token in the KV cache."""
     machine: Machine
-    """The GPUs."""
+    """The hardware."""
 
     @property
     def room(self) -> float:
-        """Bytes of the GPU."""
+        """Memory of the GPU, in bytes."""
         return self.machine.gpu_memory * GB
 
     @property
     def engine(self) -> float:
-        """VLLM's share."""
+        """Memory reserved for vLLM, in bytes."""
         return self.machine.engine_fraction * self.room
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Capacity of the KV cache, in tokens."""
         return int(max(0.0, self.engine - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
-        """What is held in each phase of a training step, by kind. An engine that never sleeps is always there: one phase then.
+        """Bytes by kind in each phase of a training step.
 
-        The update frees its gradients at its end (only DDP's buckets, as large, stay) and its activations; an engine that sleeps keeps what
-        lies beside weights and KV cache, its CUDA graphs above all.
+        There is only one phase if the engine never sleeps. The update frees its activations and its
+        gradients when it ends. Only DDP's buckets, which are as large as the gradients, stay. A
+        sleeping engine keeps its memory besides weights and KV cache, mainly CUDA graphs.
         """
         outside, rest = {"CUDA, NCCL, fragments": OVERHEAD}, {"vLLM: rest": ENGINE_OVERHEAD}
         if not self.engine:
@@ -104,27 +109,30 @@ class MemoryPlan(Part):
 
     @property
     def total(self) -> float:
-        """All that is held in the fullest phase."""
+        """Peak memory over all phases, in bytes."""
         return max(sum(phase.values()) for phase in self.phases.values())
 
     def on(self, machine: Machine) -> MemoryPlan:
-        """The same trainer on GPUs that differ in size or in vLLM's share alone."""
+        """Return the plan of the same trainer on other GPUs.
+
+        They may differ in memory or in vLLM's fraction only.
+        """
         return self.model_copy(update={"machine": machine})
 
 
 class PlanAnswer(Part):
-    """What is answered."""
+    """The output of a memory plan."""
 
     text: str
-    """What each GPU holds, and what to change where that is too much."""
+    """A report of each GPU's memory, and changes that make the run fit."""
     fits: bool
-    """Whether it is not."""
+    """Whether the run fits."""
     plan: MemoryPlan
-    """In figures."""
+    """The plan in numbers."""
 
 
 def plan_memory(request: PlanRequest) -> MemoryPlan:
-    """Traces the update and shares out the rest of the GPU."""
+    """Trace the update and compute the remaining memory of the GPU."""
     import torch
     from transformers import AutoConfig
 
@@ -164,7 +172,10 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
 
 @cache
 def traced(model: str, update: TracedUpdate) -> TrainerMemory:
-    """What `memory_trace` finds; the same is traced once, whatever the size of the GPU."""
+    """Return the trace of an update.
+
+    It is cached, because it does not depend on the GPU's memory.
+    """
     from transformers import AutoConfig
 
     from tasks.training.memory_trace import trace
@@ -173,7 +184,7 @@ def traced(model: str, update: TracedUpdate) -> TrainerMemory:
 
 
 def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
-    """Trajectories of full length in the largest micro-batch of a process."""
+    """Return the number of full-length trajectories in the largest micro-batch of a rank."""
     algorithm, rollout = experiment.algorithm, experiment.rollout
     if algorithm.micro_batch_tokens is not None:
         return max(1, algorithm.micro_batch_tokens // rollout.trajectory_tokens)
@@ -182,7 +193,7 @@ def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
 
 
 def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
-    """Why it does not fit; empty where it does."""
+    """Describe why the run does not fit; empty if it fits."""
     found = []
     if plan.total > plan.room:
         found.append(f"{plan.total / GB:.1f} GB are needed on each GPU, which has {plan.room / GB:.0f}")
@@ -193,11 +204,14 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
 
 
 def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryPlan | None]:
-    """Changes with which it fits, and what it then holds. None: no change of these is enough.
+    """Search for changes that make the run fit.
 
     Args:
-        request: What was asked.
-        plan: What it holds without a change.
+        request: The input of the plan.
+        plan: The plan without changes.
+
+    Returns:
+        The changes and the plan with them. The plan is None if no tried change is sufficient.
     """
     said: list[str] = []
 
@@ -218,7 +232,10 @@ def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryP
 
 
 def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
-    """What changes nothing of what is learnt, each on top of those before it."""
+    """Yield changes that do not affect the training result.
+
+    Each change includes the ones before it.
+    """
     if request.machine.sharding == "none" and request.machine.gpus > 1:
         request = request.model_copy(update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})})
         yield "AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", request
@@ -233,7 +250,10 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
 
 
 def _choices(request: PlanRequest) -> Iterator[tuple[list[str], PlanRequest]]:
-    """What may be chosen besides, the least first: less for vLLM, vLLM that sleeps, LoRA; and all that goes together."""
+    """Yield further changes in combination, the smallest first.
+
+    They are a smaller fraction for vLLM, a sleeping vLLM, and LoRA.
+    """
     machine, rollout = request.machine, request.experiment.rollout
     loras = [None] if request.experiment.policy.lora is not None else [None, Lora()]
     can_sleep = machine.engine_fraction and not machine.engine_sleeps and rollout.engine == "vllm" and rollout.max_off_policy_steps == 0
@@ -255,7 +275,7 @@ def _with_policy(request: PlanRequest, **fields: object) -> PlanRequest:
 
 
 def table(plan: MemoryPlan) -> str:
-    """What a GPU holds, a line for each kind and a column for each phase."""
+    """Format the memory of a GPU as a table, with a row per kind and a column per phase."""
     phases = plan.phases
     kinds = [kind for kind in {kind: None for phase in phases.values() for kind in phase} if any(p.get(kind) for p in phases.values())]
     rows = [(kind, [phase.get(kind, 0.0) for phase in phases.values()]) for kind in kinds]
@@ -265,7 +285,7 @@ def table(plan: MemoryPlan) -> str:
 
 
 def answer(request: PlanRequest) -> PlanAnswer:
-    """The plan in words and figures, and whether it fits."""
+    """Return the plan as text and numbers, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
     wrong = faults(request, plan)
     lines = [f"Each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding}) holds at its fullest", table(plan)]
@@ -286,7 +306,7 @@ def answer(request: PlanRequest) -> PlanAnswer:
 
 
 def main() -> None:
-    """Answers a request on standard input."""
+    """Answer a request on standard input."""
     print(answer(PlanRequest.model_validate_json(sys.stdin.read())).model_dump_json())
 
 

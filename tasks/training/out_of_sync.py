@@ -1,19 +1,26 @@
-"""Metrics and warning for episodes that the engine sampled with other weights than the trainer's. Imports no torch."""
+"""Metrics and warning for episodes that were not sampled with the trainer's weights.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 EPISODES, GAP, TOLERATED = "update/episodes_out_of_sync", "update/out_of_sync_gap", "update/out_of_sync_tolerance"
-"""Metrics of a step. The last two are the largest mean gap of an episode and its tolerance, in nats, where there is such an episode."""
+"""Metrics of a step.
+
+The last two exist only if there is such an episode: the largest mean gap of an episode and its
+tolerance, in nats.
+"""
 
 
 def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:
-    """A warning for the person who trains; empty where every episode was sampled with the trainer's weights.
+    """Return a warning for the user; empty if every episode was sampled with the trainer's weights.
 
     Args:
         step: The training step, counted from 0.
-        metrics: Its metrics.
+        metrics: Metrics of the step.
     """
     if not metrics.get(EPISODES):
         return ""

@@ -1,8 +1,8 @@
-"""The group of the trainer's processes: how they meet, how long they wait for each other, and whether they see the same files.
+"""The trainer's process group: rendezvous, timeouts, and a check of the shared folder.
 
-The processes of one machine meet in memory that other users cannot open. gloo's connections between them carry no secret: gloo gives a
-place to the first connection that claims it. So each process proves to each other one that it knows a secret from that memory, before
-anything that the connections carry is used.
+The processes of one machine use private memory as their rendezvous. gloo's connections are not
+authenticated: gloo accepts the first connection that claims a rank. Each process therefore proves
+to every other one that it knows a secret from this memory, before any received data is used.
 """
 
 from __future__ import annotations
@@ -25,44 +25,48 @@ from torch._C._distributed_c10d import FileStore, Store
 from configs.experiment import Experiment
 
 BETWEEN_BATCHES = timedelta(hours=1)
-"""For what one process does while the others wait between two batches: hashing a checkpoint, starting an engine."""
+"""Time that one rank may need between two batches, e.g. to hash a checkpoint or start an engine."""
 
 
 STORE = "TRAINER_STORE"
-"""Variable with the path of the memory in which the processes of one machine meet."""
+"""Environment variable with the path of the rendezvous memory."""
 PROOF_TIMEOUT = timedelta(seconds=60)
 PROOF_BYTES = 32
 
 
 class StrangerError(RuntimeError):
-    """A connection of the group leads to a process that is not one of the trainer's."""
+    """A connection of the group belongs to a process that is not a trainer rank."""
 
 
 class NotSharedError(RuntimeError):
-    """A node does not see the run's folder that the others see."""
+    """A node does not see the run's folder of the other nodes."""
 
 
 def patience(experiment: Experiment) -> timedelta:
-    """How long a process waits for the others in a collective: they may be at their last episode until the batch's deadline."""
+    """Return the timeout of a collective.
+
+    Other ranks may be running their last episode until the batch's deadline.
+    """
     rounds = 1 + getattr(experiment.algorithm, "max_resample_rounds", 0)
     return timedelta(seconds=experiment.rollout.batch_seconds * rounds) + BETWEEN_BATCHES
 
 
 def join(experiment: Experiment, folder: Path) -> PartialState:
-    """Joins the group.
+    """Join the process group.
 
     Args:
-        experiment: The recipe, whose deadlines say how long a process is waited for.
-        folder: The run's folder, which the processes of all nodes must see.
+        experiment: The recipe. Its deadlines set the timeout.
+        folder: The run's folder, which must be visible on all nodes.
 
     Raises:
-        NotSharedError: One does not see it.
-        StrangerError: A process of someone else took a place in the group.
+        NotSharedError: A node does not see the folder.
+        StrangerError: A foreign process took a rank in the group.
     """
-    # gloo keeps every connection to its port open and aborts the process when no more files can be opened.
+    # gloo keeps every connection to its port open, and aborts the process when it runs out of file
+    # descriptors.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # A process that was started by hand has no RANK and is in no group.
+    # A process started manually has no RANK and belongs to no group.
     settings: dict[str, Any] = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
     store = None
     if (memory := os.environ.get(STORE)) is not None and not torch.distributed.is_initialized():
@@ -78,24 +82,26 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
 
 
 def meeting_memory() -> str:
-    """Memory in which the processes that this one starts can meet: its path, which only this user can open.
+    """Create rendezvous memory for child processes and return its path.
 
-    It lives as long as this process.
+    Only this user can open it. It exists as long as this process.
     """
     return f"/proc/{os.getpid()}/fd/{os.memfd_create('trainer')}"
 
 
 def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`accelerator.gather` also for tensors whose first dimension differs from process to process."""
+    """Return `accelerator.gather`, also for a first dimension that differs between ranks."""
     gather = accelerator.gather
     return lambda tensor: gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
 
 
 def _check_members(store: Store, rank: int, size: int) -> None:
-    """Makes every process of the group prove to each other one that it can read the store.
+    """Check that every process of the group can read the store.
+
+    Every process proves this to every other process.
 
     Raises:
-        StrangerError: One could not.
+        StrangerError: A process could not.
     """
     if rank == 0:
         store.set("secret", secrets.token_hex(PROOF_BYTES))

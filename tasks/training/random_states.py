@@ -1,4 +1,4 @@
-"""The states of this process's random generators as a JSON file of a checkpoint."""
+"""The states of this process's random generators, as a JSON file of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.training.checkpoint import CheckpointError, read_json
 
 
 def save_random_states(file: Path) -> None:
-    """Writes the states of Python, numpy, torch and, if there is one, of this process's GPU."""
+    """Write the states of Python, numpy, torch and, if there is one, of this process's GPU."""
     name, keys, *rest = np.random.get_state()
     states = {
         "python": random.getstate(),
@@ -25,7 +25,7 @@ def save_random_states(file: Path) -> None:
 
 
 def load_random_states(file: Path) -> None:
-    """Restores what `save_random_states` wrote; a state of a GPU is left out where there is none.
+    """Restore the output of `save_random_states`. A GPU state is ignored without a GPU.
 
     Raises:
         CheckpointError: The file cannot be read, or a state in it is damaged.

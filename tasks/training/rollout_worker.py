@@ -1,4 +1,4 @@
-"""This process's part of the rollouts: its engine with the trainer's weights, and the collector that plays with it."""
+"""This rank's rollouts: an engine with the trainer's weights, and a collector that uses it."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ PROBE_TOKENS = 16
 
 
 class RolloutWorker:
-    """Plays episodes with the trainer's weights, in every process a share of them. A context manager.
+    """A context manager that runs this rank's share of the episodes with the trainer's weights.
 
     Attributes:
-        engine: What generates.
-        processes: Which of the processes this one is.
+        engine: The engine that generates.
+        processes: The process group and the rank of this process in it.
     """
 
     def __init__(self, job: TrainerJob, tokenizer: PreTrainedTokenizerBase, progress: Callable[[int, int], None]) -> None:
-        """Starts the engine.
+        """Start the engine.
 
         Args:
-            job: What is trained.
-            tokenizer: The policy's.
-            progress: Told now and then how many episodes of how many are finished.
+            job: The training job.
+            tokenizer: The policy's tokenizer.
+            progress: Called periodically with the number of finished episodes and the number of all
+                episodes.
         """
         experiment = job.experiment
         self.processes = PartialState()
@@ -60,7 +61,7 @@ class RolloutWorker:
             sleep_mode=job.engine_sleep,
             cpu_cache_gb=job.engine_cpu_cache_gb,
             urls=job.engine_urls,
-            weights=job.engine_weights if self.processes.is_main_process else "folder",  # only it loads servers
+            weights=job.engine_weights if self.processes.is_main_process else "folder",  # rank 0 loads servers
             weights_folder=job.engine_weights_folder,
         )
         self._experiment, self._progress = experiment, progress
@@ -86,7 +87,7 @@ class RolloutWorker:
         self._loaded_step: int | None = None
         self._load_metrics: dict[str, float] = {}
         self._cache_counts = (0, 0)
-        self.sleep()  # the policy is loaded next
+        self.sleep()  # the policy needs the memory
 
     def __enter__(self) -> RolloutWorker:
         self._collector.__enter__()
@@ -96,9 +97,10 @@ class RolloutWorker:
         self._collector.__exit__(*_)
 
     def collect(self, batches: Sequence[Batch]) -> list[Trajectory]:
-        """This process's trajectories of the first batch; the others may begin meanwhile. See `Collector.collect`.
+        """Return this rank's trajectories of the first batch.
 
-        What is told of the progress counts everybody's episodes.
+        Episodes of the other batches may start in the meantime, as in `Collector.collect`. The
+        reported progress covers all ranks.
         """
         told = 0.0
         batch = f"{batches[0].name} with the weights of step {self._loaded_step}"
@@ -112,25 +114,27 @@ class RolloutWorker:
         return self._collector.collect(batches, progress)
 
     def collect_shared(self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings) -> list[Trajectory]:
-        """Everybody's trajectories of some episodes, shared out over the processes, by group and member."""
+        """Split episodes across ranks and return all trajectories, by group and member."""
         mine = requests[self.processes.process_index :: self.processes.num_processes]
         return self.gathered(self.collect([Batch(name, mine, settings)]))
 
     def gathered(self, mine: list[Trajectory]) -> list[Trajectory]:
-        """Everybody's trajectories, by group and member, in every process."""
+        """Gather the trajectories of all ranks on every rank, by group and member."""
         return sorted(gather_object(mine), key=lambda t: (t.group, t.member))
 
     def shared(self, mine: Any) -> Any:
-        """What the main process has, in every process."""
+        """Broadcast an object from rank 0 to every rank."""
         box = [mine]
         broadcast_object_list(box)
         return box[0]
 
     def load_weights(self, step: int, trainer: BaseTrainer) -> None:
-        """Gives the engine the trainer's weights of `step`, if it has others, and proves that they arrived.
+        """Load the trainer's weights of `step` into the engine and check the result.
+
+        The method does nothing if the engine already has these weights.
 
         Raises:
-            EngineError: They did not.
+            EngineError: The engine does not compute with these weights.
         """
         if self._loaded_step == step:
             return
@@ -145,7 +149,10 @@ class RolloutWorker:
         self._load_metrics = {"sync/seconds": seconds, "sync/probe_gap_mean": gap.mean, "sync/probe_gap_largest": gap.largest}
 
     def sleep(self) -> None:
-        """Frees the engine's memory for the update, where the settings say so; `load_weights` wakes it. No episode may be under way."""
+        """Free the engine's memory for the update, if sleep mode is enabled.
+
+        `load_weights` wakes the engine. No episode may be in progress.
+        """
         if self._sleeping_engine is None:
             return
         began = time.perf_counter()
@@ -154,7 +161,7 @@ class RolloutWorker:
         self._load_metrics["sync/seconds"] = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
 
     def metrics(self) -> dict[str, float]:
-        """What is to be said of the engine since the last call."""
+        """Return the engine's metrics since the last call."""
         cached, prompts = self.engine.cached_tokens, self.engine.prompt_tokens
         before_cached, before_prompts = self._cache_counts
         self._cache_counts = (cached, prompts)
@@ -166,7 +173,10 @@ class RolloutWorker:
         }
 
     def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Loads the engine; into servers that all processes share the main process alone does, while nobody has episodes there."""
+        """Load weights into the engine.
+
+        For servers shared by all ranks, only rank 0 loads, while no rank has episodes in progress.
+        """
         if self.processes.num_processes == 1 or not isinstance(self.engine, VllmPoolEngine):
             self.engine.load(weights)
             return
@@ -175,7 +185,7 @@ class RolloutWorker:
             self.engine.load(weights)
         else:
             for _ in weights:
-                pass  # where they are spread over the processes, gathering them takes all
+                pass  # gathering sharded weights needs every rank
         loaded = self.shared(self.engine.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None

@@ -1,4 +1,4 @@
-"""What a training step is summed up by."""
+"""Summary metrics of a training step."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ from tasks.training.left_out import left_out
 def rollout_metrics(
     trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int, complete_groups: bool = True
 ) -> dict[str, float]:
-    """Metrics of a batch of trajectories. Failed ones are counted and left out of everything else.
+    """Compute the metrics of a batch of trajectories.
+
+    Failed trajectories are counted, and excluded from all other metrics.
 
     Args:
-        trajectories: All of the batch.
-        horizon: The turn limit they ran under.
+        trajectories: All trajectories of the batch.
+        horizon: The turn limit of the batch.
         seconds: Wall time of the collection.
-        step: The training step (from 0) that learns from them.
-        complete_groups: Whether the method leaves out groups with a failed member.
+        step: The training step (from 0) that uses the batch.
+        complete_groups: Whether the method drops groups with a failed member.
 
     Returns:
-        rollout/... by name: success, reward, turns, shares in [0, 1] (malformed_share: turns without an action, refused_share:
-        turns whose action the world refused, absent where its server does not say; repeated_share: turns
-        that act like the one before), staleness in steps, entropy in nats per policy token (the mean of
-        minus the log-probabilities as sampled: an unbiased estimate), policy tokens, tokens per second. Of a mixture also episodes,
-        success, reward and turns of each world, e.g. rollout/success_textcraft. left_out_share and left_out_turns are the share and the
-        mean length in turns of the episodes that are not learned from because infrastructure broke them or a member of their group.
+        Metrics named rollout/...:
+        success, reward, turns: Means over episodes.
+        malformed_share: Share of turns without an action, in [0, 1].
+        refused_share: Share of turns whose action the world refused. Absent if the server does not
+            report it.
+        repeated_share: Share of turns with the same action as the turn before.
+        staleness_...: In training steps.
+        entropy: Nats per policy token. The mean of minus the sampled log-probabilities, which is an
+            unbiased estimate.
+        policy_tokens, tokens_per_second: Tokens written by the policy.
+        left_out_share, left_out_turns: Share and mean length, in turns, of the episodes that are
+            left out because infrastructure broke them or a member of their group.
+        success_textcraft, ...: For a mixture, also episodes, success, reward and turns of each
+            world.
     """
     sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
     groups = learnable_groups(trajectories, complete_groups)
@@ -74,7 +84,7 @@ def rollout_metrics(
 
 
 def metrics_by_world(sound: Sequence[Trajectory]) -> dict[str, float]:
-    """What was won in each world of a mixture; nothing where one world is played."""
+    """Return the results in each world of a mixture; empty if there is only one world."""
     worlds, metrics = members(sound[0].environment), {}
     for world in worlds if len(worlds) > 1 else ():
         its = [t for t in sound if member_of(t.environment, t.task)[0] == world]
@@ -87,7 +97,7 @@ def metrics_by_world(sound: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def device_metrics() -> dict[str, float]:
-    """The largest memory that was in use on this process's GPU; nothing without one."""
+    """Return the peak memory of this process's GPU; empty without a GPU."""
     return {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
 
 

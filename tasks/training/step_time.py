@@ -1,6 +1,7 @@
-"""About how long a training step takes on GPUs: an estimate from its tokens, the model's parameters and what such a GPU can do at most.
+"""Estimate the duration of a training step on GPUs.
 
-No torch here. Nothing of it was measured; what is supposed are the constants below, and ASSUMPTIONS says it in words.
+The inputs are its tokens, the model's parameters and the GPU's peak performance. Imports no torch.
+Nothing is measured: the constants below are assumptions, which ASSUMPTIONS describes to the user.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from configs.experiment import Experiment
 from tasks.training.algorithms.policy_gradient import PolicyGradient
 
 UTILISATION = 0.35
-"""Share of a GPU's peak that large matrix products reach, in the update and while prompts are read."""
+"""Fraction of the GPU's peak reached by large matrix products, in the update and in prefill."""
 BANDWIDTH_SHARE = 0.6
-"""Share of its memory bandwidth that decoding reaches."""
+"""Fraction of the GPU's memory bandwidth reached in decoding."""
 ASSUMPTIONS = f"""\
 An estimate: {UTILISATION:.0%} of the GPU's peak in the update and in prompts, {BANDWIDTH_SHARE:.0%} of its memory bandwidth while decoding,
 all episodes of the mean length, a dense model. Not in it: attention's own products, the environments' answers, stragglers, weight sync,
@@ -22,12 +23,12 @@ checkpoints, evaluations."""
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a kind of GPU can do, by its maker's data sheet.
+    """Peak performance of a GPU model, from its data sheet.
 
     Attributes:
-        operations: Dense bfloat16 operations a second.
-        bandwidth: Bytes a second of its memory.
-        memory: In GB.
+        operations: Dense bfloat16 operations per second.
+        bandwidth: Memory bandwidth, in bytes per second.
+        memory: Memory, in GB.
     """
 
     operations: float
@@ -36,17 +37,17 @@ class Gpu:
 
 
 GPUS = {"A100": Gpu(312e12, 2.04e12, 80), "H100": Gpu(989e12, 3.35e12, 80), "H200": Gpu(989e12, 4.8e12, 141)}
-"""By name, as SXM modules."""
+"""GPU models by name, as SXM modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """What a training step plays and learns from.
+    """The size of a training step.
 
     Attributes:
-        episodes: Their number.
-        written: Tokens that the policy writes in all of them.
-        tokens: All their tokens, prompts and observations too.
+        episodes: Number of episodes.
+        written: Tokens written by the policy, over all episodes.
+        tokens: All tokens, including prompts and observations.
     """
 
     episodes: float
@@ -56,14 +57,14 @@ class StepTokens:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The vLLM engines that generate, each on a GPU of its own or on its share of one.
+    """The vLLM engines that generate, each on a separate GPU or on a fraction of one.
 
     Attributes:
-        number: How many.
-        max_num_seqs: Most sequences that one computes at once.
-        kv_tokens: Tokens that the KV cache of one holds.
-        kv_bytes: Of a token in it.
-        weight_bytes: Of the weights of one.
+        number: Number of engines.
+        max_num_seqs: Maximum number of concurrent sequences per engine.
+        kv_tokens: KV cache capacity per engine, in tokens.
+        kv_bytes: KV cache bytes per token.
+        weight_bytes: Bytes of the weights per engine.
     """
 
     number: int
@@ -74,10 +75,12 @@ class Engines:
 
 
 def operations_per_token(experiment: Experiment) -> int:
-    """Floating-point operations of an update for each token and parameter.
+    """Return the floating-point operations of an update per token and parameter.
 
-    A forward pass takes 2, its backward pass 4 (arXiv 2001.08361, section 2.1): 2 for the gradients of the activations, and 2 for those of
-    the weights, which LoRA spares. Gradient checkpointing adds a forward pass, and so do old and reference log-probabilities and values.
+    A forward pass takes 2, its backward pass 4 (arXiv 2001.08361, section 2.1). Of these 4, 2 are
+    for the gradients of the activations and 2 for those of the weights, which LoRA skips. Gradient
+    checkpointing adds a forward pass. Old log-probabilities, reference log-probabilities and values
+    each add one as well.
     """
     algorithm, policy = experiment.algorithm, experiment.policy
     assert isinstance(algorithm, PolicyGradient)
@@ -91,30 +94,31 @@ def operations_per_token(experiment: Experiment) -> int:
 
 
 def update_seconds(step: StepTokens, parameters: int, per_token: int, gpus: int, gpu: Gpu) -> float:
-    """Wall time of a step's update, shared out evenly over the trainer's GPUs.
+    """Return the wall time of a step's update, split evenly across the trainer's GPUs.
 
     Args:
-        step: What it learns from.
-        parameters: Of the policy.
-        per_token: See `operations_per_token`.
-        gpus: Processes of the trainer, with a GPU each.
-        gpu: Of which kind.
+        step: Size of the step.
+        parameters: Number of policy parameters.
+        per_token: Result of `operations_per_token`.
+        gpus: Number of trainer processes, each with one GPU.
+        gpu: GPU model.
     """
     return step.tokens * parameters * per_token / (gpus * gpu.operations * UTILISATION)
 
 
 def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gpu) -> float:
-    """Wall time of generating a step's episodes, shared out evenly over the engines.
+    """Return the wall time of generating a step's episodes, split evenly across the engines.
 
-    Every token of an episode that the policy does not write is read once (the prefix cache keeps it). To write one token in each of the
-    sequences that are computed at once, an engine reads its weights and the KV cache of all of them, half as long as an episode is on
-    average, or computes 2 operations for each of them and parameter, whichever takes longer.
+    Tokens not written by the policy are prefilled once, since the prefix cache keeps them. A
+    decoding step writes one token in each concurrent sequence. It either reads the weights and the
+    KV cache of all sequences, or computes 2 operations per sequence and parameter, whichever takes
+    longer. The mean length of a sequence in the KV cache is half of the mean episode length.
 
     Args:
-        step: What is played.
-        parameters: Of the policy.
-        engines: What generates.
-        gpu: The kind of GPU of each.
+        step: Size of the step.
+        parameters: Number of policy parameters.
+        engines: The engines that generate.
+        gpu: GPU model of each engine.
     """
     episodes, length = step.episodes / engines.number, step.tokens / step.episodes
     at_once = max(1.0, min(episodes, engines.max_num_seqs, engines.kv_tokens / length))
@@ -125,7 +129,7 @@ def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gp
 
 
 def in_words(low: float, high: float) -> str:
-    """A range of seconds, each end in the unit that suits it, e.g. "30 s to 15 min"."""
+    """Format a range of seconds with suitable units, e.g. "30 s to 15 min"."""
     (least, unit), (most, larger) = _amount(low), _amount(high)
     if unit != larger:
         return f"{least} {unit} to {most} {larger}"

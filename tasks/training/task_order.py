@@ -1,4 +1,4 @@
-"""Which tasks a training step plays: a pure function of the seed and the step, so there is nothing to save."""
+"""The episodes of a training step, as a pure function of seed and step without state to save."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tasks.rollout.episode import RolloutRequest
 
 
 def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> list[int]:
-    """The `per_step` tasks of a step: consecutive pieces of an endless sequence of shuffled passes over `tasks`."""
+    """Return the `per_step` tasks of a step.
+
+    Steps take consecutive slices of an endless sequence of shuffled passes over `tasks`.
+    """
     chosen = []
     for position in range(step * per_step, (step + 1) * per_step):
         epoch, place = divmod(position, len(tasks))
@@ -20,7 +23,7 @@ def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> 
 
 
 def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int) -> list[RolloutRequest]:
-    """The episodes of a step, group by group."""
+    """Return the episodes of a step, group by group."""
     return [
         RolloutRequest(task, group, member, stable_seed("train", seed, step, group, member))
         for group, task in enumerate(tasks_of_step(tasks, step, per_step, seed))
@@ -31,9 +34,10 @@ def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: in
 def resampling_plans(
     tasks: Sequence[int], groups: Sequence[int], step: int, number: int, per_step: int, group_size: int, seed: int
 ) -> list[RolloutRequest]:
-    """Episodes that replace the `groups` of a step, of tasks drawn anew; their groups have numbers that the step has not used yet.
+    """Return episodes of newly drawn tasks that replace the `groups` of a step.
 
-    What replaces a group depends on its number, the step and the number of the round (from 1) alone, not on which process holds it.
+    The new groups have numbers that are unused in the step. A replacement depends only on the
+    group's number, the step and the round `number` (from 1), not on the rank that holds the group.
     """
     return [
         RolloutRequest(
@@ -48,7 +52,11 @@ def resampling_plans(
 
 
 def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int) -> list[RolloutRequest]:
-    """The episodes of an exploration: like those of a step of `groups` tasks, with seeds of their own."""
+    """Return the episodes of an exploration.
+
+    The task order is that of a step with `groups` tasks. The sampling seeds differ from those of
+    training steps.
+    """
     return [
         RolloutRequest(task, group, member, stable_seed("explore", seed, exploration, group, member))
         for group, task in enumerate(tasks_of_step(tasks, exploration, groups, seed))
@@ -57,7 +65,10 @@ def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group
 
 
 def evaluation_plans(tasks: Sequence[int], samples: int, seed: int) -> list[RolloutRequest]:
-    """The episodes of an evaluation: the seed of each depends on its task and sample alone, so that evaluations are paired."""
+    """Return the episodes of an evaluation.
+
+    The seed of an episode depends only on its task and sample, so evaluations are paired.
+    """
     return [
         RolloutRequest(task, group, member, stable_seed("evaluate", seed, task, member))
         for group, task in enumerate(tasks)

@@ -1,4 +1,4 @@
-"""A trajectory with its advantages: what becomes a row of a micro-batch."""
+"""A trajectory with its advantages, which becomes a row of a micro-batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tasks.training.value_targets import ValueTargets
 
 @dataclass(frozen=True, slots=True)
 class TrainSample:
-    """A trajectory and what it teaches.
+    """A trajectory and its training targets.
 
     Attributes:
-        trajectory: T completion tokens.
+        trajectory: A trajectory with T completion tokens.
         advantages: Shape (T,), 0 on the environment's tokens.
-        values: What the critic learns; None without one.
+        values: Value targets of the critic; None without a critic.
     """
 
     trajectory: Trajectory
@@ -32,10 +32,13 @@ class TrainSample:
 
 
 def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
-    """What the losses of policy and critic read of some samples besides their tokens; of none, one row that nothing is learnt from.
+    """Return the loss inputs of some samples, without their tokens.
+
+    For no samples, the result is one masked row.
 
     Returns:
-        advantages of shape (B, T); whose they are; with a critic also old_values, returns and value_mask of shape (B, T + 1).
+        advantages of shape (B, T); group and member of each row; with a critic also old_values,
+        returns and value_mask of shape (B, T + 1).
     """
     tensors = {"advantages": padded([sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32)}
     targets = [sample.values for sample in samples if sample.values is not None]
@@ -49,14 +52,14 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
 
 
 def balanced(mine: list[TrainSample], process: int, processes: int) -> list[TrainSample]:
-    """Everybody's samples dealt out again, so that each process has about as many tokens; every process must call it.
+    """Redistribute the samples of all ranks so that each rank has about the same number of tokens.
 
-    The longest that is left goes to the process with the fewest tokens so far.
+    Every rank must call it. The longest remaining sample goes to the rank with the fewest tokens.
 
     Args:
-        mine: This process's samples.
-        process: Its number, from 0.
-        processes: How many there are.
+        mine: This rank's samples.
+        process: This rank, from 0.
+        processes: Number of ranks.
     """
     if processes == 1:
         return mine
@@ -72,10 +75,10 @@ def balanced(mine: list[TrainSample], process: int, processes: int) -> list[Trai
 
 
 def items_at(items: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """The items at some places."""
+    """Return the items at some indices."""
     return [items[i] for i in places]
 
 
 def length_of(trajectory: Trajectory) -> int:
-    """Its tokens, the prompt's included."""
+    """Return the number of tokens of a trajectory, including the prompt."""
     return len(trajectory.prompt) + len(trajectory.completion)

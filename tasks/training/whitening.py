@@ -1,4 +1,4 @@
-"""Whitening: advantages of mean 0 and variance 1 over the whole batch, whatever process its parts lie on."""
+"""Whitening: normalises advantages to mean 0 and variance 1 over the batch of all ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ EPSILON = 1e-8
 def whitened(
     advantages: torch.Tensor, policy_mask: torch.Tensor, all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums
 ) -> torch.Tensor:
-    """(A - mean(A)) / sqrt(var(A) + eps) over all policy tokens of the batch (REINFORCE++, arXiv 2501.03262, equation 7; usual in PPO).
+    """Compute (A - mean(A)) / sqrt(var(A) + eps) over all policy tokens of the batch.
+
+    This is equation 7 of REINFORCE++ (arXiv 2501.03262), and common in PPO.
 
     Args:
-        advantages: This process's. Shape (B, T).
-        policy_mask: Shape (B, T).
-        all_reduce_sum: Adds a tensor up over all processes.
+        advantages: This rank's advantages. Shape (B, T).
+        policy_mask: True on the policy's tokens. Shape (B, T).
+        all_reduce_sum: Sums a tensor over all ranks.
 
     Returns:
         Shape (B, T), 0 outside the mask.

@@ -1,4 +1,4 @@
-"""AgentEvol (arXiv 2406.04151, section 4): explore, keep what succeeded, clone it, explore with what was learned."""
+"""AgentEvol (arXiv 2406.04151, section 4): explore and clone the successes, in turn."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from tasks.training.algorithms.imitation import Imitation
 
 
 class AgentEvol(Imitation):
-    """Clones the policy's own successes, of all explorations so far."""
+    """Clones the policy's own successes from all explorations so far."""
 
     explore_every: PositiveInt = 10
-    """It explores anew after so many steps, and keeps the successes of all its explorations."""
+    """Training steps between two explorations. The successes of all explorations are kept."""
     restart_from_base: bool = False
-    """After each exploration the policy that training starts from is trained anew on all that was found, as the paper's script does;
-    otherwise the present policy goes on. The learning rate then warms up anew as well."""
+    """Whether each exploration is followed by training from the initial policy on all successes
+    so far, as in the paper's script. Otherwise training continues from the current policy. A
+    restart also repeats the learning rate warm-up."""
 
     def explorations(self, step: int) -> int:
-        """See `Imitation.explorations`."""
+        """Return the number of explorations that a training step (from 0) uses."""
         return step // self.explore_every + 1
 
     def restarts(self, step: int) -> bool:
-        """See `Imitation.restarts`."""
+        """Whether the policy restarts before this step. Implements `Imitation.restarts`."""
         return self.restart_from_base and step > 0 and step % self.explore_every == 0

@@ -1,4 +1,4 @@
-"""DPO (arXiv 2305.18290): a success is preferred to a failure of the same task."""
+"""DPO (arXiv 2305.18290): prefers a success to a failure of the same task."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class DPO(SFT):
-    """Learns from pairs; the loss is `PreferenceTrainer`'s."""
+    """Trains on pairs of trajectories. The loss is in `PreferenceTrainer`."""
 
     unit: ClassVar[int] = 2
 
     beta: PositiveFloat = 0.1
-    """How strongly the policy is held to the one that training starts from (arXiv 2305.18290)."""
+    """Strength of the constraint to the initial policy (arXiv 2305.18290)."""
     cloning_weight: NonNegativeFloat = 0.0
-    """Adds so many times sft's loss on the successes (arXiv 2404.19733, equation 2, with 1), since preferences alone may make both
-    trajectories of a pair less likely."""
+    """Weight of sft's loss on the successes, which is added (arXiv 2404.19733, equation 2, with
+    1). Preferences alone may make both trajectories of a pair less likely."""
 
     def batch(self, pool: Sequence[Trajectory], step: int, size: int, seed: int) -> list[Trajectory]:
-        """Success and failure in turn; see `Imitation.batch`."""
+        """Return successes and failures alternately. Implements `Imitation.batch`."""
         return [t for pair in batch_of_step(preferences(pool, seed), step, size // 2, seed) for t in pair]
 
     def trainer(self) -> type[Any]:
-        """See `Algorithm.trainer`."""
+        """Return the trainer class. Implements `Algorithm.trainer`."""
         from tasks.training.imitation_trainers import PreferenceTrainer
 
         return PreferenceTrainer

@@ -1,4 +1,8 @@
-"""GiGPO (arXiv 2505.10978): the episode among the episodes of its task, plus the turn among the turns that began in the same state."""
+"""GiGPO (arXiv 2505.10978): episode-level and turn-level relative advantages.
+
+Episodes are compared with the episodes of the same task, and turns with the turns that start in the
+same state.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +20,35 @@ if TYPE_CHECKING:
 
 
 class GiGPO(GRPO):
-    """Group-in-group policy optimisation: credit for episodes and for turns. A world may tell when two states are equal."""
+    """Group-in-group policy optimisation, with credit for episodes and for turns.
+
+    A world may define when two states are equal.
+    """
 
     discount: Fraction = 0.95
-    """Gamma, for each turn."""
+    """Gamma, per turn."""
     step_weight: NonNegativeFloat = 1.0
-    """Weight of the step-level advantage beside the episode-level one."""
+    """Weight of the step-level advantage, which is added to the episode-level one."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
-        """See `gigpo_advantages`."""
+        """Return the advantages of `gigpo_advantages`."""
         return gigpo_advantages(experience, self.discount, self.step_weight, self.scale_advantages == "group")
 
 
 def gigpo_advantages(experience: Experience, discount: float, step_weight: float, scale: bool) -> torch.Tensor:
     """A = A_episode + step_weight * A_step (arXiv 2505.10978, equations 3 to 8).
 
-    A_episode is GRPO's. For A_step the turns of a group that began in the same state (the anchor) are compared: with R_k the sum over
-    turns j >= k of discount^(j - k) r_j, A_step = (R_k - mean(R)) / (std(R) + eps) among them. A state met only once has A_step 0.
+    A_episode is the advantage of GRPO. A_step compares the turns of a group that start in the same
+    state (the anchor). With R_k the sum over turns j >= k of discount^(j - k) r_j, A_step = (R_k -
+    mean(R)) / (std(R) + eps) among these turns. A state that occurs only once has A_step 0.
 
     Args:
-        experience: Read are the rewards, turn ends, states, groups, penalties (for the episode) and the mask.
-        discount: In [0, 1], for each turn.
+        experience: Uses the rewards, turn ends, states, groups, penalties (for the episode) and the
+            mask.
+        discount: Discount factor per turn, in [0, 1].
         step_weight: Omega >= 0; 0 is GRPO.
-        scale: Whether both parts are divided by a standard deviation; the paper finds the better choice to depend on the task.
+        scale: Whether to divide both parts by a standard deviation. According to the paper, the
+            better choice depends on the task.
 
     Returns:
         Shape (B, T), 0 outside the mask.
@@ -50,7 +60,7 @@ def gigpo_advantages(experience: Experience, discount: float, step_weight: float
 
 
 def step_advantages(experience: Experience, discount: float, scale: bool) -> torch.Tensor:
-    """The step-level part for each turn. Shape (B, K), 0 beyond a trajectory's last turn."""
+    """Compute the step-level advantage of each turn. Shape (B, K), 0 beyond the last turn."""
     import torch
 
     inside = experience.turn_ends >= 0
@@ -71,7 +81,7 @@ def step_advantages(experience: Experience, discount: float, scale: bool) -> tor
 
 
 def turn_returns(experience: Experience, discount: float) -> torch.Tensor:
-    """R_k = r_k + discount * R_{k+1} over turns. Shape (B, K)."""
+    """Compute R_k = r_k + discount * R_{k+1} over turns. Shape (B, K)."""
     returns = experience.rewards.clone()
     for k in reversed(range(returns.shape[1] - 1)):
         returns[:, k] += discount * returns[:, k + 1]

@@ -12,28 +12,34 @@ if TYPE_CHECKING:
     from tasks.training.experience import Experience
 
 EPSILON = 1e-4
-"""Keeps the quotient finite where the rewards of a group hardly differ (the value that TRL uses)."""
+"""Keeps the quotient finite when the rewards of a group hardly differ (the value in TRL)."""
 
 
 class GRPO(PolicyGradient):
-    """Group-relative policy optimisation; the paper averages the loss over each trajectory's tokens (loss_aggregation: trajectory)."""
+    """Group-relative policy optimisation.
 
-    scale_advantages: Literal["group", "batch", "none"] = "group"  # type: ignore[assignment]  # one choice more
-    """What advantages are divided by: the standard deviation of their group's rewards, as in the paper; that of the batch after taking off
-    its mean; or nothing (arXiv 2503.20783)."""
+    The paper averages the loss over each trajectory's tokens (loss_aggregation: trajectory).
+    """
+
+    scale_advantages: Literal["group", "batch", "none"] = "group"  # type: ignore[assignment]
+    """Divisor of the advantages. `group` is the standard deviation of the group's rewards, as in
+    the paper. `batch` subtracts the batch mean and divides by the batch standard deviation.
+    `none` is no division (arXiv 2503.20783)."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
-        """See `grpo_advantages`."""
+        """Return the advantages of `grpo_advantages`."""
         return grpo_advantages(experience, self.scale_advantages == "group")
 
 
 def grpo_advantages(experience: Experience, scale: bool) -> torch.Tensor:
-    """A_i = (r_i - mean(r)) / (std(r) + eps) within each group, on each policy token of trajectory i (arXiv 2402.03300, section 4.1.2).
+    """A_i = (r_i - mean(r)) / (std(r) + eps) within each group (arXiv 2402.03300, section 4.1.2).
+
+    Every policy token of trajectory i has the advantage A_i.
 
     Args:
-        experience: Read are the scores, the groups and the mask.
-        scale: Whether to divide by the group's standard deviation (with Bessel's correction); without it the update is
-            unbiased by the difficulty of the task (arXiv 2503.20783).
+        experience: Uses the scores, the groups and the mask.
+        scale: Whether to divide by the group's standard deviation (with Bessel's correction).
+            Without it, the update is not biased by the difficulty of the task (arXiv 2503.20783).
 
     Returns:
         Shape (B, T), 0 outside the mask. A zero-variance group gets zeros.
@@ -46,7 +52,10 @@ def grpo_advantages(experience: Experience, scale: bool) -> torch.Tensor:
 
 
 def relative_scores(scores: torch.Tensor, scale: bool) -> torch.Tensor:
-    """Scores less their group's mean, over its standard deviation if `scale`. Shape (groups, members), at least two members to scale."""
+    """Subtract the group mean from scores and, if `scale`, divide by the standard deviation.
+
+    `scores` has shape (groups, members). Groups with one member are not scaled.
+    """
     centred = scores - scores.mean(dim=1, keepdim=True)
     if not scale or scores.shape[1] < 2:
         return centred

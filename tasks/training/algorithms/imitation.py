@@ -1,4 +1,7 @@
-"""What the methods by imitation share: they learn from trajectories that were recorded, or explored by an earlier policy."""
+"""The base of imitation methods.
+
+They train on trajectories that are recorded, or explored by an earlier policy.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,39 @@ if TYPE_CHECKING:
 
 
 class Imitation(Algorithm):
-    """Explores now and then, and learns from what was found. A method chooses what of it, and the loss."""
+    """Explores periodically and trains on the results.
+
+    A method selects the trajectories and the loss.
+    """
 
     unit: ClassVar[int] = 1
-    """Trajectories that belong together: 2 for pairs."""
+    """Number of trajectories that belong together: 2 for pairs."""
 
     explore_groups: PositiveInt = 64
-    """Groups of episodes that one exploration plays, each of rollout.group_size."""
+    """Groups per exploration, each of rollout.group_size episodes."""
 
     def explorations(self, step: int) -> int:
-        """How many explorations a training step (from 0) learns from."""
+        """Return the number of explorations that a training step (from 0) uses."""
         return 1
 
     def recorded(self) -> str | None:
-        """Where the trajectories lie if nothing is to be explored."""
+        """Return the path of recorded trajectories, or None to explore."""
         return None
 
     def batch(self, pool: Sequence[Trajectory], step: int, size: int, seed: int) -> list[Trajectory]:
-        """The trajectories of a step, `size` of those found so far.
+        """Select the `size` trajectories of a step from all trajectories so far.
 
         Raises:
-            NothingToImitateError: None of them is good enough.
+            NothingToImitateError: No trajectory is good enough.
         """
         return batch_of_step(successes(pool), step, size, seed)
 
     def restarts(self, step: int) -> bool:
-        """Whether the policy goes back to the one that training starts from before this step (from 0)."""
+        """Whether the policy is reset to the initial one before this step (from 0)."""
         return False
 
     def check(self, experiment: Experiment) -> None:
-        """See `Algorithm.check`."""
+        """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         if experiment.rollout.max_off_policy_steps:
             raise ValueError(
                 f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) plays batches ahead, which {self.name} "
@@ -58,13 +64,13 @@ class Imitation(Algorithm):
             )
 
     def trainer(self) -> type[Any]:
-        """See `Algorithm.trainer`."""
+        """Return the trainer class. Implements `Algorithm.trainer`."""
         from tasks.training.imitation_trainers import CloningTrainer
 
         return CloningTrainer
 
     def batches(self) -> type[Any]:
-        """Recorded or explored trajectories."""
+        """Return the class of recorded or explored batches. Implements `Algorithm.batches`."""
         from tasks.training.offline_batches import OfflineBatches
 
         return OfflineBatches

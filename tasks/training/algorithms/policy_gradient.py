@@ -1,4 +1,7 @@
-"""What the methods by reinforcement share: PPO's clipped loss (arXiv 1707.06347) and its options, whatever the advantages."""
+"""The base of RL methods: PPO's clipped loss (arXiv 1707.06347) and its options.
+
+It works with any advantages.
+"""
 
 from __future__ import annotations
 
@@ -17,74 +20,96 @@ if TYPE_CHECKING:
 
 
 class Critic(Part):
-    """The value function of a method: a copy of the policy's layers with a head of one number, trained beside the policy."""
+    """The value function of a method: a copy of the policy's layers with a scalar head.
+
+    It is trained together with the policy.
+    """
 
     learning_rate: PositiveFloat = 1e-5
-    """Peak learning rate of its AdamW; it warms up like the policy's, unless it is pretrained."""
+    """Peak learning rate of the critic's AdamW. It warms up with the policy's learning rate,
+    unless the critic is pretrained."""
     pretraining_steps: NonNegativeInt = 0
-    """Training steps at the start in which it alone learns, from what the unchanged policy does (arXiv 2503.01491, section 4.1)."""
+    """Training steps at the start in which only the critic trains, on episodes of the unchanged
+    policy (arXiv 2503.01491, section 4.1)."""
     value_clip: PositiveFloat = 0.5
-    """A value may leave the one before the update by so much; what exceeds it gets no gradient (arXiv 2005.12729, section 3)."""
+    """Maximum change of a value from its value before the update. Larger changes get no gradient
+    (arXiv 2005.12729, section 3)."""
     max_gradient_norm: PositiveFloat = 1.0
-    """Its gradients are scaled down to this norm."""
+    """Maximum norm of the critic's gradients. Larger gradients are scaled down."""
 
 
 class PolicyGradient(Algorithm):
-    """Advantages of the policy's tokens in a clipped loss. A method defines `advantages`; the options are here."""
+    """Advantages of the policy's tokens in a clipped loss.
+
+    A method defines `advantages`. This class defines the options of the loss.
+    """
 
     compares_groups: ClassVar[bool] = True
 
     clip_low: NonNegativeFloat = 0.2
     """The probability ratio is clipped below at 1 - clip_low."""
     clip_high: NonNegativeFloat = 0.2
-    """The probability ratio is clipped above at 1 + clip_high; above clip_low it is "clip-higher" (arXiv 2503.14476, section 3.1)."""
+    """The probability ratio is clipped above at 1 + clip_high. Above clip_low it is
+    "clip-higher" (arXiv 2503.14476, section 3.1)."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Where the advantage is negative the ratio is also clipped above at this value, e.g. 3 (arXiv 1912.09729, equation 5); at least
-    1 + clip_high."""
+    """Additional upper clip of the ratio for negative advantages, e.g. 3 (arXiv 1912.09729,
+    equation 5). At least 1 + clip_high. Empty for none."""
     ratio: Literal["token", "sequence"] = "token"
-    """Probability ratio of each token, or the geometric mean over the trajectory's in its variant with an advantage for each token
-    (GSPO-token, arXiv 2507.18071, equations 13 to 17; wants loss_aggregation: trajectory and clips near 3e-4)."""
+    """The probability ratio in the loss. `token` uses the ratio of each token. `sequence` uses
+    the geometric mean over the trajectory, in its variant with an advantage for each token
+    (GSPO-token, arXiv 2507.18071, equations 13 to 17). It needs loss_aggregation: trajectory and
+    clips near 3e-4."""
     scale_advantages: Literal["batch", "none"] = "none"
-    """What advantages are divided by: the standard deviation of the batch after taking off its mean (whitening), or nothing."""
+    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
+    standard deviation (whitening). `none` leaves them unchanged."""
     loss_aggregation: Literal["tokens", "trajectory", "constant"] = "tokens"
-    """What the loss is a mean over: all policy tokens of the mini-batch (arXiv 2503.14476; failures that run into the horizon then outweigh
-    shorter successes), first each trajectory's tokens and then trajectories (arXiv 2402.03300), or trajectories with a constant length,
-    rollout.trajectory_tokens (arXiv 2503.20783)."""
+    """How the loss is averaged. `tokens` averages over all policy tokens of the mini-batch
+    (arXiv 2503.14476); failures that reach the horizon then outweigh shorter successes.
+    `trajectory` averages over each trajectory's tokens, then over trajectories
+    (arXiv 2402.03300). `constant` sums each trajectory's tokens, divides by the constant length
+    rollout.trajectory_tokens and averages over trajectories (arXiv 2503.20783)."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the policy's entropy, which the loss rewards; a mean of the same kind as the loss (AgentGym-RL's scripts: 0.001)."""
+    """Weight of the policy's entropy, which is subtracted from the loss. It is averaged like the
+    loss (AgentGym-RL's scripts: 0.001)."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the starting policy; 0 keeps no reference model."""
+    """Weight of the KL divergence from the initial policy. 0 needs no reference model."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Where the KL term goes: into the loss (low-variance estimator, arXiv 2402.03300, times the ratio, 2512.02556), or off each token's
-    reward (log-ratio of what was sampled, arXiv 2203.02155)."""
+    """Place of the KL term. `loss` adds it to the loss (low-variance estimator,
+    arXiv 2402.03300, times the ratio, 2512.02556). `reward` subtracts it from each token's
+    reward (log-ratio of the sampled tokens, arXiv 2203.02155)."""
     truncated: Literal["scored", "masked", "bootstrapped"] = "scored"
-    """Episodes that the horizon or a budget cut: count with the reward so far; carry no loss but stay in their group's baseline (arXiv
-    2503.14476, section 3.4); or go on with the critic's value of where they were cut (ppo; arXiv 1712.00378)."""
+    """Treatment of episodes truncated by the horizon or a budget. `scored` uses the reward so
+    far. `masked` removes them from the loss but keeps them in their group's baseline
+    (arXiv 2503.14476, section 3.4). `bootstrapped` adds the critic's value of the final state
+    (ppo; arXiv 1712.00378)."""
     min_reward_range: NonNegativeFloat = 0.0
-    """Groups whose rewards differ by less are left out of the update and of its means; 0 leaves none out (arXiv 2503.14476,
-    section 3.2)."""
+    """Groups with a smaller reward range are left out of the update and of its means. 0 keeps
+    all groups (arXiv 2503.14476, section 3.2)."""
     max_resample_rounds: NonNegativeInt = 0
-    """Dynamic sampling: how often zero-variance groups are replaced by other tasks' before the batch is used (arXiv 2503.14476,
-    section 3.2). The cost is reported as rollout/discarded_..."""
+    """Dynamic sampling: maximum number of rounds in which zero-variance groups are replaced by
+    groups of other tasks before the update (arXiv 2503.14476, section 3.2). The cost is logged
+    as rollout/discarded_..."""
     importance_correction: Literal["truncated", "behaviour"] = "truncated"
-    """How the gap between the engine's and the trainer's probabilities is corrected: "truncated" weighs each token by their ratio,
-    capped at importance_cap (one more forward pass); "behaviour" takes the engine's probabilities as the old ones in the clipped ratio."""
+    """Correction of the gap between the engine's and the trainer's probabilities. `truncated`
+    weights each token by their ratio, capped at importance_cap, and needs one more forward pass.
+    `behaviour` uses the engine's probabilities as the old ones in the clipped ratio."""
     importance_cap: PositiveFloat = 2.0
-    """Largest weight of a token under "truncated"."""
+    """Maximum importance weight of a token with importance_correction: truncated."""
     off_policy_mask: PositiveFloat | None = None
-    """Sequence-level masking: tokens with a negative advantage carry no loss in a trajectory whose mean log(pi_engine / pi) per token
-    exceeds this (arXiv 2512.02556, section 3.1); none are left out when empty."""
+    """Sequence-level masking: removes tokens with a negative advantage from the loss if the mean
+    log(pi_engine / pi) per token of their trajectory exceeds this threshold (arXiv 2512.02556,
+    section 3.1). Empty for no masking."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
-        """The advantage of each policy token. Shape (B, T), 0 outside the mask."""
+        """Compute the advantage of each policy token. Shape (B, T), 0 outside the mask."""
         raise NotImplementedError
 
     def value_function(self) -> Critic | None:
-        """Settings of the critic, for a method that learns one."""
+        """Return the critic's settings, or None if the method has no critic."""
         return None
 
     def check(self, experiment: Experiment) -> None:
-        """See `Algorithm.check`."""
+        """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         if experiment.rollout.max_off_policy_steps and self.max_resample_rounds:
             raise ValueError(
                 f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) plays batches ahead, which "
@@ -92,13 +117,13 @@ class PolicyGradient(Algorithm):
             )
 
     def trainer(self) -> type[Any]:
-        """See `Algorithm.trainer`."""
+        """Return the trainer class. Implements `Algorithm.trainer`."""
         from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
         return PolicyGradientTrainer
 
     def batches(self) -> type[Any]:
-        """Episodes of the present policy."""
+        """Return the class of batches from the current policy. Implements `Algorithm.batches`."""
         from tasks.training.rollout_batches import RolloutBatches
 
         return RolloutBatches

@@ -1,4 +1,7 @@
-"""REINFORCE++ (arXiv 2501.03262): discounted reward-to-go, whitened over the batch. It needs neither groups nor a critic."""
+"""REINFORCE++ (arXiv 2501.03262): discounted reward-to-go, whitened over the batch.
+
+It needs neither groups nor a critic.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,26 @@ class ReinforcePlusPlus(PolicyGradient):
     compares_groups: ClassVar[bool] = False
 
     discount: Fraction = 1.0
-    """Gamma, for each policy token."""
+    """Gamma, per policy token."""
     scale_advantages: Literal["batch", "none"] = "batch"
-    """What advantages are divided by: the standard deviation of the batch after taking off its mean, as in the paper, or nothing."""
+    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
+    standard deviation, as in the paper. `none` leaves them unchanged."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
-        """See `reinforce_plus_plus_advantages`."""
+        """Return the advantages of `reinforce_plus_plus_advantages`."""
         return reinforce_plus_plus_advantages(experience, self.discount)
 
 
 def reinforce_plus_plus_advantages(experience: Experience, discount: float) -> torch.Tensor:
-    """A_t = sum over the policy's tokens u >= t of discount^(u - t) r_u, counted in policy tokens (arXiv 2501.03262, equation 6).
+    """A_t = sum over the policy's tokens u >= t of discount^(u - t) r_u.
 
-    The rewards of turns lie on their last tokens; a KL penalty, if any, on each token. The paper then normalises over all policy
-    tokens of the batch: `whitened` in whitening.py, which sees every process's share.
+    This is equation 6 of arXiv 2501.03262, counted in policy tokens. A turn's reward is on its last
+    token. A KL penalty, if any, is on each token. The paper then normalises over all policy tokens
+    of the batch, which `whitened` in whitening.py does across all ranks.
 
     Args:
-        experience: Read are the rewards, turn ends, penalties and the mask.
-        discount: In [0, 1], for each policy token; the environment's tokens are skipped.
+        experience: Uses the rewards, turn ends, penalties and the mask.
+        discount: Discount factor per policy token, in [0, 1]. The environment's tokens are skipped.
 
     Returns:
         Shape (B, T), 0 outside the mask, not yet whitened.

@@ -1,4 +1,4 @@
-"""RLOO (arXiv 2402.14740): the score of an episode less the mean of the others of its task."""
+"""RLOO (arXiv 2402.14740): a leave-one-out baseline within the group."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ class RLOO(PolicyGradient):
     """REINFORCE with a leave-one-out baseline."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
-        """See `rloo_advantages`."""
+        """Return the advantages of `rloo_advantages`."""
         return rloo_advantages(experience)
 
 
 def rloo_advantages(experience: Experience) -> torch.Tensor:
-    """A_i = r_i - mean of r_j over the other members j of its group (arXiv 2402.14740, equation 4), on each policy token.
+    """A_i = r_i - mean of r_j over the other members j of its group (arXiv 2402.14740, equation 4).
 
-    The baseline does not contain r_i, so the gradient is unbiased. With n members it is n / (n - 1) times the unscaled advantage of GRPO.
+    Every policy token of trajectory i has the advantage A_i. The baseline does not contain r_i, so
+    the gradient is unbiased. With n members, A_i is n / (n - 1) times the unscaled advantage of
+    GRPO.
 
     Args:
-        experience: Read are the scores, the groups and the mask.
+        experience: Uses the scores, the groups and the mask.
 
     Returns:
-        Shape (B, T), 0 outside the mask. A group of one gets zeros: it has nothing to be compared with.
+        Shape (B, T), 0 outside the mask. A group of one gets zeros, because it has no baseline.
     """
     scores = experience.scores()
     advantages = scores.new_zeros(scores.shape)
