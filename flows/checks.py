@@ -57,7 +57,7 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:
-    """Check every arm of a study; see `check_experiment`.
+    """Check every arm of a study (see `check_experiment`).
 
     Raises:
         RecipeError: An arm is invalid. The message names the arm.
@@ -123,7 +123,7 @@ def check_policy(field: str, model: str) -> None:
 
 
 def served_model(url: str) -> str | None:
-    """Return the model name or folder that a vLLM server serves; None if it reports none.
+    """Return the model name or folder that a vLLM server serves, or None if it reports none.
 
     Args:
         url: Base URL of the server, without /v1.

@@ -106,7 +106,7 @@ class CollectionSession:
             writer.close()
 
     def tags(self, collection: Collection) -> dict[int, str]:
-        """Return the tag of each task, e.g. "depth 2"; empty if the world has none."""
+        """Return the tag of each task, e.g. "depth 2", or an empty dict without tags."""
         return asyncio.run(task_tags(self._urls, collection.tasks))
 
     def _opened(self, collection: Collection, world: WorldInfo) -> Agent:
@@ -176,7 +176,7 @@ class Tally:
 
     @property
     def reason(self) -> str:
-        """The most frequent reason of broken episodes; empty if there are none."""
+        """The most frequent reason of broken episodes, or "" if there are none."""
         return max(self.reasons, key=lambda each: self.reasons[each], default="")
 
     def check_complete(self, folder: Path) -> None:

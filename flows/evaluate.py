@@ -174,7 +174,7 @@ def record(
     """Write the table, the picture and the figures to the folder, MLflow and Prefect.
 
     Args:
-        agentgym: Rows with AgentGym-RL's figures; see `tasks.evaluation.agentgym_figures`.
+        agentgym: Rows with AgentGym-RL's figures (see `tasks.evaluation.agentgym_figures`).
 
     Returns:
         The table, in Markdown.

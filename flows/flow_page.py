@@ -134,7 +134,7 @@ def show_viewer_link(folder: Path, runs: Path, log: Callable[[str], object]) -> 
 
 
 def viewer_link(folder: Path, runs: Path) -> str | None:
-    """Return the address of a run's page in the viewer; None while the viewer is down."""
+    """Return the address of a run's page in the viewer, or None while the viewer is down."""
     services = addresses(runs)
     viewer = infra_settings().viewer_page_url or (services.viewer_url if services else None)
     return f"{viewer.rstrip('/')}/runs/{folder.name}" if viewer else None

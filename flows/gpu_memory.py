@@ -46,7 +46,7 @@ def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: f
 
 
 def this_machine(infrastructure: InfraSettings) -> Machine | None:
-    """Return the GPUs that a run would use here; None on a machine without GPUs."""
+    """Return the GPUs that a run would use here, or None on a machine without GPUs."""
     asked = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -93,7 +93,8 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     Raises:
         RecipeError: It does not fit. The message holds the table and what to change.
     """
-    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None  # Ray: other nodes
+    # With Ray the trainer runs on other nodes, whose memory is not checked here.
+    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None
     if machine is None:
         return
     try:

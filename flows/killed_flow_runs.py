@@ -89,7 +89,7 @@ def end_killed_flow_runs() -> list[str]:
 
 
 def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
-    """Set the state of the flow run; return whether this attempt was still unfinished."""
+    """Set the state of the flow run, and return whether this attempt was still unfinished."""
     from prefect.states import Cancelled, Crashed
 
     found = client.read_flow_run(flow_run)
@@ -116,7 +116,7 @@ def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> 
 
 
 def _noted_life(path: Path) -> int | None:
-    """Return the attempt number in a note; None if the note is damaged."""
+    """Return the attempt number in a note, or None if the note is damaged."""
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["life"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -31,9 +31,9 @@ class ModelShape:
     """Sizes from a model's configuration.
 
     Attributes:
-        context_length: Maximum tokens of a sequence; None if the configuration sets no limit.
-        head_size: Width of an attention head; None if unknown.
-        vocabulary: Rows of the embedding; None if unknown.
+        context_length: Maximum tokens of a sequence, or None if the configuration sets no limit.
+        head_size: Width of an attention head, or None if unknown.
+        vocabulary: Rows of the embedding, or None if unknown.
     """
 
     context_length: int | None
@@ -149,7 +149,7 @@ def model_shape(field: str, model: str) -> ModelShape:
 
 
 def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
-    """Check a tokenizer and its chat template; return its number of token ids.
+    """Check a tokenizer and its chat template, and return its number of token ids.
 
     Raises:
         RecipeError: It cannot be loaded, or its chat template does not support several turns.

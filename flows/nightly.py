@@ -200,7 +200,7 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
 
 
 def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> str:
-    """Return the folder of the champion's checkpoint; empty if there is no champion.
+    """Return the folder of the champion's checkpoint, or "" without a champion.
 
     MLflow's alias names the champion. If MLflow is unreachable, the record of the last night does.
     """
@@ -278,7 +278,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
 
 
 def show(folder: Path, model: str) -> str:
-    """Put the table and the picture of the nights on the flow run's page; return the table."""
+    """Put the table and the picture of the nights on the flow run's page, and return the table."""
     nights, _ = read_nights(folder)
     table, picture = nights_table(nights), folder / "nights.png"
     draw_nights(picture, nights, title=f"Nights of {model}")

@@ -48,7 +48,7 @@ def settle_mlflow(infrastructure: InfraSettings) -> None:
 
 @contextmanager
 def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
-    """Settle MLflow's records in a background thread while the block runs; see `settle_mlflow`.
+    """Settle MLflow's records in a background thread while the block runs (see `settle_mlflow`).
 
     The end of the block waits for the thread for up to 60 s. If MLflow is unreachable, a later
     command settles the records.
@@ -123,7 +123,7 @@ def is_readable(path: Path) -> bool:
 
 
 def finished_run(infrastructure: InfraSettings, experiment: Experiment) -> RunFolder | None:
-    """Return the folder of a finished run; None if any part of it is missing. Changes nothing."""
+    """Return the folder of a finished run, or None if a part is missing. Changes nothing."""
     folder = RunFolder(infrastructure.runs, experiment)
     if not folder.is_done(FINISHED) or missing_measurements(folder, experiment):
         return None

@@ -111,7 +111,7 @@ class Run:
                     self.tracker.log_metrics(mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step))
 
     def next_phase(self) -> Phase | None:
-        """Return the first unfinished phase, as far as known; None if all are finished."""
+        """Return the first unfinished phase, as far as known, or None if all are finished."""
         schedule = phases(self.experiment, self.folder.metrics())
         return next((phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None)
 
@@ -125,7 +125,7 @@ class Run:
         held = self.folder.metrics_in_checkpoint(step)
         self.folder.replace_metrics(held or {done: values for done, values in self.folder.metrics().items() if done <= step})
         ended = sum(phase.end_step <= step for phase in phases(self.experiment, self.folder.metrics()))
-        # The repeated phases may differ from those before the kill, so all later numbers are reset.
+        # Phases may have had other ends before the kill, so all later numbers are reset.
         for number in range(ended + 1, self.experiment.algorithm.steps + 1):
             self.folder.mark_undone(phase_name(number))
             self.folder.evaluation(phase_name(number)).unlink(missing_ok=True)

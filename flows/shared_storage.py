@@ -57,7 +57,7 @@ def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, bu
     A starter policy built on another machine differs in the last digits.
 
     Args:
-        storage: Where starter policies are shared; None without shared storage.
+        storage: Where starter policies are shared, or None without shared storage.
         folder: Where they are kept on this machine.
         name: Name of this starter policy.
         build: Builds it, or finds it built. Returns its folder.

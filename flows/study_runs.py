@@ -80,7 +80,7 @@ class StudyRuns:
                 yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
-        """Return the results of a run; None while a part of it is missing."""
+        """Return the results of a run, or None while a part of it is missing."""
         experiment = self._experiments[arm, seed]
         folder = finished_run(self._infrastructure, experiment)
         if folder is None:

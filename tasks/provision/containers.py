@@ -189,7 +189,7 @@ class ContainerServer:
         return self._last_log
 
     def _published(self, container: Container) -> int | None:
-        """Return the port on this machine; None until the engine reports it, shortly after the
+        """Return the port on this machine, or None until the engine reports it, shortly after the
         start.
         """
         with contextlib.suppress(*FAULTS):
@@ -208,7 +208,7 @@ class ContainerServer:
 
 
 def sweep(client: docker.DockerClient) -> list[str]:
-    """Remove containers whose owner, a process of this machine, is gone; return their names."""
+    """Remove containers whose owner, a process of this machine, is gone, and return their names."""
     removed: list[str] = []
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
         boot, _, process = container.labels[OWNER_LABEL].partition("/")

@@ -55,7 +55,7 @@ def environment_replicas(
             Dockerfile's image for this world. The world's variables are passed in, and files and
             folders that they name are mounted read-only.
         infrastructure: If it names a Ray cluster, the servers run on its nodes.
-        state_dir: For state files and logs; see ChildProcess.
+        state_dir: For state files and logs (see ChildProcess).
         start_deadline_s: Seconds in which a replica must become healthy.
     """
     if replicas < 1:

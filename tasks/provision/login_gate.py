@@ -40,7 +40,7 @@ class WrongLogins:
         return bool(self._clients)
 
     def pause_s(self, client: str) -> float:
-        """Return the seconds until this client's login is checked again; 0.0 if checked now."""
+        """Return the seconds until this client's login is checked again (0.0: not paused)."""
         _, until = self._clients.get(client, (0, 0.0))
         return max(0.0, until - self._clock())
 
@@ -113,7 +113,10 @@ class LoginGate:
         return PlainTextResponse(f"not logged in: use the login of {self._realm}", 401, challenge)
 
     def _pause_s(self, scope: Scope, given: bytes) -> float:
-        """Return the seconds for which this login is refused unchecked; count a checked login."""
+        """Return the seconds for which this login is refused unchecked.
+
+        A login that is checked is counted.
+        """
         right = hmac.compare_digest(given, self._login)
         if right and not self._wrong:
             return 0.0
@@ -187,7 +190,7 @@ def _user(uid: int) -> str:
 
 
 def _uid_of_socket(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> int | None:
-    """Return the owner of the open TCP socket at a loopback address; None if not listed by Linux."""
+    """Return the owner of the open TCP socket at a loopback address, or None if unlisted."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     words = [int.from_bytes(address.packed[at : at + 4], "little") for at in range(0, len(address.packed), 4)]
     local = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
@@ -205,7 +208,7 @@ def _uid_of_socket(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port:
 
 
 def _decoded(header: str) -> bytes:
-    """Return the "user:password" of a Basic Authorization header; empty for other schemes."""
+    """Return the "user:password" of a Basic Authorization header, or b"" for other schemes."""
     scheme, _, word = header.partition(" ")
     try:
         return base64.b64decode(word.strip(), validate=True) if scheme.lower() == "basic" else b""

@@ -47,10 +47,11 @@ def _make(api: PrefectApi, path: str, whole: dict[str, Any], present: str, chang
 
 
 def _make_automations(api: PrefectApi) -> None:
-    """Create the file's automations once each, by name; keep whether a person has disabled them.
+    """Create the file's automations once each, identified by name.
 
-    An automation that is up to date is left alone: an update makes the server forget the runs for
-    which it waits, and every returning worker calls this.
+    Whether an automation is enabled stays as a person has set it. An automation that is up to date
+    is left alone. An update would make the server forget the runs for which it waits, and every
+    returning worker calls this.
     """
     wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
     present = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}

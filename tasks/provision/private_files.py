@@ -27,7 +27,7 @@ def state_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Create the folder for this user alone if it does not exist; return it.
+    """Create the folder for this user alone if it does not exist, and return it.
 
     Raises:
         PrivacyError: The path exists but is not a folder of this user. In a temporary folder any
@@ -49,7 +49,7 @@ def private_folder(path: Path) -> Path:
 
 
 def private_runs(runs: Path) -> Path:
-    """Create the runs folder for this user alone if it does not exist; return it.
+    """Create the runs folder for this user alone if it does not exist, and return it.
 
     An existing folder of this user is closed to others, unless others keep files there. A folder
     that cannot be closed is reported as a warning, because it may be shared on purpose.
@@ -156,7 +156,7 @@ class OwnedFolder:
 
 
 def sweep_owned(prefix: str, parent: Path) -> list[Path]:
-    """Remove the OwnedFolders that killed processes of this user left; return their paths."""
+    """Remove the OwnedFolders that killed processes of this user left, and return their paths."""
     swept = []
     for folder in parent.glob(f"{prefix}*"):
         try:

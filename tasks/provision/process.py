@@ -70,7 +70,7 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status; None while running.
+        """The exit status, or None while running.
 
         It is the command's status, 128 + n if signal n ended it, or -9 if the subreaper was killed.
         """
@@ -172,7 +172,7 @@ class ChildProcess:
 
 
 def last_lines(file: Path, lines: int = 30) -> str:
-    """Return the last lines of a log; empty if the file does not exist."""
+    """Return the last lines of a log, or "" if the file does not exist."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
@@ -183,7 +183,7 @@ def last_lines(file: Path, lines: int = 30) -> str:
 
 
 def sweep(state_dir: Path | None = None) -> list[str]:
-    """Kill the remaining processes of dead owners, and remove old logs; return the names killed.
+    """Kill remaining processes of dead owners, remove old logs, and return the names killed.
 
     Call it before starting processes. Processes of living owners are left alone, so several runs
     can share a folder. Files of other users are ignored.
@@ -212,7 +212,7 @@ def sweep(state_dir: Path | None = None) -> list[str]:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks after boot; None if it does not exist.
+    """Return when a process started, in clock ticks after boot, or None if it does not exist.
 
     Together with the pid it identifies a process uniquely.
     """
@@ -224,7 +224,7 @@ def started_at(pid: int) -> int | None:
 
 
 def _kill_marked(mark: str, log: str) -> int:
-    """Kill every process that inherited the mark or the log; return their number.
+    """Kill every process that inherited the mark or the log, and return their number.
 
     Either suffices. A program that rewrites its title may overwrite its environment, and one that
     redirects its output does not hold the log.

@@ -39,7 +39,7 @@ def look(folder: Path, token: str, python: str, storage: str | None = None) -> s
     given.
 
     Returns:
-        What is wrong on this node, in words; empty if nothing is.
+        What is wrong on this node, in words, or "" if nothing is.
     """
     try:
         found = (folder / "token").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def look(folder: Path, token: str, python: str, storage: str | None = None) -> s
 
 
 def look_into(url: str, folder: str, token: str) -> str:
-    """Check on this node that it can use the shared storage; see `look`."""
+    """Check on this node that it can use the shared storage (see `look`)."""
     from tasks.tracking.shared_storage import SharedStorage
 
     try:
@@ -97,7 +97,7 @@ class ServerActor:
         )
 
     def start(self) -> str:
-        """Start the server; return its URL once it is healthy."""
+        """Start the server, and return its URL once it is healthy."""
         self._server.start()
         return self._server.url
 
@@ -138,7 +138,7 @@ class TrainerActor:
         return address, free_port(address)
 
     def listen(self) -> str:
-        """Create the Unix socket to which the main process connects; return its path."""
+        """Create the Unix socket to which the main process connects, and return its path."""
         path = self._folder / "line"
         self._listener = listen(path)
         return str(path)
@@ -149,7 +149,7 @@ class TrainerActor:
         self._process.start()
 
     def connect(self, seconds: float) -> None:
-        """Wait for the main process to connect; see `accept_trainer`."""
+        """Wait for the main process to connect (see `accept_trainer`)."""
         assert self._listener is not None
         self._line = accept_trainer(self._listener, seconds, self.running)
 
@@ -159,7 +159,7 @@ class TrainerActor:
         self._line.send(command)
 
     def receive(self, timeout: float) -> object | None:
-        """Return the main process's next event, or None; see `TrainerConnection.receive`."""
+        """Return the main process's next event, or None (see `TrainerConnection.receive`)."""
         if self._line is None:
             raise ConnectionClosedError("it has hung up")
         return self._line.receive(timeout)
@@ -169,7 +169,7 @@ class TrainerActor:
         return self._process is not None and self._process.alive()
 
     def exit_status(self) -> int | None:
-        """Return the exit status; see `ChildProcess`."""
+        """Return the exit status (see `ChildProcess`)."""
         return None if self._process is None else self._process.exit_status
 
     def end(self) -> None:

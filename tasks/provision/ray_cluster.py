@@ -84,7 +84,8 @@ class RayCluster:
         """Return what a placement group reserves for `processes` processes on one node."""
         gpus = int(self.has_gpus) if needs.gpus is None else needs.gpus
         wanted = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
-        return {name: amount * processes for name, amount in wanted.items() if amount} or {"CPU": 0.001}  # Ray needs one
+        # Ray requires at least one resource.
+        return {name: amount * processes for name, amount in wanted.items() if amount} or {"CPU": 0.001}
 
     def close(self) -> None:
         """Remove the folder."""
@@ -158,7 +159,7 @@ def answer(call: Any, what: str, seconds: float | None = None) -> Any:
     Args:
         call: The object reference that the remote call returned.
         what: Name of the actor, for messages.
-        seconds: Timeout; None waits for ever.
+        seconds: Timeout. None waits for ever.
 
     Raises:
         ProvisionError: The actor or its node is gone, or did not answer in time.

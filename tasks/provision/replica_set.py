@@ -56,7 +56,7 @@ class ReplicaSet:
             servers: The replicas, at least one, not started yet.
             restart_budget: Maximum restarts of all replicas together.
             state_dir: Folder of the replicas' state files. Leftovers of an earlier run there are
-                ended first; see ChildProcess.
+                ended first (see ChildProcess).
         """
         self._servers = list(servers)
         self._state_dir = state_dir

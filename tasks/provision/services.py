@@ -62,7 +62,7 @@ def write(runs: Path, state: Record) -> None:
 
 
 def read(runs: Path) -> Record | None:
-    """Return the supervisor's record; None if the file is damaged or the process is gone."""
+    """Return the supervisor's record, or None if the file is damaged or the process is gone."""
     try:
         record = json.loads(record_path(runs).read_text())
         found = Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
@@ -99,7 +99,7 @@ def mlflow_login(runs: Path) -> dict[str, str]:
 
 
 def addresses(runs: Path) -> Addresses | None:
-    """Return the addresses of this runs folder's services; None if they are down."""
+    """Return the addresses of this runs folder's services, or None if they are down."""
     state = read(runs)
     return None if state is None else state.addresses
 
@@ -154,7 +154,7 @@ def _answering(runs: Path) -> Addresses | None:
 
 
 def down(runs: Path) -> bool:
-    """End the services and all their processes; return False if they were down."""
+    """End the services and all their processes, and return False if they were down."""
     state = read(runs)
     if state is None:
         return False
@@ -165,7 +165,7 @@ def down(runs: Path) -> bool:
 
 
 def main() -> int:
-    """Run the command line; return the exit status."""
+    """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.provision.services",
         description="Prefect server, MLflow server, viewer and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",

@@ -74,7 +74,7 @@ def main(owner: int, command: list[str]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Reap all ended children; return the command's exit status if it was among them."""
+    """Reap all ended children, and return the command's exit status if it was among them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
