@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def flow_log() -> Callable[[str], object]:
     """Return a function that logs a line to the current flow run's page.
 
-    In a subflow, the lines go to its own run. Outside a flow run they are dropped.
+    It also works in subflows. Outside a flow run the lines are dropped.
     """
     try:
         return get_run_logger().info

@@ -64,7 +64,7 @@ class Asked:
 
     @cached_property
     def memory(self) -> PlanAnswer | None:
-        """Return the memory plan of each GPU, or None without GPUs or for a small model."""
+        """Return the memory plan of each GPU, or None without GPUs or for the starter policy."""
         return plan_of(self.experiment, self.machine) if self.machine else None
 
 
