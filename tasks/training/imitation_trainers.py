@@ -51,7 +51,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             self,
             model=self.load_policy(),
             args=cloning_config(experiment, folder),
-            train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),  # it asks for one
+            train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),  # TRL requires one
             processing_class=tokenizer,
         )
 
@@ -123,7 +123,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
             model=self.load_policy(),
             ref_model=self.load_reference(),
             args=preference_config(experiment, self.algorithm, folder),
-            train_dataset=Dataset.from_list([{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]),  # it asks for one
+            train_dataset=Dataset.from_list([{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]),  # TRL requires one
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size

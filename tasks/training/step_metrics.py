@@ -19,7 +19,7 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Compute the metrics of a batch of trajectories.
 
-    Failed trajectories are counted, and excluded from all other metrics.
+    Failed trajectories are counted, and excluded from the means over episodes, turns and tokens.
 
     Args:
         trajectories: All trajectories of the batch.
