@@ -32,8 +32,9 @@ from tasks.training.trl_config import cloning_config, preference_config
 class CloningTrainer(BaseTrainer, SFTTrainer):
     """Maximum likelihood of the policy's tokens: -1/N sum of log pi(token).
 
-    N is the number of policy tokens in the mini-batch on all ranks. sft trains on recorded
-    trajectories. agentevol trains on the policy's own successes (arXiv 2406.04151, section 4).
+    N is the number of policy tokens in the mini-batch on all ranks. sft trains on trajectories that
+    are recorded, or explored once. agentevol trains on the policy's own successes
+    (arXiv 2406.04151, section 4).
     """
 
     def __init__(

@@ -23,8 +23,9 @@ class Plan:
     Attributes:
         step: The training step, from 0.
         horizon: The turn limit of the step.
-        batches: This rank's episodes of the step, followed by those of later steps that may run
-            ahead. Empty if the step collects no episodes.
+        batches: Episodes of the step, followed by those of later steps that may run ahead.
+            `RolloutBatches` plans this rank's episodes, `OfflineBatches` those of all ranks. Empty
+            if the step collects no episodes.
     """
 
     step: int
@@ -38,9 +39,9 @@ class Collected:
 
     Attributes:
         mine: This rank's trajectories, in order.
-        learned: The train trajectories of all ranks; rank 0 only.
+        learned: The train trajectories of all ranks.
         played: The trajectories collected for this step on all ranks, including those discarded by
-            dynamic sampling; rank 0 only.
+            dynamic sampling.
         seconds: Wall time of the collection.
         metrics: Additional metrics of the collection.
     """

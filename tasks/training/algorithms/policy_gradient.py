@@ -96,9 +96,9 @@ class PolicyGradient(Algorithm):
     importance_cap: PositiveFloat = 2.0
     """Maximum importance weight of a token with importance_correction: truncated."""
     off_policy_mask: PositiveFloat | None = None
-    """Sequence-level masking: removes tokens with a negative advantage from the loss if the mean
-    log(pi_engine / pi) per token of their trajectory exceeds this threshold (arXiv 2512.02556,
-    section 3.1). Empty for no masking."""
+    """Threshold of sequence-level masking (arXiv 2512.02556, section 3.1). Tokens with a
+    negative advantage are removed from the loss if the mean log(pi_engine / pi) per token of
+    their trajectory exceeds it. Empty for no masking."""
 
     def advantages(self, experience: Experience) -> torch.Tensor:
         """Compute the advantage of each policy token. Shape (B, T), 0 outside the mask."""
