@@ -60,8 +60,10 @@ def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
 
     beside = threading.Thread(target=settle, name="earlier-records", daemon=True)
     beside.start()
-    yield
-    beside.join(60)
+    try:
+        yield
+    finally:
+        beside.join(60)
 
 
 def phase_name(number: int) -> str:

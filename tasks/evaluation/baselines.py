@@ -23,6 +23,7 @@ from environments.registry import load_world
 from tasks.agents.twin_replay import TwinReplay
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
 from tasks.evaluation.report import partly_rewarded, success_share
+from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
@@ -124,7 +125,7 @@ def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horiz
         step = environment.step(action)
         trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward, refused=step.refused))
         if step.done:
-            trajectory.outcome = Outcome.SUCCESS if trajectory.reward >= needed else Outcome.FINISHED
+            trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, needed) else Outcome.FINISHED
             return
 
 

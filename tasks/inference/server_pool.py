@@ -241,6 +241,7 @@ class ServerPool:
             await server.healthy()
             if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
                 await server.read_weights(loaded.folder, loaded.version)
+            await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""
             log.warning("a vLLM server is back: %s", server.url)

@@ -73,7 +73,7 @@ class RolloutBatches:
         missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
         cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
-        return Collected(mine, everybodys, everybodys, seconds, cost | missing.metrics())
+        return Collected(mine, kept, everybodys, seconds, cost | missing.metrics())
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Load the trainer's weights into the engine. Implements `BatchSource.load_engine`."""
