@@ -32,8 +32,8 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:
         check_policy("policy.model", policy.model)
-        fit_experiment(experiment)
     check_task_lists(world.name, lists, infrastructure)
+    fit_experiment(experiment)
 
 
 def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) -> None:

@@ -97,7 +97,8 @@ class LoginGate:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         if scope["path"] in HEALTH:
-            return None
+            from_page = Headers(scope=scope).get("origin") is not None
+            return PlainTextResponse("pages may not ask for the health", 403) if from_page else None
         given = Headers(scope=scope).get("authorization")
         if given is None:
             return None if self._checks_itself else self._unauthorized()

@@ -134,7 +134,8 @@ def test_a_flow_whose_own_server_is_killed_ends_and_is_recorded(tmp_path: Path) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_flow_whose_server_is_gone_for_good(number: int, tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
-    home = {"PREFECT_HOME": str(tmp_path / "runs" / "prefect")}
+    login = "agentgym:secret"
+    home = {"PREFECT_HOME": str(tmp_path / "runs" / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": login}
     server = LocalServer(
         "prefect",
         [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"],
@@ -148,6 +149,7 @@ def test_a_signal_ends_a_flow_whose_server_is_gone_for_good(number: int, tmp_pat
     try:
         environment = environment_apart(tmp_path) | {
             "PREFECT_URL": f"{server.url}/api",
+            "PREFECT_API_AUTH_STRING": login,
             "SERVER": str(server.pid),
             "SIGNAL": str(int(number)),
         }

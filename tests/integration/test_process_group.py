@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,12 @@ def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def start(folder: Path) -> tuple[list[ForkProcess], SimpleQueue[str], Path]:
+def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
     """Two processes; the second one waits until the file exists."""
     from tasks.training.process_group import meeting_memory
 
-    context, memory, go = get_context("fork"), meeting_memory(), folder / "go"
+    # Not forked: the test's process may hold accelerate's state of other tests.
+    context, memory, go = get_context("spawn"), meeting_memory(), folder / "go"
     said: SimpleQueue[str] = context.SimpleQueue()
     processes = [context.Process(target=member, args=(rank, memory, str(go), said)) for rank in range(2)]
     for process in processes:
@@ -74,19 +75,20 @@ def start(folder: Path) -> tuple[list[ForkProcess], SimpleQueue[str], Path]:
     return processes, said, go
 
 
-def finish(processes: list[ForkProcess], said: SimpleQueue[str]) -> list[str]:
+def finish(processes: list[SpawnProcess], said: SimpleQueue[str]) -> list[str]:
     for process in processes:
         process.join(120)
         assert process.exitcode == 0
     return sorted(said.get() for _ in processes)
 
 
-def port_of(process: ForkProcess) -> int:
-    while True:
+def port_of(process: SpawnProcess) -> int:
+    while process.is_alive():
         for found in psutil.Process(process.pid).net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN:
                 return int(found.laddr.port)
         time.sleep(0.01)
+    pytest.fail(f"a member ended with status {process.exitcode}")
 
 
 def test_two_processes_meet_in_memory_and_open_no_port_but_gloos(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
         assert json.loads((data / f"wikipedia-{name}" / "library.json").read_text())["retriever"] == retriever
     assert "nq-test" in said[4]
     assert "stand-ins" not in said[4]
-    assert re.search(r"success\D*100", said[5], re.IGNORECASE), said[5]
+    assert "2 successes" in said[5], said[5]
     (training,) = (block for block in blocks("searchqa-wikipedia.md", "sh") if "flows.scaling_inter" in block)
     small = " ".join(f"--{field} '{value}'" for field, value in {"policy.model": policy, **SMALL}.items())
     reader.follow(f"{training.strip()} {small}")

@@ -43,13 +43,18 @@ def busy(folder: str):
 """
 """A flow run in which no other thread of the process comes to its turn, as when native code loads or compiles an engine."""
 SILENT_S = 10
+LOGIN = "agentgym:secret"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     home = tmp_path_factory.mktemp("prefect")
     command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
-    environment = {"PREFECT_HOME": str(home), "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db"}
+    environment = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+        "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
+    }
     server = LocalServer(
         "prefect",
         [*command, "--port", "{port}"],
@@ -67,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_that_was_killed_with_all_that_watched_it_is_marked_and_one_that_is_busy_is_not(server: LocalServer, tmp_path: Path) -> None:
-    api = PrefectApi(f"{server.url}/api", "")
+    api = PrefectApi(f"{server.url}/api", LOGIN)
     zombies = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"] == "zombie runs")
     zombies["trigger"]["within"] = SILENT_S
     api.ask("automations/", zombies)
@@ -83,6 +88,7 @@ def test_a_run_that_was_killed_with_all_that_watched_it_is_marked_and_one_that_i
         environment = {
             "PREFECT__FLOW_RUN_ID": run["id"],
             "PREFECT_API_URL": f"{server.url}/api",
+            "PREFECT_API_AUTH_STRING": LOGIN,
             "AGENTGYM_RUNS": str(tmp_path / "runs"),
             "PYTHONPATH": str(ROOT),
         }
