@@ -5,7 +5,7 @@ from __future__ import annotations
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, launch_of
 from tasks.inference.launch_command import command
-from tasks.inference.token_guard import share_token
+from tasks.inference.token_guard import share_token, token_variables
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
@@ -46,4 +46,4 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
     needs = launch_of(infrastructure).engine
     gpus_each = int(connected(infrastructure).resources(needs).get("GPU", 0))
     commands = [launched("", gpus_each)] * infrastructure.engine_servers
-    return ray_replicas(infrastructure, "vllm", commands, needs, start_deadline_s=seconds)
+    return ray_replicas(infrastructure, "vllm", commands, needs, environment=token_variables(), start_deadline_s=seconds)

@@ -36,6 +36,12 @@ def share_token() -> None:
         os.environ[VARIABLE] = secrets.token_urlsafe(24)
 
 
+def token_variables() -> dict[str, str]:
+    """Return the variable that a process on another machine needs; empty without a token."""
+    token = token_here(VARIABLE)
+    return {} if token is None else {VARIABLE: token}
+
+
 def authorization() -> dict[str, str]:
     """Return the header that a server requires, or no header if this process has no token."""
     token = token_here(VARIABLE)
