@@ -40,6 +40,7 @@ def to_the_turn_where_it_went_wrong(page: Page, run: str) -> int:
             break
         page.go_back()
         page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
+    page.wait_for_load_state()  # the keys work once the page's scripts have run
     page.keyboard.press("w")
     turn = int(wrong.get_attribute("data-turn") or "0")
     page.locator(f".turn.now#turn-{turn}").wait_for()
