@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import pytest
 import requests
@@ -30,6 +30,17 @@ from environments.environment import Step
 from tests.support.counting_servers import Serve, counting
 
 PATIENCE_S = 60.0
+
+
+async def answer_of(address: SplitResult, request: bytes) -> bytes:
+    """The server's whole answer to a request, on a connection of its own."""
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+    reply = head + await reader.readexactly(length)
+    writer.close()
+    return reply
 
 
 def sessions_on(url: str) -> int:
@@ -189,12 +200,7 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_s
         if losing and when == "before":
             lost.append(request)
             return None
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
-        reply = head + await reader.readexactly(length)
-        writer.close()
+        reply = await answer_of(address, request)
         if losing:
             lost.append(request)
             return None
@@ -246,12 +252,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(serve: Serve, monkeypatch
     swallowed: set[bytes] = set()
 
     async def forward(request: bytes) -> bytes | None:
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
-        reply = head + await reader.readexactly(length)
-        writer.close()
+        reply = await answer_of(address, request)
         if request not in swallowed:
             swallowed.add(request)
             await asyncio.sleep(PATIENCE_S)
