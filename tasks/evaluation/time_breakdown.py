@@ -38,11 +38,6 @@ class TimeBreakdown:
         finally:
             self.add(name, time.monotonic() - began)
 
-    @property
-    def worked(self) -> bool:
-        """Whether any time was spent on the activities in WORK."""
-        return any(part in self.parts for part in WORK)
-
     def table(self) -> str:
         """Format the activities and their shares, work first, then orchestration.
 

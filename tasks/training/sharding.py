@@ -14,7 +14,7 @@ import torch
 from accelerate import PartialState
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -43,11 +43,6 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the transformer blocks of a model, as listed in transformers' `_no_split_modules`."""
     names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return [module for module in model.modules() if type(module).__name__ in names]
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether `shard` has sharded the model."""
-    return isinstance(model, FSDPModule)
 
 
 @torch.no_grad()
