@@ -27,14 +27,25 @@ one single action
 
 Write "Action:" once in a message. Only the line that follows it is performed."""
 
+MalformedCode = Literal["no_label", "several_labels", "no_action", "open_thought"]
+
 _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
 
 class MalformedActionError(Exception):
-    """No action can be read from the message. The agent gets the text as its observation."""
+    """No action can be read from the message. The agent gets the text as its observation.
+
+    Attributes:
+        code: The kind of the problem.
+    """
+
+    def __init__(self, text: str, code: MalformedCode) -> None:
+        """Raise with the observation for the agent."""
+        super().__init__(text)
+        self.code = code
 
 
-def reading_of(action_format: Literal["react", "bare"], world: str, rules: Rules) -> ActionFormat:
+def reading_format(action_format: Literal["react", "bare"], world: str, rules: Rules) -> ActionFormat:
     """Return the format in which a world reads messages of an action format.
 
     AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does.
@@ -50,7 +61,7 @@ def with_format(instruction: str | None, action_format: ActionFormat) -> str | N
     return f"{instruction.rstrip()}\n\n{REACT_FORM}"
 
 
-def said(action: str, thought: str, action_format: ActionFormat) -> str:
+def format_message(action: str, thought: str, action_format: ActionFormat) -> str:
     """Format the message that performs `action`, for "react" with a preceding thought.
 
     The thought may be empty.
@@ -69,15 +80,19 @@ def react_action(text: str) -> str:
     """
     count = text.count("Action:")
     if count == 0:
-        raise MalformedActionError('Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.')
+        raise MalformedActionError(
+            'Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.',
+            code="no_label",
+        )
     if count > 1:
         raise MalformedActionError(
-            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.'
+            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.',
+            code="several_labels",
         )
     match = _ACTION.search(text)
     action = match.group(1).strip() if match else ""
     if not action:
-        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.')
+        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.', code="no_action")
     return action
 
 
@@ -95,7 +110,8 @@ def after_thought(text: str, opened: bool = False) -> str:
     _, closed, after = text.rpartition("</think>")
     if "<think>" in after or (opened and not closed):
         raise MalformedActionError(
-            "Nothing was done: the message ended inside its thought. Think less and write the action after </think>."
+            "Nothing was done: the message ended inside its thought. Think less and write the action after </think>.",
+            code="open_thought",
         )
     return after
 

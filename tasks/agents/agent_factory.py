@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from configs.collection import Collection, Source
 from environments.errors import WrongWorldError
 from environments.protocol import WorldInfo
-from tasks.agents.action_format import ActionFormat, reading_of
+from tasks.agents.action_format import ActionFormat, reading_format
 from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
@@ -31,8 +31,8 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         WrongWorldError: A scripted policy has another version of the world than the servers, or
             cannot play it.
     """
-    source, told = collection.source, world.instruction if collection.source.instruction else None
-    read = reading_of(source.action_format, collection.environment.name, collection.environment.rules)
+    source, instruction = collection.source, world.instruction if collection.source.instruction else None
+    action_format = reading_format(source.action_format, collection.environment.name, collection.environment.rules)
     if source.kind in ("oracle", "random", "twin"):
         from environments.registry import load_world
         from tasks.agents.scripted_agent import ScriptedAgent
@@ -41,11 +41,12 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         known = load_world(collection.environment.name, collection.environment.rules)
         if world.version not in ("", known.version):
             raise WrongWorldError(
-                f"the servers host {world.identity}, but the {source.kind} policy, which plays in this process, knows {known.version}: "
-                "use servers of the same version"
+                f"the servers host {world.identity}, but this process has version {known.version} of the world "
+                f"for the {source.kind} policy. Use servers of the same version."
             )
         twins = TwinReplay(known, known.tasks("train")) if source.kind == "twin" else None
-        yield ScriptedAgent(known, read, _chat_format(source, source.tokenizer, told, read), source.kind, twins)
+        chat_format = _chat_format(source, source.tokenizer, instruction, action_format)
+        yield ScriptedAgent(known, action_format, chat_format, source.kind, twins)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent
@@ -54,11 +55,11 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         agent = ChatAgent(
             source.urls[0],
             source.model,
-            action_format=read,
-            instruction=told,
+            action_format=action_format,
+            instruction=instruction,
             conversation_start=source.conversation_start,
             chat_template_kwargs=source.chat_template_kwargs,
-            chat_format=_chat_format(source, source.tokenizer, told, read),
+            chat_format=_chat_format(source, source.tokenizer, instruction, action_format),
         )
         try:
             yield agent
@@ -79,21 +80,21 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         model = source.model
         engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
     try:
-        chat_format = _chat_format(source, source.tokenizer or model, told, read)
-        assert chat_format is not None
-        yield TokenAgent(engine, chat_format)
+        model_format = _chat_format(source, source.tokenizer or model, instruction, action_format)
+        assert model_format is not None
+        yield TokenAgent(engine, model_format)
     finally:
         engine.close()
 
 
-def _chat_format(source: Source, tokenizer: str | None, instruction: str | None, read: ActionFormat) -> ChatFormat | None:
+def _chat_format(source: Source, tokenizer: str | None, instruction: str | None, action_format: ActionFormat) -> ChatFormat | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer
 
     return ChatFormat(
         AutoTokenizer.from_pretrained(tokenizer),
-        read,
+        action_format,
         instruction,
         conversation_start=source.conversation_start,
         # The learner's tokenizer may have another template than the endpoint, which gets the

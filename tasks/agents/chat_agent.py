@@ -84,11 +84,13 @@ class ChatAgent:
         self.url = f"{self._base_url}/chat/completions"
         self.model = model
         self.action_format: ActionFormat = action_format
-        told = with_format(instruction, action_format)
-        fixed = opening_messages(conversation_start, told)
-        self.opening: list[dict[str, str]] = fixed if fixed is not None else [{"role": "system", "content": told}] if told else []
+        system = with_format(instruction, action_format)
+        opening = opening_messages(conversation_start, system)
+        if opening is None:
+            opening = [{"role": "system", "content": system}] if system else []
+        self.opening: list[dict[str, str]] = opening
         self.chat_format = chat_format
-        self._more = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        self._extra_fields = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
         self.kv_cache_tokens: int | None = None  # not reported by an endpoint
         self.out_of_process = True
         self.progress: int | None = None
@@ -126,26 +128,27 @@ class ChatAgent:
                 "temperature": budgets.temperature,
                 self._tokens_field: budgets.turn_tokens,
                 "seed": seed % 2**31,
-                **self._more,
+                **self._extra_fields,
             }
             try:
                 async with session.post(self.url, data=msgspec.json.encode(request), allow_redirects=False) as response:
                     status, body = response.status, await response.read()
-            except (aiohttp.ClientError, TimeoutError) as gone:
-                problem = f"{self.url} is not reachable: {gone}"
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = f"{self.url} is not reachable: {error}"
                 continue
-            said = body[:300].decode(errors="replace")
+            text = body[:300].decode(errors="replace")
             if status == 200:
                 return _read(body, self.url)
-            problem = f"{self.url} answered {status}: {said}"
-            if status == 400 and ("context_length" in said or "context length" in said):
+            problem = f"{self.url} returned status {status}: {text}"
+            if status == 400 and ("context_length" in text or "context length" in text):
                 raise TokenBudgetError(f"context length of {self.model}")
-            if status == 400 and "max_completion_tokens" in said:
+            if status == 400 and "max_completion_tokens" in text:
                 # the only name that newer OpenAI models accept
                 self._tokens_field = "max_completion_tokens"
             elif status in (401, 403) and not self._has_key and os.environ.get(KEY):
                 problem += (
-                    f"; {KEY} was not sent, because it is set for {key_address()}: set {ADDRESS}={self._base_url} if it belongs there"
+                    f". {KEY} was not sent, because {ADDRESS} assigns it to {key_address()}. "
+                    f"If the key is for this endpoint, set {ADDRESS}={self._base_url}"
                 )
                 break
             elif status != 429 and status < 500:
@@ -191,9 +194,9 @@ def _read(body: bytes, url: str) -> tuple[str, bool]:
         choice = answer["choices"][0]
         text, reason = choice["message"]["content"], choice.get("finish_reason")
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
-        raise EngineError(f"{url} answered something unexpected: {body[:200]!r} ({unreadable})") from unreadable
+        raise EngineError(f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}") from unreadable
     if text is None:  # a thinking model spent all tokens on its thought
         return "", True
     if not isinstance(text, str):
-        raise EngineError(f"{url} answered {type(text).__name__} in place of a text (finish_reason {reason!r})")
+        raise EngineError(f"{url} returned message content of type {type(text).__name__}, not text (finish_reason {reason!r})")
     return text, reason == "length"

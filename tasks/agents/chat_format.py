@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
 
@@ -34,8 +34,32 @@ CACHED_REPLIES = 4096
 CACHED_PROMPTS = 256
 
 
+ChatTemplateProblem = Literal[
+    "missing",
+    "no_end_token",
+    "channels",
+    "unused_variable",
+    "rejected_roles",
+    "changed_opening",
+    "instruction",
+    "changed_turn_start",
+    "changed_turn_gap",
+    "missing_message",
+    "shared_token",
+]
+
+
 class ChatTemplateError(ValueError):
-    """The tokenizer's chat template cannot render a dialogue of several turns."""
+    """The tokenizer's chat template cannot render a dialogue of several turns.
+
+    Attributes:
+        code: The kind of the problem.
+    """
+
+    def __init__(self, text: str, code: ChatTemplateProblem) -> None:
+        """Raise with the problem and its fix."""
+        super().__init__(text)
+        self.code = code
 
 
 def opening_messages(start: ConversationStart, instruction: str | None) -> list[Message] | None:
@@ -96,13 +120,14 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self.action_format = action_format
         self._instruction = with_format(instruction, action_format)
-        self._fixed = opening_messages(conversation_start, self._instruction)
-        if self._fixed is not None:
+        self._opening_messages = opening_messages(conversation_start, self._instruction)
+        if self._opening_messages is not None:
             self._instruction = None
         if not tokenizer.chat_template:
             raise ChatTemplateError(
-                f"policy.model: the tokenizer {tokenizer.name_or_path!r} has no chat template; "
-                "name a chat model, or set tokenizer.chat_template"
+                f"policy.model: the tokenizer {tokenizer.name_or_path!r} has no chat template. "
+                "Choose a chat model or set tokenizer.chat_template.",
+                code="missing",
             )
         self._check_template(str(tokenizer.chat_template), chat_template_kwargs or {})
         # A frozen clock: with the current date in the prompt the same seeds would give another run
@@ -131,8 +156,9 @@ class ChatFormat:
         self.stop_tokens: tuple[int, ...] = tuple(dict.fromkeys(token for token in ends if token is not None))
         if not self.stop_tokens:
             raise ChatTemplateError(
-                f"policy.model: neither the chat template nor the tokenizer {tokenizer.name_or_path!r} has a token that ends a message; "
-                "set tokenizer.eos_token"
+                f"policy.model: the tokenizer {tokenizer.name_or_path!r} and its chat template have no token "
+                "that ends a message. Set tokenizer.eos_token.",
+                code="no_end_token",
             )
 
     def prompt(self, observation: str) -> list[int]:
@@ -215,17 +241,19 @@ class ChatFormat:
         """
         if "<|channel|>" in template:
             raise self._fault(
-                "writes messages in channels (harmony): its first end of a message ends the analysis, so no action would come"
+                "writes messages in channels (harmony), where the first end token closes the analysis and not the message",
+                code="channels",
             )
         if unused := [name for name in variables if name not in template]:
             raise ChatTemplateError(
-                f"policy.chat_template_kwargs: the chat template of {self._tokenizer.name_or_path!r} does not use {unused[0]!r}; "
-                "correct the name or remove it"
+                f"policy.chat_template_kwargs: the chat template of {self._tokenizer.name_or_path!r} does not use "
+                f"the variable {unused[0]!r}. Correct the name or remove it.",
+                code="unused_variable",
             )
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
-        if self._fixed is not None:
-            return [*self._fixed, {"role": "user", "content": observation}]
+        if self._opening_messages is not None:
+            return [*self._opening_messages, {"role": "user", "content": observation}]
         if instruction is None:
             return [{"role": "user", "content": observation}]
         if self.system_role:
@@ -280,15 +308,15 @@ class ChatFormat:
         try:
             one, two, three = (self._split(self._render(conversation[:n]), marks[: 2 * turn + 1]) for turn, n in enumerate(lengths))
         except TemplateError as error:
-            raise self._fault(f"refuses a conversation of alternating user and assistant messages ({error})") from error
+            raise self._fault(f"rejects alternating user and assistant messages ({error})", code="rejected_roles") from error
         if not one[0] == two[0] == three[0]:
-            raise self._fault("writes the beginning of the conversation differently once it has grown")
+            raise self._fault("changes the beginning of the conversation when later messages follow", code="changed_opening")
         if self._instruction is not None and one[0].count(_INSTRUCTION) != 1:
-            raise self._fault("does not write the instruction once before the first observation")
+            raise self._fault("does not write the instruction exactly once before the first observation", code="instruction")
         if not one[-1] == two[-1] == three[-1]:
-            raise self._fault("opens the policy's later turns differently from its first")
+            raise self._fault("starts the policy's later turns differently from its first turn", code="changed_turn_start")
         if not two[2] == three[2] == three[4]:
-            raise self._fault("writes what stands between two turns differently once the conversation has grown")
+            raise self._fault("changes the text between two turns when later messages follow", code="changed_turn_gap")
         return f"{two[2]}{_SECOND}{two[3]}"
 
     def _split(self, text: str, marks: list[str]) -> list[str]:
@@ -296,15 +324,17 @@ class ChatFormat:
         pieces = []
         for mark in marks:
             if text.count(mark) != 1:
-                raise self._fault("does not write each message once, in order")
+                raise self._fault("does not write each message exactly once, in order", code="missing_message")
             piece, _, text = text.partition(mark)
             pieces.append(piece)
         return [*pieces, text]
 
-    def _fault(self, problem: str) -> ChatTemplateError:
+    def _fault(self, problem: str, code: ChatTemplateProblem) -> ChatTemplateError:
         return ChatTemplateError(
-            f"policy.model: the chat template of {self._tokenizer.name_or_path!r} {problem}; a dialogue cannot be continued token by token "
-            "with it. Choose another model, or give its tokenizer a template that only appends"
+            f"policy.model: the chat template of {self._tokenizer.name_or_path!r} {problem}. "
+            "Training needs a template that only appends tokens to a conversation. "
+            "Choose another model or change the tokenizer's template.",
+            code=code,
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -330,7 +360,7 @@ class ChatFormat:
         """
         tokens = self._encode(_REPLY + tail)
         if tokens[: len(self._anchor)] != self._anchor:
-            raise self._fault("puts no boundary between tokens after the policy's message")
+            raise self._fault("merges the end of a message and the following text into one token", code="shared_token")
         return tokens[len(self._anchor) :]
 
     def _find_end_of_turn(self, tail: list[int]) -> int | None:

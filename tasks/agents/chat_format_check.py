@@ -42,7 +42,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
     except ChatTemplateError as problem:
         return {"error": str(problem).removeprefix("policy.model: ")}
     except (OSError, ValueError) as problem:
-        return {"error": f"the tokenizer of {request['tokenizer']!r} cannot be loaded: {problem}"}
+        return {"error": f"cannot load the tokenizer {request['tokenizer']!r}: {problem}"}
     return {"tokens": len(tokenizer)}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-LEAST_TOKENS = 256
+MIN_TOKENS = 256
 """The episode ends with less room than this, because such a short excerpt is of no use."""
 LAST_LINES = 3
 """Number of last lines that are kept.
@@ -30,11 +30,11 @@ def cut_to_fit(observation: str, room: int, tokens: Callable[[str], int]) -> str
     lines = observation.split("\n")
     first, last = lines[:-LAST_LINES], lines[-LAST_LINES:]
 
-    def with_first(kept: int) -> str:
+    def excerpt(kept: int) -> str:
         left_out = len(first) - kept
         return "\n".join([*first[:kept], f"[observation cut: {left_out} more line{'s' * (left_out != 1)}]", *last])
 
-    if room < LEAST_TOKENS:
+    if room < MIN_TOKENS:
         return None
-    kept = bisect_right(range(len(first)), room, key=lambda kept: tokens(with_first(kept))) - 1
-    return with_first(kept) if kept >= 0 else None
+    kept = bisect_right(range(len(first)), room, key=lambda kept: tokens(excerpt(kept))) - 1
+    return excerpt(kept) if kept >= 0 else None

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, cast
 
 from environments.environment import EnumerableEnvironment, Environment, OracleError, World, WorldError
 from environments.errors import WrongWorldError
-from tasks.agents.action_format import ActionFormat, said
+from tasks.agents.action_format import ActionFormat, format_message
 from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.retokenisation import Retokenisation
@@ -54,7 +54,7 @@ class ScriptedAgent:
         environment = self.world.create()
         if self.name == "random" and not hasattr(environment, "valid_actions"):
             environment.close()
-            raise WrongWorldError(f"{self.world.name} does not tell which actions are valid, so none can be drawn at random")
+            raise WrongWorldError(f"the world {self.world.name} has no valid_actions, so the random policy cannot play it")
         retokenisation = Retokenisation(self.chat_format, self.action_format, observation)
         conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:
@@ -85,16 +85,16 @@ class ScriptedConversation:
 
     async def start(self, observation: str) -> None:
         """Reset the local copy and compare its first observation."""
-        self._same(observation, await self._do(lambda: self._environment.reset(self._task)))
+        self._check_equal(observation, await self._run_blocking(lambda: self._environment.reset(self._task)))
 
     async def act(self, turn: int) -> Message:
         """Return the script's action, as in `Conversation.act`."""
         try:
-            thought, action = await self._do(lambda: (self._think(), self._choose()))
-        except OracleError as helpless:
-            raise NoActionError(f"the script knows no action in task {self._task} at turn {turn}: {helpless}") from helpless
+            thought, action = await self._run_blocking(lambda: (self._think(), self._choose()))
+        except OracleError as error:
+            raise NoActionError(f"the scripted policy has no action in task {self._task} at turn {turn}: {error}") from error
         self._action = action
-        return self._retokenisation.message(said(action, thought, self._action_format))
+        return self._retokenisation.message(format_message(action, thought, self._action_format))
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`."""
@@ -106,12 +106,12 @@ class ScriptedConversation:
         action, self._action = self._action, None
         # a recalled message without an action was answered without a step of the world
         if action is not None:
-            self._same(observation, (await self._do(lambda: self._environment.step(action))).observation)
+            self._check_equal(observation, (await self._run_blocking(lambda: self._environment.step(action))).observation)
         return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
         """Close the local copy."""
-        await self._do(self._environment.close)
+        await self._run_blocking(self._environment.close)
 
     def _random_action(self) -> str:
         # checked in `begin`
@@ -124,17 +124,17 @@ class ScriptedConversation:
             self._replayed = self._twins.actions(cast(EnumerableEnvironment, self._environment).objective)
         return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
-    def _same(self, theirs: str, ours: str) -> None:
+    def _check_equal(self, theirs: str, ours: str) -> None:
         if theirs != ours:
             raise EngineError(
-                f"task {self._task} goes otherwise on the server than here ({theirs[:80]!r}, not {ours[:80]!r}): "
-                "it hosts another version of the world"
+                f"the server and the local copy of task {self._task} give different observations: "
+                f"{theirs[:80]!r} and {ours[:80]!r}. Use a server with the same version of the world."
             )
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _run_blocking(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(work) if self._blocking else work()
         except OracleError:
             raise
         except WorldError as fault:
-            raise EngineError(f"the world failed beside the server, in task {self._task}: {fault}") from fault
+            raise EngineError(f"the local copy of task {self._task} failed: {fault}") from fault

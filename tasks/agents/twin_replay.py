@@ -13,9 +13,9 @@ from typing import cast
 
 from environments.environment import EnumerableEnvironment, OracleError, World
 
-MOST_TASKS = 500
+MAX_TASKS = 500
 """Maximum number of training tasks compared, spaced evenly over the list."""
-MOST_TURNS = 60
+MAX_TURNS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TwinReplay:
         """
         self._environment = cast(EnumerableEnvironment, world.create())
         self._objectives = []
-        for task in tasks[:: -(-len(tasks) // MOST_TASKS)]:
+        for task in tasks[:: -(-len(tasks) // MAX_TASKS)]:
             self._environment.reset(task)
             self._objectives.append(Objective(task, tuple(self._environment.objective.split())))
         self._plans: dict[int, list[str]] = {}
@@ -69,7 +69,7 @@ class TwinReplay:
             self._environment.reset(task)
             plan: list[str] = []
             done = False
-            while not done and len(plan) < MOST_TURNS:
+            while not done and len(plan) < MAX_TURNS:
                 try:
                     plan.append(self._environment.oracle_action())
                 except OracleError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from configs.experiment import Policy
 from environments.environment import World
 from environments.registry import load_world
-from tasks.agents.action_format import ActionFormat, said
+from tasks.agents.action_format import ActionFormat, format_message
 from tasks.starter.demonstration_cache import CHUNK, DemonstrationCache
 from tasks.starter.demonstrations import Demonstration
 from tasks.starter.excerpts import excerpt
@@ -178,7 +178,7 @@ def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -
 def _texts(demonstration: Demonstration, action_format: ActionFormat) -> Iterator[str]:
     yield demonstration.first_observation
     for exchange in demonstration.exchanges:
-        yield said(exchange.action, exchange.thought, action_format)
+        yield format_message(exchange.action, exchange.thought, action_format)
         yield exchange.observation
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from tasks.agents.action_format import reading_of
+from tasks.agents.action_format import reading_format
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.token_agent import TokenAgent
 from tasks.inference.engine import Sampling
@@ -70,7 +70,7 @@ class RolloutWorker:
         policy = experiment.policy
         self._chat_format = ChatFormat(
             tokenizer,
-            reading_of(policy.action_format, experiment.environment.name, experiment.environment.rules),
+            reading_format(policy.action_format, experiment.environment.name, experiment.environment.rules),
             job.instruction if policy.instruction else None,
             conversation_start=policy.conversation_start,
             chat_template_kwargs=policy.chat_template_kwargs,

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from configs.rules import Rules
-from tasks.agents.action_format import MalformedActionError, react_action, read_action, reading_of
+from tasks.agents.action_format import MalformedActionError, react_action, read_action, reading_format
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 
 CHATML = """{%- if messages[0]['role'] == 'system' %}
@@ -241,28 +241,30 @@ def test_template_without_end_of_turn_stops_at_the_end_of_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "problem"),
+    ("template", "code"),
     [
-        (None, "no chat template"),
-        ("{{ messages[-1].content }}</s>", "does not write each message once"),
-        ("{% if messages | length > 1 %}{{ raise_exception('single turn only') }}{% endif %}{{ messages[0].content }}", "single turn only"),
-        ("{{ messages | length }}{% for m in messages %}{{ m.content }}</s>{% endfor %}", "beginning"),
-        ("{% for m in messages %}{{ m.content }}</s>{% endfor %}{{ messages | length }}", "opens"),
+        (None, "missing"),
+        ("{{ messages[-1].content }}</s>", "missing_message"),
+        ("{% if messages | length > 1 %}{{ raise_exception('single turn only') }}{% endif %}{{ messages[0].content }}", "rejected_roles"),
+        ("{{ messages | length }}{% for m in messages %}{{ m.content }}</s>{% endfor %}", "changed_opening"),
+        ("{% for m in messages %}{{ m.content }}</s>{% endfor %}{{ messages | length }}", "changed_turn_start"),
         (
             "{% for m in messages %}{{ m.content }}{{ '</s>' if loop.index0 < messages | length - 3 else '..' }}{% endfor %}",
-            "between two turns",
+            "changed_turn_gap",
         ),
     ],
 )
-def test_template_that_cannot_carry_a_dialogue_is_refused(template: str | None, problem: str) -> None:
+def test_template_that_cannot_carry_a_dialogue_is_refused(template: str | None, code: str) -> None:
     tokenizer = build_tokenizer(template, SPECIALS["plain"], None, "</s>")
-    with pytest.raises(ChatTemplateError, match=problem):
+    with pytest.raises(ChatTemplateError) as refused:
         ChatFormat(tokenizer, "bare", INSTRUCTION)
+    assert refused.value.code == code
 
 
 def test_tokenizer_without_any_end_is_refused() -> None:
-    with pytest.raises(ChatTemplateError, match="eos_token"):
+    with pytest.raises(ChatTemplateError) as refused:
         ChatFormat(build_tokenizer(PLAIN, [], None, None), "bare", None)
+    assert refused.value.code == "no_end_token"
 
 
 @pytest.mark.parametrize(
@@ -279,12 +281,13 @@ def test_react_action_is_the_line_after_the_word(text: str, action: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
-    [("get 1 oak log", 'no "Action:"'), ("Action: a\nAction: b", "2 times"), ("Thought: x\nAction:\n \n", "nothing follows")],
+    ("text", "code"),
+    [("get 1 oak log", "no_label"), ("Action: a\nAction: b", "several_labels"), ("Thought: x\nAction:\n \n", "no_action")],
 )
-def test_react_message_out_of_form_is_malformed(text: str, problem: str) -> None:
-    with pytest.raises(MalformedActionError, match=problem):
+def test_react_message_out_of_form_is_malformed(text: str, code: str) -> None:
+    with pytest.raises(MalformedActionError) as malformed:
         react_action(text)
+    assert malformed.value.code == code
 
 
 def test_react_dialogue_explains_the_form_and_reads_it() -> None:
@@ -309,10 +312,10 @@ def test_react_dialogue_explains_the_form_and_reads_it() -> None:
     ],
 )
 def test_agentgyms_client_of_sciworld_sends_everything_after_the_last_action(text: str, action: str) -> None:
-    assert read_action(text, reading_of("react", "sciworld", "agentgym")) == action
+    assert read_action(text, reading_format("react", "sciworld", "agentgym")) == action
 
 
 @pytest.mark.parametrize(("world", "rules"), [("sciworld", "ours"), ("textcraft", "agentgym"), ("babyai", "agentgym")])
 def test_everywhere_else_a_message_holds_one_action_on_one_line(world: str, rules: Rules) -> None:
-    assert reading_of("react", world, rules) == "react"
-    assert reading_of("bare", "sciworld", "agentgym") == "bare"
+    assert reading_format("react", world, rules) == "react"
+    assert reading_format("bare", "sciworld", "agentgym") == "bare"

@@ -42,8 +42,9 @@ def test_a_variable_that_the_template_does_not_use_is_refused_by_name() -> None:
 
 
 def test_a_template_with_channels_is_refused() -> None:
-    with pytest.raises(ChatTemplateError, match="harmony"):
+    with pytest.raises(ChatTemplateError) as refused:
         chat_format(HARMONY, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+    assert refused.value.code == "channels"
 
 
 @pytest.mark.parametrize("opened", [True, False])
