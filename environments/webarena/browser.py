@@ -217,20 +217,11 @@ class Browsers:
             ChromiumMissingError: Chromium is not installed.
             BrowserLostError: Chromium did not start.
         """
-        assert self._launching is not None
-        async with self._launching:
-            running = self._current
-            if running is None or not running.browser.is_connected():
-                running = self._current = await self._launch()
-            running.opened += 1
-            running.contexts += 1
-            if running.opened >= CONTEXTS_PER_BROWSER:
-                running.retired, self._current = True, None
         try:
-            context = await unless(running.gone, running.browser.new_context(**{"proxy": {"server": self.gate.address}} | options))
-        except BaseException:
-            await self._release(running)
-            raise
+            running, context = await self._new_context(options)
+        except (BrowserLostError, Error):
+            # A browser that has just died can still count as connected. A fresh one decides.
+            running, context = await self._new_context(options)
 
         async def close() -> None:
             try:
@@ -247,6 +238,27 @@ class Browsers:
             await self._release(running)
 
         return context, close
+
+    async def _new_context(self, options: dict[str, Any]) -> tuple[_Running, BrowserContext]:
+        """Open a context in the current browser. A browser that fails to gets no further contexts."""
+        assert self._launching is not None
+        async with self._launching:
+            running = self._current
+            if running is None or not running.browser.is_connected():
+                running = self._current = await self._launch()
+            running.opened += 1
+            running.contexts += 1
+            if running.opened >= CONTEXTS_PER_BROWSER:
+                running.retired, self._current = True, None
+        try:
+            opening = running.browser.new_context(**{"proxy": {"server": self.gate.address}} | options)
+            return running, await unless(running.gone, opening)
+        except BaseException:
+            running.retired = True
+            if self._current is running:
+                self._current = None
+            await self._release(running)
+            raise
 
     async def _release(self, running: _Running) -> None:
         running.contexts -= 1

@@ -10,21 +10,35 @@ import threading
 from typing import Any
 
 import sqlalchemy
+from fastapi import FastAPI
 from prefect.server.api.server import create_app
+from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from tasks.provision import first_view
 from tasks.provision.login_gate import LoginGate, NoFrames
 
+SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
+"""Pages about the API, which Prefect serves without checking the login."""
+
 
 def services() -> ASGIApp:
     """Return the server of `make up`, with pages and the services that schedule and check runs."""
-    return NoFrames(_behind_login(first_view.of_prefect(create_app(final=True))))
+    return NoFrames(_behind_login(first_view.of_prefect(_without_schema(create_app(final=True)))))
 
 
 def one_run() -> ASGIApp:
     """Return the server that a run starts for itself: the API alone, without pages or scheduler."""
-    return _behind_login(create_app(ephemeral=True, final=True))
+    return _behind_login(_without_schema(create_app(ephemeral=True, final=True)))
+
+
+def _without_schema(app: FastAPI) -> FastAPI:
+    """Remove the pages about the API from an application and from those mounted in it."""
+    app.router.routes = [route for route in app.routes if getattr(route, "path", None) not in SCHEMA_PATHS]
+    for route in app.routes:
+        if isinstance(route, Mount) and isinstance(route.app, FastAPI):
+            _without_schema(route.app)
+    return app
 
 
 def _behind_login(app: ASGIApp) -> ASGIApp:

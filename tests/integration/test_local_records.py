@@ -82,8 +82,11 @@ from prefect import flow, get_client
 @flow
 def phase() -> None:
     for process in psutil.Process().children(recursive=True):
-        if "tasks.provision.prefect_app:one_run" in process.cmdline():
-            process.kill()
+        try:
+            if "tasks.provision.prefect_app:one_run" in process.cmdline():
+                process.kill()
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            pass
     raise OSError("the trainer was killed")
 
 @flow

@@ -43,6 +43,8 @@ def attacks(folder: Path) -> list[tuple[str, str, Any]]:
         ("GET", "/health", None),
         ("GET", "/metrics", None),
         ("GET", "/openapi.json", None),
+        ("GET", "/docs", None),
+        ("GET", "/redoc", None),
         # vLLM
         ("GET", "/v1/models", None),
         ("GET", "/weight_info", None),

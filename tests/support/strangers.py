@@ -17,6 +17,11 @@ NOBODY = 65534
 PAGE = {"Origin": "http://page.example", "Sec-Fetch-Site": "cross-site"}
 PREFLIGHT = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
 
+FIRST_ANSWER_S = 3.0
+"""A port that has not answered its first request by then does not speak HTTP."""
+LONGEST_ANSWER_S = 30.0
+"""A server may take seconds for one request. Prefect built its schema that slowly."""
+
 T = TypeVar("T")
 
 
@@ -69,7 +74,7 @@ def answers(port: int, requests: Sequence[tuple[str, str, Any]]) -> list[tuple[s
     found = []
     for method, path, body in requests:
         for kind, verb, headers in (("user", method, {}), ("page", method, PAGE), ("preflight", "OPTIONS", PREFLIGHT)):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_ANSWER_S if found else FIRST_ANSWER_S)
             try:
                 connection.request(
                     verb, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json", **headers}
