@@ -55,6 +55,8 @@ def demonstrate(
 ) -> Demonstration:
     """Play `task` with the oracle's actions, some of them replaced by detours.
 
+    No detour ends the episode.
+
     Args:
         environment: Environment to play in.
         task: Task index.
@@ -78,6 +80,12 @@ def demonstrate(
             break
         action = detour(right) if detour is not None and random.random() < detour_rate else right
         step = environment.step(action)
+        if step.done and action != right:
+            # A detour that ends the episode leaves nothing to recover, so it is undone.
+            environment.reset(task)
+            for exchange in exchanges:
+                environment.step(exchange.action)
+            action, step = right, environment.step(right)
         done = step.done
         exchanges.append(Exchange(action, step.observation, action == right, thought))
     return Demonstration(task, first_observation, tuple(exchanges))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tasks.agents.chat_format import ChatFormat
     from tasks.starter.cloning import Cloning, Example
 
-CODE_VERSION = 8
+CODE_VERSION = 9
 """Increases whenever the same configuration and seed would produce other weights."""
 DETOUR_RATE = 0.2
 THREADS = 1
