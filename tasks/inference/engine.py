@@ -43,7 +43,21 @@ class Generation:
 
 
 class EngineError(Exception):
-    """The engine could not answer: an infrastructure fault, never an outcome of the episode."""
+    """The engine could not answer: an infrastructure fault, never an outcome of the episode.
+
+    Attributes:
+        status: HTTP status of a vLLM server's answer. None for any other fault.
+    """
+
+    status: int | None = None
+
+
+class EngineBusyError(EngineError):
+    """Weights cannot be replaced or freed while requests are in flight."""
+
+
+class EngineAsleepError(EngineError):
+    """The engine has freed its weights and cannot generate before the next load."""
 
 
 class Engine(Protocol):

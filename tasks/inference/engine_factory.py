@@ -48,7 +48,7 @@ def start_engine(
             import torch
 
             if not torch.cuda.is_available():
-                raise EngineError("AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU; set it to folder")
+                raise EngineError("AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU. Set it to folder.")
             from tasks.inference.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)

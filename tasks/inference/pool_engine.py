@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.engine import EngineBusyError, EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.server_pool import PROBE_S, Loaded, Replica, ServerPool
 from tasks.inference.vllm_client import ServerUnavailableError
@@ -73,7 +73,7 @@ class VllmPoolEngine:
                 serve different models.
         """
         if not urls:
-            raise EngineError("no URL of a vLLM server is given")
+            raise EngineError("no URL of a vLLM server was given")
         self.pool = ServerPool(urls, request_seconds)
         memory = Path("/dev/shm")
         temporary = memory if memory.is_dir() else Path(tempfile.gettempdir())
@@ -95,9 +95,9 @@ class VllmPoolEngine:
     @property
     def progress(self) -> int | None:
         """Number of answers plus generated tokens, None if a server does not report them."""
-        generated = [replica.generated for replica in self.pool.replicas if replica.looked]
-        told = [tokens for tokens in generated if tokens is not None]
-        return self._answered + sum(told) if len(told) == len(generated) else None
+        generated = [replica.generated for replica in self.pool.replicas if replica.checked_at]
+        reported = [tokens for tokens in generated if tokens is not None]
+        return self._answered + sum(reported) if len(reported) == len(generated) else None
 
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continue `tokens`, as in `Engine.generate`.
@@ -127,8 +127,8 @@ class VllmPoolEngine:
                     continue
                 try:
                     return await self._ask(replica, body, sampling.max_tokens)
-                except ServerUnavailableError as gone:
-                    self.pool.put_down(replica, str(gone))
+                except ServerUnavailableError as error:
+                    self.pool.mark_down(replica, str(error))
                     self.moved += 1
         finally:
             self._in_flight -= 1
@@ -157,7 +157,7 @@ class VllmPoolEngine:
             EngineError: Requests are in flight, or no server took the weights.
         """
         if self._in_flight:
-            raise EngineError(f"weights cannot change while {self._in_flight} requests are in flight")
+            raise EngineBusyError(f"weights cannot be replaced while {self._in_flight} requests are in flight")
         self._loads += 1
         version = f"{self._folder.path.name}/{self._loads}"
         if self._transfer is not None:
@@ -165,7 +165,7 @@ class VllmPoolEngine:
         else:
             self._write(weights, version)
         if all(replica.down for replica in self.pool.replicas):
-            raise EngineError(f"no vLLM server took the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
+            raise EngineError(f"no vLLM server loaded the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
 
     def follow(self, loaded: Loaded) -> None:
         """Adopt weights that another process has loaded into the same servers.
@@ -173,7 +173,7 @@ class VllmPoolEngine:
         A server with other weights counts as down until it has them.
         """
         self.pool.loaded = loaded
-        in_event_loop(self.pool.put_down_unless(self.pool.check_weights))
+        in_event_loop(self.pool.on_all(self.pool.check_weights))
 
     def close(self) -> None:
         """Close the connections and remove the folder of the weights. The servers keep running."""
@@ -197,21 +197,21 @@ class VllmPoolEngine:
         if part:
             save_file(part, folder / f"model-{number}.safetensors")
         former, self.pool.loaded = self.pool.loaded, Loaded(folder, version)
-        in_event_loop(self.pool.put_down_unless(lambda replica: replica.server.read_weights(folder, version)))
+        in_event_loop(self.pool.on_all(lambda replica: replica.server.read_weights(folder, version)))
         if former is not None and former.folder is not None:
             shutil.rmtree(former.folder, ignore_errors=True)
 
     def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
         """Send the weights to all servers at once. All servers are paused until all have them."""
         workers: dict[Replica, int] = {}
-        stayed: list[bool] = []
+        unchanged: list[bool] = []
         former = self.pool.loaded.version if self.pool.loaded else ""
 
         async def prepare(replica: Replica) -> None:
             await replica.server.pause()
-            number, had = await replica.server.workers(), await replica.server.weights_version()
+            number, current = await replica.server.workers(), await replica.server.weights_version()
             workers[replica] = number
-            stayed.append(had == former)
+            unchanged.append(current == former)
 
         async def accept(replica: Replica) -> None:
             if replica not in workers:
@@ -219,15 +219,13 @@ class VllmPoolEngine:
             await replica.server.renew(version)
             await replica.server.resume()
 
-        in_event_loop(self.pool.put_down_unless(prepare))
+        in_event_loop(self.pool.on_all(prepare))
         if not workers:
             return
         try:
-            transfer.send(weights, {replica.server.url: number for replica, number in workers.items()}, anew=not all(stayed))
+            transfer.send(weights, {replica.server.url: number for replica, number in workers.items()}, new_group=not all(unchanged))
         except RuntimeError as fault:
-            in_event_loop(self.pool.put_down_unless(lambda replica: replica.server.resume_if_paused()))
-            raise EngineError(
-                f"{fault}; servers that weights are sent to were started with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1"
-            ) from fault
+            in_event_loop(self.pool.on_all(lambda replica: replica.server.resume_if_paused()))
+            raise EngineError(f"{fault}. Start the vLLM servers with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1.") from fault
         self.pool.loaded = Loaded(None, version)
-        in_event_loop(self.pool.put_down_unless(accept))
+        in_event_loop(self.pool.on_all(accept))

@@ -43,8 +43,8 @@ class Replica:
         down: Reason why it gets no requests. Empty if it is up.
         kv_cache_tokens: Capacity of its KV cache in tokens. None if it does not report it.
         generated: Number of generated tokens at the last check. None if it does not report it.
-        progressed: Time of the last observed growth of `generated` (time.monotonic()).
-        looked: Time of the last progress check (time.monotonic()).
+        progressed_at: Time of the last observed growth of `generated` (time.monotonic()).
+        checked_at: Time of the last progress check (time.monotonic()).
         next_check: Time of the next health check while it is down (time.monotonic()).
         checking: Whether a health check is running.
     """
@@ -56,8 +56,8 @@ class Replica:
     down: str = ""
     kv_cache_tokens: int | None = None
     generated: int | None = None
-    progressed: float = 0.0
-    looked: float = 0.0
+    progressed_at: float = 0.0
+    checked_at: float = 0.0
     next_check: float = 0.0
     checking: bool = False
 
@@ -70,31 +70,31 @@ class Replica:
                 of `max_tokens` at SLOWEST_TOKEN_SECONDS in addition.
             EngineError: It refused the request.
         """
-        asked, answer = time.monotonic(), asyncio.ensure_future(self.server.complete(body))
+        started, answer = time.monotonic(), asyncio.ensure_future(self.server.complete(body))
         pause = min(PROGRESS_S, request_seconds / 4)
         try:
             while True:
                 await asyncio.wait((answer,), timeout=pause)
                 if answer.done():
                     return answer.result()
-                await self._look(pause / 2)
+                await self._update_progress(pause / 2)
                 extra = max_tokens * SLOWEST_TOKEN_SECONDS if self.generated is None else 0.0
-                if time.monotonic() - max(asked, self.progressed) > request_seconds + extra:
-                    raise ServerUnavailableError(f"{self.server.url} has generated no token for {request_seconds + extra:g} s")
+                if time.monotonic() - max(started, self.progressed_at) > request_seconds + extra:
+                    raise ServerUnavailableError(f"{self.server.url} generated no token for {request_seconds + extra:g} s")
         finally:
             answer.cancel()
 
-    async def _look(self, least_s: float) -> None:
-        """Query its generated tokens at most once per `least_s` seconds, for all requests."""
-        if time.monotonic() - self.looked < least_s:
+    async def _update_progress(self, min_interval_s: float) -> None:
+        """Query its generated tokens at most once per `min_interval_s`, for all requests."""
+        if time.monotonic() - self.checked_at < min_interval_s:
             return
-        self.looked = time.monotonic()
+        self.checked_at = time.monotonic()
         try:
             generated = await self.server.generated_tokens()
         except ServerUnavailableError:
             return
         if generated is not None and generated != self.generated:
-            self.progressed = time.monotonic()
+            self.progressed_at = time.monotonic()
         self.generated = generated
 
 
@@ -131,8 +131,8 @@ class ServerPool:
     def kv_cache_tokens(self) -> int | None:
         """Capacity of all running servers' KV caches in tokens, None if one does not report it."""
         up = [replica for replica in self.replicas if not replica.down]
-        told = [replica.kv_cache_tokens for replica in up if replica.kv_cache_tokens]
-        return sum(told) if up and len(told) == len(up) else None
+        capacities = [replica.kv_cache_tokens for replica in up if replica.kv_cache_tokens]
+        return sum(capacities) if up and len(capacities) == len(up) else None
 
     async def models(self) -> list[Model]:
         """Return the model of each server.
@@ -151,15 +151,16 @@ class ServerPool:
                 await server.check_log_probabilities(model.id)
                 replica.kv_cache_tokens = await server.kv_cache_tokens()
             except (ServerUnavailableError, msgspec.DecodeError, IndexError) as fault:
-                raise EngineError(f"{server.url} is not a vLLM server that can be used: {fault}") from fault
+                raise EngineError(f"no usable vLLM server at {server.url}: {fault}") from fault
             return model
 
         models = await asyncio.gather(*(ask(replica) for replica in self.replicas))
         for replica, model in zip(self.replicas, models, strict=True):
             if (model.id, model.root) != (models[0].id, models[0].root):
                 raise EngineError(
-                    f"{replica.server.url} serves {model.id} ({model.root}), but {self.replicas[0].server.url} serves {models[0].id} "
-                    f"({models[0].root})"
+                    f"the vLLM servers have different models: {replica.server.url} serves {model.id} ({model.root}), "
+                    f"but {self.replicas[0].server.url} serves {models[0].id} ({models[0].root}). "
+                    "Start all servers with the same model."
                 )
         return list(models)
 
@@ -169,7 +170,7 @@ class ServerPool:
         A session keeps its server. A new session, or one whose server is down, gets the running
         server with the fewest sessions and requests.
         """
-        self._check_the_down()
+        self._start_health_checks()
         replica = self._routes.get(session) if session is not None else None
         if replica is not None and not replica.down:
             return replica
@@ -184,26 +185,26 @@ class ServerPool:
             best.sessions.add(session)
         return best
 
-    def put_down(self, replica: Replica, why: str) -> None:
+    def mark_down(self, replica: Replica, reason: str) -> None:
         """Mark the server as down. It gets no requests until a health check succeeds."""
         if not replica.down:
-            log.warning("a vLLM server is down: %s", why)
-        replica.down = why
+            log.warning("vLLM server is down: %s", reason)
+        replica.down = reason
         # check at once: a connection may break while the server is healthy
         replica.next_check = time.monotonic()
 
-    async def put_down_unless(self, succeeds: Callable[[Replica], Awaitable[None]]) -> None:
-        """Await `succeeds` for all servers concurrently.
+    async def on_all(self, call: Callable[[Replica], Awaitable[None]]) -> None:
+        """Await `call` for all servers concurrently.
 
         A server is marked as up afterwards, or as down if the call raised.
         """
 
         async def attempt(replica: Replica) -> None:
             try:
-                await succeeds(replica)
+                await call(replica)
                 replica.down = ""
             except (ServerUnavailableError, EngineError) as fault:
-                self.put_down(replica, str(fault))
+                self.mark_down(replica, str(fault))
 
         await asyncio.gather(*(attempt(replica) for replica in self.replicas))
 
@@ -216,7 +217,7 @@ class ServerPool:
             ServerUnavailableError: The server has other weights.
         """
         if self.loaded is not None and (version := await replica.server.weights_version()) != self.loaded.version:
-            raise ServerUnavailableError(f"{replica.server.url} has the weights {version!r}, not {self.loaded.version!r}")
+            raise ServerUnavailableError(f"{replica.server.url} has weights version {version!r}, expected {self.loaded.version!r}")
 
     async def close(self) -> None:
         """Close the connections. The servers keep running."""
@@ -224,7 +225,7 @@ class ServerPool:
             check.cancel()
         await asyncio.gather(*(replica.server.close() for replica in self.replicas))
 
-    def _check_the_down(self) -> None:
+    def _start_health_checks(self) -> None:
         now = time.monotonic()
         for replica in self.replicas:
             if replica.down and not replica.checking and replica.next_check <= now:
@@ -244,9 +245,9 @@ class ServerPool:
             await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""
-            log.warning("a vLLM server is back: %s", server.url)
-        except (ServerUnavailableError, EngineError) as still:
-            replica.down = str(still)
+            log.warning("vLLM server is up again: %s", server.url)
+        except (ServerUnavailableError, EngineError) as fault:
+            replica.down = str(fault)
         finally:
             replica.checking = False
             replica.next_check = time.monotonic() + PROBE_S

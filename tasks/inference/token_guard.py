@@ -59,7 +59,7 @@ class TokenGuard:
         """
         token = token_here(VARIABLE)
         if token is None:
-            raise RuntimeError(f"{VARIABLE} is not set; set it to the same secret for the servers and the trainer")
+            raise RuntimeError(f"{VARIABLE} is not set. Set it to the same secret for the servers and the trainer.")
         self._app, self._expected = app, f"Bearer {token}".encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

@@ -53,7 +53,7 @@ class TransformersEngine:
     async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
         """Continue `tokens`, as in `Engine.generate`."""
         if len(tokens) + 1 > self.context_length:
-            raise EngineError(f"{len(tokens)} tokens leave no room in a context of {self.context_length}")
+            raise EngineError(f"a request of {len(tokens)} tokens does not fit into a context of {self.context_length} tokens")
         request = _Request(list(tokens), sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._pump is None or self._pump.done():
@@ -73,7 +73,7 @@ class TransformersEngine:
                 answers = self._continue(batch)
             except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
                 for request in batch:
-                    request.answer.set_exception(EngineError(f"transformers failed while generating: {problem!r}"))
+                    request.answer.set_exception(EngineError(f"transformers failed during generation: {problem!r}"))
                 continue
             for request, answer in zip(batch, answers, strict=True):
                 self.prompt_tokens += len(request.tokens)
@@ -99,17 +99,17 @@ class TransformersEngine:
             )
             self.progress += 1
             logits = output.logits[:, -1].float().cpu()
-            following = torch.zeros(len(batch), 1, dtype=torch.long)
+            next_tokens = torch.zeros(len(batch), 1, dtype=torch.long)
             for row in list(open_rows):
                 sampling = batch[row].sampling
                 token, log_probability = _sample(logits[row], sampling.temperature, generators[row])
                 written[row].tokens.append(token)
                 written[row].log_probabilities.append(log_probability)
-                following[row, 0] = token
+                next_tokens[row, 0] = token
                 room = min(sampling.max_tokens, self.context_length - len(batch[row].tokens))
                 if token in sampling.stop_tokens or len(written[row].tokens) >= room:
                     open_rows.discard(row)
-            step = following.to(self._device)
+            step = next_tokens.to(self._device)
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
         return written
 

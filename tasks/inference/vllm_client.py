@@ -182,16 +182,16 @@ class VllmClient:
         try:
             completion = msgspec.json.decode(answer, type=_Completion)
             [choice] = completion.choices
-        except (msgspec.DecodeError, ValueError) as unreadable:
-            raise EngineError(f"{self.url} answered something unexpected: {answer[:200]!r} ({unreadable})") from unreadable
+        except (msgspec.DecodeError, ValueError) as error:
+            raise EngineError(f"{self.url} returned an invalid completion ({error}): {answer[:200]!r}") from error
         tokens = choice.token_ids or []
         sampled = [x for x in (choice.logprobs.token_logprobs if choice.logprobs else []) if x is not None]
         if choice.finish_reason == "abort":
             raise ServerUnavailableError(f"{self.url} aborted a request")
         if not tokens or len(sampled) != len(tokens):
             raise EngineError(
-                f"{self.url} answered {len(tokens)} token ids and {len(sampled)} log-probabilities; is it a vLLM server of a version "
-                "that knows return_token_ids?"
+                f"{self.url} returned {len(tokens)} token ids and {len(sampled)} log-probabilities. "
+                "Use a version of vLLM that supports return_token_ids."
             )
         usage = completion.usage or _Usage()
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
@@ -205,8 +205,8 @@ class VllmClient:
         request = {"model": model, "prompt": [1], "max_tokens": 1, "allowed_token_ids": [2], "logprobs": 0, "return_token_ids": True}
         if (await self.complete(msgspec.json.encode(request))).log_probabilities != [0.0]:
             raise EngineError(
-                f"{self.url} tells log-probabilities that are not those of the distribution it samples from; start it with "
-                "--logprobs-mode processed_logprobs"
+                f"the log-probabilities of {self.url} are not those of its sampling distribution. "
+                "Start it with --logprobs-mode processed_logprobs."
             )
 
     async def pause(self) -> None:
@@ -239,8 +239,8 @@ class VllmClient:
             await self.pause()
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
             await self.renew(version)
-        except EngineError as refused:
-            raise EngineError(f"{refused}; weights can be loaded into servers that were started with VLLM_SERVER_DEV_MODE=1") from refused
+        except EngineError as error:
+            raise EngineError(f"{error}. To load weights, start the server with VLLM_SERVER_DEV_MODE=1.") from error
         except asyncio.CancelledError:
             await self.resume_if_paused()
             raise
@@ -266,18 +266,18 @@ class VllmClient:
             ) as response:
                 answer = await response.read()
                 status = response.status
-        except TimeoutError as late:
-            raise ServerUnavailableError(f"{self.url}{path} did not answer within {seconds:g} s") from late
-        except aiohttp.ClientError as gone:
-            raise ServerUnavailableError(f"{self.url} is not reachable: {gone!r}") from gone
+        except TimeoutError as error:
+            raise ServerUnavailableError(f"{self.url}{path} did not answer within {seconds:g} s") from error
+        except aiohttp.ClientError as error:
+            raise ServerUnavailableError(f"{self.url} is not reachable: {error!r}") from error
         if status == 200:
             return answer
-        said = f"{self.url}{path} answered {status}: {answer[:300].decode(errors='replace')}"
-        if status == 401:
-            raise EngineError(f"{said}; set {VARIABLE} to the token of this server")
+        problem = f"{self.url}{path} returned status {status}: {answer[:300].decode(errors='replace')}"
         if status >= 500 or status == 429:
-            raise ServerUnavailableError(said)
-        raise EngineError(said)
+            raise ServerUnavailableError(problem)
+        rejected = EngineError(f"{problem}. Set {VARIABLE} to the token of this server." if status == 401 else problem)
+        rejected.status = status
+        raise rejected
 
 
 def _connect() -> aiohttp.ClientSession:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.engine import EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
 from tasks.inference.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_invariant
 from tasks.provision.local import ON_LOOPBACK
 
@@ -123,7 +123,7 @@ class VllmEngine:
 
         self._on_cpu = current_platform.is_cpu()
         if sleep_mode and not current_platform.is_sleep_mode_available():
-            raise EngineError(f"AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on {current_platform.device_type}; unset it")
+            raise EngineError(f"AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on {current_platform.device_type}. Unset it.")
         if self._on_cpu:
             make_rows_invariant()
         arguments = EngineArgs(
@@ -154,7 +154,7 @@ class VllmEngine:
                 warnings.filterwarnings("ignore", message=".*reduce_op.*is deprecated", category=FutureWarning)
                 self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
-            raise EngineError(f"vLLM could not start with {model}: {problem}") from problem
+            raise EngineError(f"vLLM could not start with the model {model}: {problem}") from problem
         finally:
             # on a CPU vLLM replaces it with a function that does nothing
             torch.set_num_threads = set_threads
@@ -178,14 +178,14 @@ class VllmEngine:
         from vllm.inputs.engine import tokens_input
 
         if self._asleep:
-            raise EngineError("the engine is asleep: it has no weights before the next load")
+            raise EngineAsleepError("the engine is asleep and cannot generate before new weights are loaded")
         request = str(next(self._ids))
         parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
             self._engine.add_request(request, tokens_input(list(tokens)), parameters)
         except Exception as problem:
-            raise EngineError(f"vLLM refused a request of {len(tokens)} tokens: {problem}") from problem
+            raise EngineError(f"vLLM rejected a request of {len(tokens)} tokens: {problem}") from problem
         self._waiting[request] = answer
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._step_until_idle())
@@ -222,7 +222,7 @@ class VllmEngine:
         except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(EngineError(f"vLLM failed while generating: {problem!r}"))
+                    answer.set_exception(EngineError(f"vLLM failed during generation: {problem!r}"))
             self._waiting.clear()
         finally:
             self._torch.set_num_threads(threads)
@@ -236,7 +236,7 @@ class VllmEngine:
         completion = output.outputs[0]
         tokens = list(completion.token_ids)
         if not tokens or completion.logprobs is None:
-            answer.set_exception(EngineError(f"vLLM ended a request without a token ({completion.finish_reason})"))
+            answer.set_exception(EngineError(f"vLLM ended a request without a token (finish reason {completion.finish_reason})"))
             return
         # Flat format: one list of values for all positions, and the first of each position is the
         # sampled token's.
@@ -252,7 +252,7 @@ class VllmEngine:
         The KV cache is woken last, when no more weights are being gathered.
         """
         if self._waiting:
-            raise EngineError(f"weights cannot change while {len(self._waiting)} requests are in flight")
+            raise EngineBusyError(f"weights cannot be replaced while {len(self._waiting)} requests are in flight")
         if self._asleep:
             self._engine.wake_up(["weights"])
         with self._torch.no_grad():
@@ -269,7 +269,7 @@ class VllmEngine:
             EngineError: Requests are in flight.
         """
         if self._waiting:
-            raise EngineError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
+            raise EngineBusyError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
         if not self._asleep:
             self._engine.sleep(level=2)  # level 1 would keep the old weights in host memory
             self._asleep = True

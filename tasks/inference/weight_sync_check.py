@@ -87,8 +87,9 @@ def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: S
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
     if not gap.mean <= TOLERANCE[dtype]:  # NaN counts as a mismatch
         raise WeightSyncError(
-            f"the engine's log-probabilities differ from the trainer's by {gap.mean:.3g} on average ({gap.largest:.3g} at most, over "
-            f"{gap.tokens} tokens; {TOLERANCE[dtype]:g} is allowed with {dtype}): the engine {engine.name} does not compute with the "
-            "trainer's weights. Nothing was learnt from its episodes. Use rollout.engine transformers if vLLM does not know this model"
+            f"the engine {engine.name} does not compute with the trainer's weights. Over {gap.tokens} tokens their "
+            f"log-probabilities differ by {gap.mean:.3g} nats on average and {gap.largest:.3g} at most. "
+            f"The tolerance of the average is {TOLERANCE[dtype]:g} with {dtype}. The episodes were not used for training. "
+            "If vLLM does not support this model, set rollout.engine: transformers."
         )
     return gap

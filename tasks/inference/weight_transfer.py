@@ -45,25 +45,25 @@ class WeightTransfer:
         self._members: dict[str, int] = {}
         self._group: TrainerWeightTransferEngine[Any] | None = None
 
-    def send(self, weights: Tensors, servers: Mapping[str, int], *, anew: bool) -> None:
+    def send(self, weights: Tensors, servers: Mapping[str, int], *, new_group: bool) -> None:
         """Send the weights to every server. No request may be in flight there.
 
         Args:
             weights: Names and whole tensors, all on one device.
             servers: Maps the URL to the number of workers.
-            anew: Whether a server was restarted since the last transfer, and so has left the group.
+            new_group: Whether a server was restarted since the last transfer, and so has left the group.
 
         Raises:
             RuntimeError: The servers did not get the weights. The next call creates a new group.
         """
-        if anew or self._members != dict(servers):
+        if new_group or self._members != dict(servers):
             self.leave()
         self._source.weights = weights
         try:
             self._within_deadline(lambda: self._send(servers))
         except Exception as fault:
             self.leave()
-            raise RuntimeError(f"weights could not be sent to {', '.join(servers)}: {fault}") from fault
+            raise RuntimeError(f"the weights could not be sent to {', '.join(servers)}: {fault}") from fault
         finally:
             self._source.weights = []
 
@@ -105,7 +105,7 @@ class WeightTransfer:
         thread.start()
         thread.join(self._deadline_s)
         if thread.is_alive():
-            raise TimeoutError(f"not done within {self._deadline_s:g} s")
+            raise TimeoutError(f"the weight transfer took more than {self._deadline_s:g} s")
         if faults:
             raise faults[0]
 
@@ -141,7 +141,7 @@ class _Servers:
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         first = init_info["rank_offset"]
-        self._all(lambda client, before: client.init_weight_transfer_engine({**init_info, "rank_offset": first + before}))
+        self._on_all(lambda client, before: client.init_weight_transfer_engine({**init_info, "rank_offset": first + before}))
 
     def start_weight_update(self) -> None:
         def start(client: _Client, _: int) -> None:
@@ -151,18 +151,18 @@ class _Servers:
                 client.finish_weight_update()
                 client.start_weight_update()
 
-        self._all(start)
+        self._on_all(start)
 
     def update_weights(self, update_info: Any) -> None:
-        self._all(lambda client, _: client.update_weights(update_info))
+        self._on_all(lambda client, _: client.update_weights(update_info))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._all(lambda client, _: client.finish_weight_update(weight_version))
+        self._on_all(lambda client, _: client.finish_weight_update(weight_version))
 
-    def _all(self, ask: Callable[[_Client, int], None]) -> None:
-        """Call `ask` with each server and the number of workers of the preceding servers."""
+    def _on_all(self, call: Callable[[_Client, int], None]) -> None:
+        """Run `call` with each server and the number of workers of the preceding servers."""
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            list(pool.map(ask, self._clients, self._workers_before))
+            list(pool.map(call, self._clients, self._workers_before))
 
 
 def _reachable_address(url: str) -> tuple[str, int]:

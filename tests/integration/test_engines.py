@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.inference.engine import Engine, EngineError, Generation, Sampling
+from tasks.inference.engine import Engine, EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.inference.vllm_engine import VllmEngine
@@ -159,7 +159,7 @@ def test_new_weights_are_used_and_the_probe_proves_it(engine: Engine, trainer_mo
     with torch.no_grad():
         for parameter in trainer_model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    with pytest.raises(WeightSyncError, match="does not compute with the trainer's weights"):
+    with pytest.raises(WeightSyncError):
         check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32")
     engine.load(trainer_model.named_parameters())
     assert check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
@@ -175,7 +175,7 @@ def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, 
         finally:
             await running
 
-    with pytest.raises(EngineError, match="in flight"):
+    with pytest.raises(EngineBusyError):
         in_event_loop(load_in_flight())
 
 
@@ -185,20 +185,20 @@ def test_an_engine_that_sleeps_answers_again_after_a_load_and_never_falls_asleep
     async def sleep_in_flight() -> Generation:
         running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1)))
         await asyncio.sleep(0)
-        with pytest.raises(EngineError, match="cannot sleep while 1 requests are in flight"):
+        with pytest.raises(EngineBusyError):
             vllm_engine.sleep()
         return await running
 
     before = in_event_loop(sleep_in_flight())
     vllm_engine.sleep()
-    with pytest.raises(EngineError, match="asleep"):
+    with pytest.raises(EngineAsleepError):
         generate(vllm_engine, [(PROMPTS[0], sampling(1))])
     vllm_engine.load(trainer_model.named_parameters())
     assert generate(vllm_engine, [(PROMPTS[0], sampling(1))])[0].tokens == before.tokens
 
 
 def test_sleep_mode_is_refused_where_vllm_has_none(policy: str) -> None:
-    with pytest.raises(EngineError, match="AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on cpu; unset it"):
+    with pytest.raises(EngineError, match="AGENTGYM_ENGINE_SLEEP"):
         VllmEngine(policy, context_length=64, max_num_seqs=2, dtype="float32", sleep_mode=True)
 
 

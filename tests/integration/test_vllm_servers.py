@@ -250,12 +250,13 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngin
 
 
 def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmPoolEngine) -> None:
-    with pytest.raises(EngineError, match="answered 400"):
+    with pytest.raises(EngineError) as rejected:
         in_event_loop(engine.generate([5] * 600, sampling(1)))
+    assert rejected.value.status == 400
 
 
 def test_an_address_without_a_server_is_named() -> None:
-    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 is not"):
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
         VllmPoolEngine(["http://127.0.0.1:9"])
 
 
