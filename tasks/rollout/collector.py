@@ -87,7 +87,7 @@ class Collector:
         self._environment, self._urls, self._agent, self._rollout = environment, tuple(urls), agent, rollout
         self.concurrency = ConcurrencyLimit(rollout.max_concurrent_episodes, rollout.trajectory_tokens, lambda: agent.kv_cache_tokens)
         self._pause = GenerationPause()
-        self._under_way: dict[str, _BatchUnderWay] = {}
+        self._running_batches: dict[str, _RunningBatch] = {}
         self._dispatcher: asyncio.Task[None] | None = None
         self._client: EpisodeClient | None = None
 
@@ -170,9 +170,9 @@ class Collector:
 
     async def _collect(self, batches: Sequence[Batch], progress: Progress | None) -> list[Trajectory]:
         for batch in batches:
-            if batch.name not in self._under_way:
-                self._under_way[batch.name] = _BatchUnderWay(batch)
-        batch, under_way = batches[0], self._under_way[batches[0].name]
+            if batch.name not in self._running_batches:
+                self._running_batches[batch.name] = _RunningBatch(batch)
+        batch, running = batches[0], self._running_batches[batches[0].name]
         done: dict[tuple[int, int], Trajectory] = {}
 
         def keep(trajectory: Trajectory) -> None:
@@ -180,52 +180,52 @@ class Collector:
             if progress is not None:
                 progress(len(done), len(batch.requests))
 
-        await self._play(under_way, keep, self._rollout.batch_seconds)
+        await self._play(running, keep, self._rollout.batch_seconds)
         if not self._agent.out_of_process:
             await self._pause.pause()
-        late = f"deadline: the batch took more than {self._rollout.batch_seconds:g} s (rollout.batch_seconds)"
+        reason = f"deadline: the batch took more than {self._rollout.batch_seconds:g} s (rollout.batch_seconds)"
 
-        def given_up(request: RolloutRequest) -> Trajectory:
-            found = under_way.begun.get((request.group, request.member))
+        def unfinished(request: RolloutRequest) -> Trajectory:
+            found = running.begun.get((request.group, request.member))
             found = found or not_played(request, batch.settings, self._environment, self._agent, "")
-            found.outcome, found.reason = Outcome.FAILED, late
+            found.outcome, found.reason = Outcome.FAILED, reason
             return found
 
-        return [done.get((request.group, request.member)) or given_up(request) for request in batch.requests]
+        return [done.get((request.group, request.member)) or unfinished(request) for request in batch.requests]
 
     async def _stream(self, batch: Batch, finished: Finished) -> None:
-        under_way = self._under_way[batch.name] = _BatchUnderWay(batch)
-        await self._play(under_way, finished, None)
+        running = self._running_batches[batch.name] = _RunningBatch(batch)
+        await self._play(running, finished, None)
 
-    async def _play(self, under_way: _BatchUnderWay, finished: Finished, seconds: float | None) -> None:
+    async def _play(self, running: _RunningBatch, finished: Finished, seconds: float | None) -> None:
         """Play a batch ahead of all others and cancel what is unfinished at the deadline."""
-        name = under_way.batch.name
-        self._under_way = {name: under_way, **self._under_way}
+        name = running.batch.name
+        self._running_batches = {name: running, **self._running_batches}
         try:
-            under_way.hand_over_to(finished)
+            running.deliver_to(finished)
             self._pause.resume()
             if self._dispatcher is None or self._dispatcher.done():
                 self._dispatcher = asyncio.create_task(self._dispatch())
-            await asyncio.wait((under_way.over,), timeout=seconds)
-            if under_way.over.done():
-                under_way.over.result()
+            await asyncio.wait((running.over,), timeout=seconds)
+            if running.over.done():
+                running.over.result()
         finally:
-            await under_way.cancel()
-            self._under_way.pop(name, None)
+            await running.cancel()
+            self._running_batches.pop(name, None)
 
     async def _dispatch(self) -> None:
         """Start episodes up to the concurrency limit, taking the most urgent batch first."""
-        while any(under_way.waiting for under_way in self._under_way.values()):
+        while any(running.waiting for running in self._running_batches.values()):
             await self.concurrency.acquire()
-            under_way = next((each for each in self._under_way.values() if each.waiting), None)
-            if under_way is None:
+            running = next((each for each in self._running_batches.values() if each.waiting), None)
+            if running is None:
                 self.concurrency.release()
             else:
-                under_way.start(self._episode(under_way, under_way.waiting.popleft()))
+                running.start(self._episode(running, running.waiting.popleft()))
 
-    async def _episode(self, under_way: _BatchUnderWay, request: RolloutRequest) -> None:
-        assert self._client is not None, "a collector is used in a with block"
-        settings = under_way.batch.settings
+    async def _episode(self, running: _RunningBatch, request: RolloutRequest) -> None:
+        assert self._client is not None, "use the collector in a with block"
+        settings = running.batch.settings
         try:
             trajectory = await play_with_retries(
                 request,
@@ -236,22 +236,22 @@ class Collector:
                 self._agent,
                 self._pause,
                 self._success_score,
-                under_way.begin,
+                running.begin,
             )
         finally:
             self.concurrency.release()
         self.concurrency.observe(trajectory)
-        under_way.finish(trajectory)
+        running.finish(trajectory)
 
     async def _end(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.cancel()
-        await asyncio.gather(*(under_way.cancel() for under_way in self._under_way.values()))
+        await asyncio.gather(*(running.cancel() for running in self._running_batches.values()))
         assert self._client is not None
         await self._client.__aexit__(None, None, None)
 
 
-class _BatchUnderWay:
+class _RunningBatch:
     """A batch with running or waiting episodes. Use it only in the event loop.
 
     Attributes:
@@ -271,15 +271,15 @@ class _BatchUnderWay:
         self._running: set[asyncio.Task[None]] = set()
         self._cancelled = False
         self._prefetched: list[Trajectory] = []
-        self._take: Finished = self._prefetched.append
+        self._finished: Finished = self._prefetched.append
         if not batch.requests:
             self.over.set_result(None)
 
-    def hand_over_to(self, take: Finished) -> None:
-        """Call `take` with each trajectory, including those that are already finished."""
-        self._take = take
+    def deliver_to(self, finished: Finished) -> None:
+        """Call `finished` with each trajectory, including those that are already finished."""
+        self._finished = finished
         for trajectory in self._prefetched:
-            take(trajectory)
+            finished(trajectory)
 
     def start(self, episode: Coroutine[Any, Any, None]) -> None:
         """Run an episode as a task."""
@@ -294,7 +294,7 @@ class _BatchUnderWay:
     def finish(self, trajectory: Trajectory) -> None:
         """Deliver the trajectory of a finished episode and resolve `over` after the last one."""
         self.begun.pop((trajectory.group, trajectory.member), None)
-        self._take(trajectory)
+        self._finished(trajectory)
         self._left -= 1
         if self._left == 0 and not self.over.done():
             self.over.set_result(None)

@@ -27,16 +27,16 @@ class ConcurrencyLimit:
     It can be used in one event loop after another.
     """
 
-    def __init__(self, most: int, trajectory_tokens: int, kv_cache_tokens: Callable[[], int | None]) -> None:
+    def __init__(self, maximum: int, trajectory_tokens: int, kv_cache_tokens: Callable[[], int | None]) -> None:
         """Configure the limit.
 
         Args:
-            most: Upper bound of the limit.
+            maximum: Upper bound of the limit.
             trajectory_tokens: Assumed tokens per episode until the first episode finishes.
             kv_cache_tokens: Returns the capacity of the engine's KV cache in tokens, or None if the
                 cache imposes no limit.
         """
-        self._most = most
+        self._maximum = maximum
         self._kv_cache_tokens = kv_cache_tokens
         self._tokens, self._weight = float(trajectory_tokens), 1.0
         self._running = 0
@@ -47,8 +47,8 @@ class ConcurrencyLimit:
         """Maximum number of concurrent episodes, by the running mean of lengths, at least 1."""
         kv_cache_tokens = self._kv_cache_tokens()
         if kv_cache_tokens is None:
-            return self._most
-        return max(1, min(self._most, int(kv_cache_tokens * self._weight / self._tokens)))
+            return self._maximum
+        return max(1, min(self._maximum, int(kv_cache_tokens * self._weight / self._tokens)))
 
     def observe(self, trajectory: Trajectory) -> None:
         """Update the running mean with the length of a finished trajectory."""

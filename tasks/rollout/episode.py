@@ -164,16 +164,16 @@ async def _play(
         conversation = await agent.begin(trajectory.task, trajectory.seed, observation, budgets)
         trajectory.prompt = conversation.prompt
         for number in range(settings.horizon):
-            await _enter(pause, deadline)
+            await _wait_for_pause(pause, deadline)
             try:
-                asked = time.time()
+                began = time.time()
                 message, seconds = await _generate(number, rollout, agent, conversation)
             finally:
                 pause.leave()
             state_key = session.state_key
-            turn, done = await _answer(message, client, session)
+            turn, done = await _perform(message, client, session)
             turn.state_key = state_key
-            turn.began, turn.generate_seconds = asked, seconds
+            turn.began, turn.generate_seconds = began, seconds
             trajectory.turns.append(turn)
             if done:
                 trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, success_score) else Outcome.FINISHED
@@ -191,7 +191,7 @@ async def _play(
             await client.close(session)
 
 
-async def _enter(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
+async def _wait_for_pause(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
     """Wait while generation is paused and extend the episode's deadline by that time."""
     if not pause.paused:
         await pause.enter()
@@ -217,15 +217,15 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
     seen, unseen_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
     if seen is None:
         seconds += unseen_seconds
-    next_look = loop.call_later(seconds, lambda: look())
+    next_check = loop.call_later(seconds, lambda: check_progress())
 
-    def look() -> None:
-        nonlocal seen, next_look
+    def check_progress() -> None:
+        nonlocal seen, next_check
         before, seen = seen, agent.progress
         if seen == before:
             deadline.reschedule(loop.time())
         else:
-            next_look = loop.call_later(unseen_seconds if seen is None else seconds, look)
+            next_check = loop.call_later(unseen_seconds if seen is None else seconds, check_progress)
 
     try:
         async with asyncio.timeout(None) as deadline:
@@ -233,11 +233,11 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
     except TimeoutError:
         raise EngineError(f"no progress within {seconds:g} s (rollout.turn_seconds)") from None
     finally:
-        next_look.cancel()
+        next_check.cancel()
     return message, time.perf_counter() - began
 
 
-async def _answer(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
+async def _perform(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
     """Execute a message's action and return the turn and whether the world ended the episode."""
     turn = Turn(
         tokens=message.tokens,

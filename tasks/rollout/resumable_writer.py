@@ -33,7 +33,15 @@ SAVE_S = 2.0
 
 
 class DifferentCollectionError(Exception):
-    """The folder holds a collection with other settings. The message names them."""
+    """The folder holds a collection with other settings.
+
+    Attributes:
+        fields: Names of the settings that differ. Empty if the stored settings are unreadable.
+    """
+
+    def __init__(self, message: str, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class MissingEpisodesError(Exception):
@@ -77,7 +85,7 @@ class ResumableTrajectoryWriter:
         self.folder = folder
         self._group_size = group_size
         self._open: dict[int, list[Trajectory]] = {}
-        self._whole: list[Trajectory] = []
+        self._complete: list[Trajectory] = []
         self._failed: list[Trajectory] = []
         self._unsaved: list[Trajectory] = []
         self._saved_at = time.monotonic()
@@ -90,8 +98,8 @@ class ResumableTrajectoryWriter:
             self._number = 0
             for part in self.parts():
                 self._number = int(part.stem.rpartition("-")[2]) + 1
-                self._take_part(part)
-            self._take_pending()
+                self._load_part(part)
+            self._load_pending()
         except BaseException:
             os.close(self._lock)
             self._lock = None
@@ -103,7 +111,7 @@ class ResumableTrajectoryWriter:
 
     def has(self, group: int, member: int) -> bool:
         """Return whether an episode is stored and need not be played."""
-        return group in self.done or (group, member) in self._taken_over
+        return group in self.done or (group, member) in self._resumed
 
     def add(self, trajectory: Trajectory) -> None:
         """Add a finished episode, and write a part once it is full."""
@@ -116,10 +124,10 @@ class ResumableTrajectoryWriter:
             return
         del self._open[trajectory.group]
         members.sort(key=lambda t: t.member)
-        sound = all(t.outcome is not Outcome.FAILED for t in members)
-        (self._whole if sound else self._failed).extend(members)
-        if len(self._whole) >= PART_EPISODES:
-            self._write_whole()
+        complete = all(t.outcome is not Outcome.FAILED for t in members)
+        (self._complete if complete else self._failed).extend(members)
+        if len(self._complete) >= PART_EPISODES:
+            self._write_complete()
 
     def save(self, every_s: float = SAVE_S) -> None:
         """Write the episodes added since the last save, if that was at least `every_s` seconds ago.
@@ -138,8 +146,8 @@ class ResumableTrajectoryWriter:
         """
         if self._lock is None:
             return
-        if self._whole:
-            self._write_whole()
+        if self._complete:
+            self._write_complete()
         self.save(0)
         if self._failed:
             write_trajectories(self.folder / "failed" / "part-000000.parquet", self._failed)
@@ -148,17 +156,17 @@ class ResumableTrajectoryWriter:
         os.close(self._lock)
         self._lock = None
 
-    def _take_part(self, part: Path) -> None:
+    def _load_part(self, part: Path) -> None:
         """Count the groups of a part as done, or move an unreadable part to `damaged/`."""
         try:
             self.done |= set(read_table(part)["group"].to_pylist())
-        except TrajectoryFileError as damaged:
-            aside = self.folder / "damaged" / part.name
-            aside.parent.mkdir(exist_ok=True)
-            part.replace(aside)
-            log.warning("%s. It is now %s, and its episodes are played again", damaged, aside)
+        except TrajectoryFileError as error:
+            moved = self.folder / "damaged" / part.name
+            moved.parent.mkdir(exist_ok=True)
+            part.replace(moved)
+            log.warning("%s. The file was moved to %s, and its episodes will be played again.", error, moved)
 
-    def _take_pending(self) -> None:
+    def _load_pending(self) -> None:
         """Load the pending episodes of an earlier process."""
         found: dict[tuple[int, int], Trajectory] = {}
         for file in self._pending():
@@ -166,16 +174,16 @@ class ResumableTrajectoryWriter:
                 found |= {(t.group, t.member): t for t in read_trajectories(file)}
             except TrajectoryFileError:
                 file.unlink()  # old format or damaged: the episodes are played again
-        self._taken_over = {place for place in found if place[0] not in self.done}
-        for place in sorted(self._taken_over):
+        self._resumed = {place for place in found if place[0] not in self.done}
+        for place in sorted(self._resumed):
             self.add(found[place])
         self._unsaved = []
 
-    def _write_whole(self) -> None:
-        write_trajectories(self.folder / f"part-{self._number:06d}.parquet", self._whole)
-        self.done |= {t.group for t in self._whole}
+    def _write_complete(self) -> None:
+        write_trajectories(self.folder / f"part-{self._number:06d}.parquet", self._complete)
+        self.done |= {t.group for t in self._complete}
         self._number += 1
-        self._whole = []
+        self._complete = []
         former = self._pending()
         if rest := [t for members in self._open.values() for t in members if t.outcome is not Outcome.FAILED]:
             self._write_pending(rest)
@@ -201,7 +209,7 @@ def _locked(folder: Path) -> int:
         owner = os.read(descriptor, 20).decode(errors="replace") or "?"
         os.close(descriptor)
         raise CollectionBusyError(
-            f"process {owner} is already collecting into {folder}; wait for it, or choose another folder with --out"
+            f"process {owner} is already collecting into {folder}. Wait for it or choose another folder with --out."
         ) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
@@ -209,23 +217,24 @@ def _locked(folder: Path) -> int:
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
-    wanted = json.loads(json.dumps(settings))
+    current = json.loads(json.dumps(settings))
     if not file.exists():
         unfinished = file.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(current, indent=1) + "\n", encoding="utf-8")
         unfinished.replace(file)
         return
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("it is not a JSON object")
-    except ValueError as damaged:
+            raise ValueError("not a JSON object")
+    except ValueError as error:
         raise DifferentCollectionError(
-            f"{file} does not say what was collected ({damaged}): restore it, or choose another folder with --out"
+            f"the settings of the collection in {file} cannot be read ({error}). Restore the file or choose another folder with --out."
         ) from None
-    if found != wanted:
-        names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        differences = "; ".join(f"{name} is {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)
+    if found != current:
+        names = tuple(sorted(name for name in {*found, *current} if found.get(name) != current.get(name)))
+        differences = "; ".join(f"{name}: {found.get(name)!r} there, {current.get(name)!r} now" for name in names)
         raise DifferentCollectionError(
-            f"{file.parent} holds another collection ({differences}): choose another folder, or the settings it was begun with"
+            f"{file.parent} holds a collection with other settings ({differences}). Choose another folder or use the stored settings.",
+            names,
         )

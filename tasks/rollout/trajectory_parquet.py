@@ -101,7 +101,9 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
         try:
             columns[field.name] = pa.array(_column(trajectories, field.name), field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
-            raise TrajectoryFileError(f"cannot write {path}: a value of {field.name} does not fit {field.type}: {error}") from error
+            raise TrajectoryFileError(
+                f"cannot write {path}: a value of column {field.name} does not fit type {field.type}: {error}"
+            ) from error
     table = pa.Table.from_arrays(list(columns.values()), schema=schema())
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -143,7 +145,7 @@ def read_table(path: Path) -> pa.Table:
             raise
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
     if not table.schema.equals(schema()):
-        raise TrajectoryFileError(f"{path} does not hold trajectories of this format: {_difference(table.schema)}")
+        raise TrajectoryFileError(f"{path} is not a trajectory file of this version: {_difference(table.schema)}")
     return table
 
 
@@ -162,4 +164,4 @@ def _difference(found: pa.Schema) -> str:
     parts = [f"column {name} is missing" for name in expected if name not in actual]
     parts += [f"column {name} is unknown" for name in actual if name not in expected]
     parts += [f"column {name} is {actual[name]}, not {kind}" for name, kind in expected.items() if actual.get(name, kind) != kind]
-    return "; ".join(parts) or "the columns stand in another order or may hold nulls"
+    return "; ".join(parts) or "the order or nullability of the columns differs"

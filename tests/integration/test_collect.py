@@ -134,8 +134,9 @@ def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: 
 
 def test_another_collection_is_not_mixed_in(tmp_path: Path) -> None:
     ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2).close()
-    with pytest.raises(DifferentCollectionError, match="horizon is 20 there, 5 now"):
+    with pytest.raises(DifferentCollectionError) as refused:
         ResumableTrajectoryWriter(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
+    assert refused.value.fields == ("horizon",)
 
 
 class Endpoint:
