@@ -57,7 +57,7 @@ def _traces(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     try:
         trajectories = read_trajectories(outbox.run_folder / record["file"])
     except (FileNotFoundError, TrajectoryFileError) as lost:  # deleted or damaged meanwhile
-        log.warning("MLflow gets no traces of %s: %s", record["file"], lost)
+        log.warning("No traces of %s are sent to MLflow: %s", record["file"], lost)
         return
     log_traces(store, sent.runs[record["run"]], trajectories, record["tags"], record["time"])
 

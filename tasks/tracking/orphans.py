@@ -55,10 +55,10 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
             except RunLostError:
                 sender.send_all()
         except Exception as problem:  # noqa: BLE001 - another run's records must not stop this command
-            _log.debug("the records in %s could not be sent: %s", folder, problem)
+            _log.debug("could not send the records in %s to MLflow: %s", folder, problem)
             return completed
         completed += 1
-        _log.warning("MLflow was sent what it missed of %s.", folder.parent)
+        _log.warning("Sent the missing records of %s to MLflow.", folder.parent)
     return completed
 
 

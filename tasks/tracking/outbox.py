@@ -218,7 +218,7 @@ class Outbox:
             self.experiment: str = self._header["experiment"]
             self.store: str = self._header["store"]
         except (ValueError, KeyError, TypeError):
-            raise OutboxError(f"{self._path} is damaged: restore it, or delete {self.folder} to record in a new MLflow run") from None
+            raise OutboxError(f"{self._path} is damaged. Restore it, or delete {self.folder} to start a new MLflow run.") from None
         self._records: list[Record] = []
         self._last: dict[str, Record] = {}
         for line in lines:

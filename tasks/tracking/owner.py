@@ -47,7 +47,8 @@ def claimed(folder: Path, what: str, instead: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise RunBusyError(f"process {lock.read().strip() or '?'} is already carrying out {what} ({folder}); {instead}") from None
+            process = lock.read().strip() or "?"
+            raise RunBusyError(f"process {process} is already executing {what} ({folder}); {instead}") from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()

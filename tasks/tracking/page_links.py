@@ -44,7 +44,7 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
         try:
             tags = client.get_run(run_id).data.tags
         except Exception as problem:  # noqa: BLE001 - the run was deleted or is in another store
-            print(f"{folder.name}: its description keeps its links: {problem}", file=sys.stderr)
+            print(f"{folder.name}: cannot update the links in its MLflow description: {problem}", file=sys.stderr)
             continue
         first, _, rest = tags.get(NOTE, "").partition("\n")
         page = f"{prefect_ui}/runs/flow-run/{flow_run}" if flow_run else tags.get(FLOW_RUN)
@@ -74,4 +74,4 @@ def _recorded(runs: Path) -> Iterator[tuple[Path, str, str | None]]:
 
 if __name__ == "__main__":
     SETTINGS = infra_settings()
-    print(link_runs(str(SETTINGS.mlflow_tracking_uri), SETTINGS.runs.absolute(), *sys.argv[1:]), "descriptions have new links")
+    print(link_runs(str(SETTINGS.mlflow_tracking_uri), SETTINGS.runs.absolute(), *sys.argv[1:]), "descriptions with updated links")

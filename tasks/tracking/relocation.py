@@ -44,14 +44,14 @@ def follow_moved_folder(database: Path) -> None:
         return
     now = database.parent
     with closing(sqlite3.connect(database, timeout=60)) as connection:
-        for before in sorted(_former_places(connection, now)):
+        for before in sorted(_former_folders(connection, now)):
             with connection:
                 rewritten = sum(_rewrite(connection, *column, before, now) for column in _ADDRESSES)
                 rewritten += sum(_rewrite_text(connection, *column, before, now) for column in _TEXTS)
-            _log.warning("The runs were moved from %s to %s: %d addresses in %s name the new place now.", before, now, rewritten, database)
+            _log.warning("The runs were moved from %s to %s. Updated %d paths in %s.", before, now, rewritten, database)
 
 
-def _former_places(connection: sqlite3.Connection, now: Path) -> set[Path]:
+def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
     """Return former parent folders of `artifacts` that experiments still name."""
     try:
         rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()

@@ -169,7 +169,7 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
         try:
             verify(held)
         except CheckpointError as damaged:
-            _log.warning("Not uploaded to %s: %s", storage.url, damaged)
+            _log.warning("A damaged checkpoint was not uploaded to %s: %s", storage.url, damaged)
             return
         # The remote manifest is of other weights: this step was damaged here and recomputed.
         if has_manifest:
@@ -182,7 +182,7 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
             storage.put({f"{remote}/{name}": held / name for name in missing})
         arrived = storage.files(remote)
         if wrong := [name for name, size in sizes.items() if arrived.get(name) != size]:
-            raise OSError(f"{', '.join(wrong)} of {remote} did not arrive whole")
+            raise OSError(f"the upload to {remote} is incomplete: {', '.join(wrong)}")
         storage.write(f"{remote}/{MANIFEST}", manifest)
         storage.remove(f"{remote}/{BEGUN}")
 
@@ -196,7 +196,7 @@ def _fetch_checkpoint(storage: SharedStorage, folder: Path, step: int, fingerpri
         storage.get({f"{remote}/{name}": fetched / name for name in (*files, MANIFEST)})
         verify(fetched, fingerprint)
     except (CheckpointError, FileNotFoundError, ValueError) as damaged:
-        _log.warning("Passed over a checkpoint of %s: %s", storage.url, damaged)
+        _log.warning("A damaged checkpoint of %s was skipped: %s", storage.url, damaged)
         shutil.rmtree(fetched, ignore_errors=True)
         return None
     return fetched

@@ -51,7 +51,7 @@ class RunFolder:
             RunBusyError: Another process holds the lock.
         """
         private_runs(self.path.parent)
-        with claimed(self.path, "this run", "wait for it, or change a seed"):
+        with claimed(self.path, "this run", "wait for it or change a seed"):
             _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield
 
@@ -83,9 +83,9 @@ class RunFolder:
         """Remove the mark that a piece of work is done."""
         (self.path / "done" / what).unlink(missing_ok=True)
 
-    def note_collapse(self, fall: TrainingCollapsedError) -> None:
+    def note_collapse(self, error: TrainingCollapsedError) -> None:
         """Record that training collapsed and will not continue. Call it before acting on it."""
-        _replace(self.path / "collapse.json", json.dumps({"note": str(fall), "last_good": fall.last_good}))
+        _replace(self.path / "collapse.json", json.dumps({"note": str(error), "last_good": error.last_good}))
 
     def collapse(self) -> TrainingCollapsedError | None:
         """Return the recorded collapse, or None if there is none.
@@ -100,7 +100,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            raise RunFileError(f"{path} is damaged: delete it, and the run is judged by its metrics again") from None
+            raise RunFileError(
+                f"{path} is damaged. Delete it, and the next run of the command checks the metrics for a collapse again."
+            ) from None
 
     def checkpoint(self, step: int) -> Path:
         """Return the path of the checkpoint of a step."""

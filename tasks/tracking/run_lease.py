@@ -53,7 +53,7 @@ class RunLease:
         process = owner.get("process", "") if owner else ""
         # A process never executes the same run twice at once, so a lease of this process is stale.
         if owner is not None and process != self._process and not is_gone(process):
-            self._outlive(owner)
+            self._wait_for_expiry(owner)
         self._write()
 
     def renew(self) -> None:
@@ -65,8 +65,8 @@ class RunLease:
         owner = self._read()
         if owner is not None and owner.get("token") != self._token:
             raise RunTakenOverError(
-                f"{_words(owner)} carries this run out now ({self._storage.url}/{self._name}), as this one could not reach the storage for "
-                "too long; what was done here meanwhile is not uploaded"
+                f"{_owner_text(owner)} has taken over this run ({self._storage.url}/{self._name}), because this process "
+                f"could not reach the storage for {LEASE_S:.0f} s. Results since then are not uploaded."
             )
         self._write()
 
@@ -76,10 +76,13 @@ class RunLease:
         if owner is not None and owner.get("token") == self._token:
             self._storage.remove(self._name)
 
-    def _outlive(self, owner: dict[str, Any]) -> None:
+    def _wait_for_expiry(self, owner: dict[str, Any]) -> None:
         place = f"{self._storage.url}/{self._name}"
         _log.warning(
-            "%s had begun this run. If it gives no sign of life within %.0f s (%s), the run goes on here.", _words(owner), LEASE_S, place
+            "%s holds the lease of this run (%s). The run continues here if there is no heartbeat within %.0f s.",
+            _owner_text(owner),
+            place,
+            LEASE_S,
         )
         until = time.monotonic() + LEASE_S
         while time.monotonic() < until:
@@ -88,7 +91,7 @@ class RunLease:
             if now is None:
                 return
             if now != owner:
-                raise RunBusyError(f"{_words(now)} is already carrying out this run ({place}); wait for it, or change a seed")
+                raise RunBusyError(f"{_owner_text(now)} is already executing this run ({place}). Wait for it or change a seed.")
 
     def _read(self) -> dict[str, Any] | None:
         content = self._storage.read(self._name)
@@ -106,6 +109,6 @@ class RunLease:
         self._storage.write(self._name, json.dumps(about).encode())
 
 
-def _words(owner: dict[str, Any]) -> str:
+def _owner_text(owner: dict[str, Any]) -> str:
     host, _, _, pid, *_ = [*str(owner.get("process", "")).split(), "?", "?", "?", "?"]
     return f"process {pid} of {host.partition('/')[0]}"

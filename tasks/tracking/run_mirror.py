@@ -36,6 +36,7 @@ class RunMirror:
 
     Attributes:
         storage: Destination.
+        unavailable_since: Time of the first failed upload (time.monotonic()). None after a success.
     """
 
     def __init__(self, storage: SharedStorage, folder: Path, fingerprint: str, superseded: Callable[[list[int]], list[int]]) -> None:
@@ -51,7 +52,7 @@ class RunMirror:
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
         self._changed = threading.Condition()
         self._wanted = self._stored = 0
-        self._away_since: float | None = None
+        self.unavailable_since: float | None = None
         self._taken_over: RunTakenOverError | None = None
         self._closed = False
 
@@ -64,7 +65,7 @@ class RunMirror:
         self._lease.take()
         step = restore(self.storage, self._folder, self._fingerprint)
         if step is not None:
-            _log.warning("Fetched from %s: the run as it was after step %d.", self.storage.url, step)
+            _log.warning("Restored the run from %s at step %d.", self.storage.url, step)
         for work in (self._upload, self._renew):
             threading.Thread(target=work, name=f"run-mirror{work.__name__}", daemon=True).start()
         self.wake()
@@ -74,7 +75,7 @@ class RunMirror:
         self.wake()
         if not self._wait(kind is not None) and self._taken_over is None:
             _log.warning(
-                "%s (%s) does not have everything yet. What it lacks is kept in %s; the same command uploads it.",
+                "%s (%s) does not have all results yet. Run the same command again to upload the rest of %s.",
                 SETTING,
                 self.storage.url,
                 self._folder,
@@ -82,11 +83,11 @@ class RunMirror:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._away_since is None and self._taken_over is None:
+        if self.unavailable_since is None and self._taken_over is None:
             try:
                 self._lease.release()
             except Exception as problem:  # noqa: BLE001 - the next owner waits until it expires
-                _log.debug("the lease of %s stays: %s", self._folder, problem)
+                _log.debug("could not release the lease of %s: %s", self._folder, problem)
 
     def wake(self) -> None:
         """Notify the upload thread that there are changes."""
@@ -113,7 +114,7 @@ class RunMirror:
             target = self._wanted
 
             def over() -> bool:
-                waited, away = time.monotonic() - began, self._away_since is not None
+                waited, away = time.monotonic() - began, self.unavailable_since is not None
                 patience = PATIENCE_AFTER_A_FAULT_S if after_a_fault else PATIENCE_S
                 return self._stored >= target or self._taken_over is not None or ((away or after_a_fault) and waited >= patience)
 
@@ -135,13 +136,13 @@ class RunMirror:
             except RunTakenOverError as taken:
                 return self._lost(taken)
             except Exception as problem:  # noqa: BLE001 - any error of the file system is retried
-                self._away(problem)
+                self._log_outage(problem)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             pause = FIRST_PAUSE_S
-            self._back()
+            self._log_recovery()
             with self._changed:
                 self._stored = target
                 self._changed.notify_all()
@@ -157,30 +158,30 @@ class RunMirror:
             except RunTakenOverError as taken:
                 return self._lost(taken)
             except Exception as problem:  # noqa: BLE001 - the upload thread reports the outage
-                _log.debug("the lease of %s was not renewed: %s", self._folder, problem)
+                _log.debug("could not renew the lease of %s: %s", self._folder, problem)
 
     def _lost(self, taken: RunTakenOverError) -> None:
         with self._changed:
             self._taken_over = taken
             self._changed.notify_all()
 
-    def _away(self, problem: Exception) -> None:
+    def _log_outage(self, problem: Exception) -> None:
         with self._changed:
-            first = self._away_since is None
+            first = self.unavailable_since is None
             if first:
-                self._away_since = time.monotonic()
+                self.unavailable_since = time.monotonic()
         if first:
-            what = " ".join(str(problem).split())[:200] or type(problem).__name__
+            reason = " ".join(str(problem).split())[:200] or type(problem).__name__
             _log.warning(
-                "%s (%s) cannot be written to (%s). Work goes on; what it lacks is kept in %s.",
+                "Cannot write to %s (%s): %s. The run continues and keeps its results in %s.",
                 SETTING,
                 self.storage.url,
-                what,
+                reason,
                 self._folder,
             )
 
-    def _back(self) -> None:
+    def _log_recovery(self) -> None:
         with self._changed:
-            since, self._away_since = self._away_since, None
+            since, self.unavailable_since = self.unavailable_since, None
         if since is not None:
-            _log.warning("%s can be written to again after %.0f s, and has what it lacked.", SETTING, time.monotonic() - since)
+            _log.warning("Wrote to %s again after %.0f s and uploaded the missing results.", SETTING, time.monotonic() - since)

@@ -62,13 +62,13 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
             found = client.get_experiment_by_name(name)  # another process created it
     if found.lifecycle_stage != "active":
         raise TrackingError(
-            f"the MLflow experiment {name!r} was deleted; bring it back with "
-            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another name"
+            f"the MLflow experiment {name!r} was deleted. Restore it with "
+            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another name."
         )
     if artifacts is not None and found.artifact_location.startswith("mlflow-artifacts:"):
         raise TrackingError(
-            f"the MLflow experiment {name!r} was made through a server that keeps its artifacts; "
-            "start that server and use its address as the tracking URI, or choose another name"
+            f"the artifacts of the MLflow experiment {name!r} are only available through the server that created it. "
+            "Start that server and use its address as the tracking URI, or choose another name."
         )
     return str(found.experiment_id)
 
@@ -118,8 +118,8 @@ def delete_runs(store: Store, identities: Mapping[str, Sequence[str]]) -> None:
 
 
 def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
-    wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
-    return list(store.client.search_runs([store.experiment_id], wanted, order_by=["attributes.start_time ASC"]))
+    condition = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+    return list(store.client.search_runs([store.experiment_id], condition, order_by=["attributes.start_time ASC"]))
 
 
 def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) -> None:
@@ -135,8 +135,8 @@ def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) 
     for name, value in flat.items():
         if run.parameters.get(name, value) != value:
             raise TrackingError(
-                f"run {run.run_id} was made with {name} = {run.parameters[name]}, now it is {value}; "
-                "another experiment needs another key (or delete the run in MLflow)"
+                f"MLflow's run {run.run_id} has {name} = {run.parameters[name]}, but this run has {name} = {value}. "
+                "Use another key for another experiment, or delete the run in MLflow."
             )
     missing = [Param(name, value) for name, value in flat.items() if name not in run.parameters]
     if missing:

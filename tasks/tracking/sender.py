@@ -91,12 +91,12 @@ class Sender:
                     store = self._open_store()
                     if _is_lost(store, sent):
                         self._outbox.write_sent(Sent(self._outbox.key))
-                        raise RunLostError(f"MLflow has no run {sent.runs['run']} any more")
+                        raise RunLostError(f"the run {sent.runs['run']} was deleted in MLflow")
                 self._store(store, sent, record)
                 sent = replace(sent, offset=offset, experiment_id=store.experiment_id)
                 self._outbox.write_sent(sent)
                 self.sent = sent
-                self._back()
+                self._log_recovery()
 
     def _store(self, store: Store, sent: Sent, record: Record) -> None:
         try:
@@ -105,7 +105,7 @@ class Sender:
             if may_pass(error):
                 raise
             _prove_healthy(store)  # raises if the server is not MLflow
-            refused = TrackingError(f"the record {record['id']} was refused by MLflow: {error}")
+            refused = TrackingError(f"MLflow rejected the record {record['id']!r}: {error}")
             refused.__cause__ = error
             _log.warning("%s", refused)
             with self._changed:
@@ -121,14 +121,14 @@ class Sender:
                 self.send_all()
             except Exception as error:  # noqa: BLE001 - a thread has no caller, so `wait` raises it
                 if isinstance(error, RunLostError):
-                    _log.warning("%s; everything is sent again, as a new run.", error)
+                    _log.warning("%s. All records are sent again to a new run.", error)
                     continue
                 if isinstance(error, TrackingError):
                     with self._changed:
                         self._refused, self._idle = self._refused or error, target
                         self._changed.notify_all()
                     continue
-                self._away(error)
+                self._log_outage(error)
                 with self._changed:
                     self._changed.wait(pause)  # a new record or a call of `wait` retries at once
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -138,19 +138,23 @@ class Sender:
                 self._idle = target
                 self._changed.notify_all()
 
-    def _away(self, error: Exception) -> None:
+    def _log_outage(self, error: Exception) -> None:
         with self._changed:
             first, self._obstacle = self._obstacle is None, error
         if first:
             self._away_since = time.monotonic()
-            _log.warning("MLflow does not answer (%s). Work goes on; its records are kept in %s.", _short(error), self._outbox.folder)
+            _log.warning(
+                "MLflow does not answer (%s). The run continues and keeps its records in %s.",
+                _short(error),
+                self._outbox.folder,
+            )
 
-    def _back(self) -> None:
+    def _log_recovery(self) -> None:
         with self._changed:
             if self._obstacle is None:
                 return
             self._obstacle = None
-        _log.warning("MLflow answers again after %.0f s, and is sent what it missed.", time.monotonic() - self._away_since)
+        _log.warning("MLflow answers again after %.0f s. The missing records are sent.", time.monotonic() - self._away_since)
 
 
 def _is_lost(store: Store, sent: Sent) -> bool:
@@ -179,7 +183,7 @@ def _prove_healthy(store: Store) -> None:
     try:
         store.client.get_experiment(store.experiment_id)
     except MlflowException as error:
-        raise ConnectionError(f"{store.uri} does not answer as MLflow does: {error}") from error
+        raise ConnectionError(f"the server at {store.uri} is not an MLflow server: {error}") from error
 
 
 def _short(error: Exception) -> str:

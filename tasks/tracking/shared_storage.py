@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tasks.provision.errors import ProvisionError
 
@@ -25,8 +25,19 @@ FILES_AT_ONCE = 4
 """Number of parallel transfers with an object store. s3fs holds up to 0.5 GB of each in memory."""
 
 
+Operation = Literal["import", "open", "write to", "read", "delete from"]
+
+
 class SharedStorageError(ProvisionError):
-    """The shared storage cannot be used. The message names the setting, its value and the fix."""
+    """The shared storage cannot be used. The message names the setting, its value and the fix.
+
+    Attributes:
+        operation: The operation that failed.
+    """
+
+    def __init__(self, message: str, operation: Operation = "open") -> None:
+        super().__init__(message)
+        self.operation = operation
 
 
 class SharedStorage:
@@ -52,10 +63,10 @@ class SharedStorage:
             self._fs, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as missing:
             package = PACKAGES.get(protocol)
-            how = f"pip install '{package}=={fsspec.__version__}', on every node" if package else str(missing)
-            raise SharedStorageError(f"{SETTING} is {url}, but the package for {protocol}:// is not installed: {how}") from None
+            fix = f"Run on every node: pip install '{package}=={fsspec.__version__}'" if package else str(missing)
+            raise SharedStorageError(f"{SETTING} is {url}, but the package for {protocol}:// is not installed. {fix}", "import") from None
         except Exception as problem:
-            raise SharedStorageError(f"{SETTING} is {url}, which fsspec cannot open: {problem}") from problem
+            raise SharedStorageError(f"{SETTING} is {url}, but fsspec cannot open it: {problem}") from problem
         self._root = str(root).rstrip("/")
         self._renames = protocol in ("file", "local")
         self._several = {"batch_size": FILES_AT_ONCE} if self._fs.async_impl else {}
@@ -66,28 +77,29 @@ class SharedStorage:
         Raises:
             SharedStorageError: One of these fails, or the folder or bucket does not exist.
         """
-        name, token, doing = f".seen-{secrets.token_hex(8)}", secrets.token_bytes(16), "open it"
+        name, token = f".seen-{secrets.token_hex(8)}", secrets.token_bytes(16)
+        operation: Operation = "open"
         try:
             if self._renames and not self._fs.isdir(self._root):
                 # Do not create the folder: a failed mount would then go unnoticed.
-                raise FileNotFoundError(f"there is no folder {self._root}")
-            doing = "write to it"
+                raise FileNotFoundError(f"the folder {self._root} does not exist")
+            operation = "write to"
             self.write(f"{name}/token", token)
-            doing = "read it"
+            operation = "read"
             if self.read(f"{name}/token") != token or "token" not in self.files(name):
-                raise OSError("what was written is not what is read")
-            doing = "delete from it"
+                raise OSError("the content read differs from the content written")
+            operation = "delete from"
             self.remove(name)
         except Exception as problem:
-            what = " ".join(str(problem).split()) or type(problem).__name__
+            reason = " ".join(str(problem).split()) or type(problem).__name__
+            fix = (
+                "Create the folder, mount it on every node and give this user write permission"
+                if self._renames
+                else "Create the bucket and allow the credentials to read, write, list and delete (docs/shared-storage.md)"
+            )
             raise SharedStorageError(
-                f"{SETTING} is {self.url}, but this machine cannot {doing} ({what}). "
-                + (
-                    "Make the folder, mount it on every node, and let this user write to it"
-                    if self._renames
-                    else "The bucket must exist, and the credentials must allow to read, write, list and delete (docs/shared-storage.md)"
-                )
-                + f"; or unset {SETTING}"
+                f"{SETTING} is {self.url}, but this machine cannot {operation} it ({reason}). {fix}, or unset {SETTING}.",
+                operation,
             ) from problem
 
     def files(self, folder: str) -> dict[str, int]:

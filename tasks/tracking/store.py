@@ -44,7 +44,7 @@ def absolute_uri(tracking_uri: str) -> str:
     """
     if not tracking_uri.startswith((_SQLITE, "http://", "https://")):
         raise TrackingError(
-            f"mlflow_tracking_uri is {tracking_uri!r}; use sqlite:///path/to/file.db or the http(s) address of an MLflow server"
+            f"mlflow_tracking_uri is {tracking_uri!r}. Set it to sqlite:///path/to/file.db or to the http(s) address of an MLflow server."
         )
     database = _database(tracking_uri)
     return tracking_uri if database is None else f"{_SQLITE}{database}"

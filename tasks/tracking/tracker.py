@@ -183,7 +183,7 @@ class Tracker:
             FileNotFoundError: The file does not exist.
         """
         if not path.is_file():
-            raise FileNotFoundError(f"there is no picture {path}")
+            raise FileNotFoundError(f"the picture {path} does not exist")
         changed = path.stat().st_mtime_ns
         record = {"id": f"picture {path.name} of {run}", "kind": "picture", "run": run, "file": self._relative(path), "changed": changed}
         self._add(record, update=True)

@@ -87,10 +87,13 @@ def test_work_goes_on_while_the_storage_is_away_and_all_of_it_arrives(
             add_checkpoint(run, step)
             add_step(run, step)
             mirror.wake()
-        wait_for_warning(caplog, "cannot be written to")
+        while mirror.unavailable_since is None:
+            threading.Event().wait(0.05)
         mirror.check()
         way.open()
-    assert "can be written to again" in caplog.text
+    assert mirror.unavailable_since is None
+    warnings = [record for record in caplog.records if record.name == run_mirror.__name__]
+    assert len(warnings) == 2  # the outage and its end
     step, fetched = restored(of_s3, tmp_path / "there")
     assert step == 3
     assert contents(fetched) == {name: content for name, content in contents(run).items() if "0001/" not in name and "0002/" not in name}
@@ -106,18 +109,13 @@ def test_the_end_while_the_storage_is_away_says_so_and_the_next_call_uploads(
         way.close()
         add_checkpoint(run, 2)
         add_step(run, 2)
-    assert "the same command uploads it" in caplog.text
+    assert str(run) in caplog.text
     assert not run_copy.is_stored(run, of_s3.url)
     way.open()
     with RunMirror(of_s3, run, FINGERPRINT, keep_one):
         pass
     assert run_copy.is_stored(run, of_s3.url)
     assert restored(of_s3, tmp_path / "there")[0] == 2
-
-
-def wait_for_warning(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    while words not in caplog.text:
-        threading.Event().wait(0.05)
 
 
 def lease_of_another_machine(storage: SharedStorage, name: str, monkeypatch: pytest.MonkeyPatch) -> RunLease:
@@ -142,13 +140,13 @@ def test_a_run_that_another_machine_carries_out_is_refused_and_one_that_it_left_
     heart = threading.Thread(target=beat)
     heart.start()
     ours = RunLease(storage, "run/owner.json")
-    with pytest.raises(RunBusyError, match=r"of node-7 is already carrying out this run .*run/owner.json"):
+    with pytest.raises(RunBusyError, match=r"node-7.*run/owner\.json"):
         ours.take()
     stop.set()
     heart.join()
     monkeypatch.setattr(run_lease, "LEASE_S", 0.3)
     ours.take()
-    with pytest.raises(RunTakenOverError, match="carries this run out now"):
+    with pytest.raises(RunTakenOverError):
         theirs.renew()
     theirs.release()  # which is not theirs to give back
     ours.renew()
@@ -170,6 +168,6 @@ def test_what_another_machine_took_over_is_not_written_to_any_more(
         mirror.wake()
         while mirror._taken_over is None:
             threading.Event().wait(0.05)
-        with pytest.raises(RunTakenOverError, match="what was done here meanwhile is not uploaded"):
+        with pytest.raises(RunTakenOverError):
             mirror.check()
     assert {**storage.files(NAME), "owner.json": 0} == {**before, "owner.json": 0}

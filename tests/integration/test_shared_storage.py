@@ -28,26 +28,28 @@ def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage,
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "operation", "named"),
     [
-        ("file:///no/such/folder", r"cannot open it \(there is no folder /no/such/folder\)\. Make the folder, mount it on every node"),
-        (f"s3://{BUCKET}-that-is-not/runs", r"cannot write to it \(The specified bucket does not exist\)\. The bucket must exist"),
-        ("gs://bucket/runs", rf"the package for gs:// is not installed: pip install 'gcsfs=={fsspec.__version__}', on every node"),
-        ("nothing://bucket", r"which fsspec cannot open: Protocol not known: nothing"),
+        ("file:///no/such/folder", "open", "/no/such/folder"),
+        (f"s3://{BUCKET}-that-is-not/runs", "write to", BUCKET),
+        ("gs://bucket/runs", "import", f"gcsfs=={fsspec.__version__}"),
+        ("nothing://bucket", "open", "nothing"),
     ],
 )
-def test_a_storage_that_cannot_be_used_is_refused_with_setting_address_and_what_to_do(way: Way, url: str, said: str) -> None:
-    with pytest.raises(SharedStorageError, match=f"^AGENTGYM_SHARED_STORAGE is {url}, .*{said}"):
+def test_unusable_storage_is_refused_with_setting_url_and_operation(way: Way, url: str, operation: str, named: str) -> None:
+    with pytest.raises(SharedStorageError, match=rf"AGENTGYM_SHARED_STORAGE.*{url}.*{named}") as refused:
         opened(url)
+    assert refused.value.operation == operation
 
 
-def test_a_storage_that_does_not_answer_is_refused(way: Way) -> None:
+def test_unreachable_storage_is_refused(way: Way) -> None:
     way.close()
-    with pytest.raises(SharedStorageError, match=r"cannot write to it \(Could not connect to the endpoint"):
+    with pytest.raises(SharedStorageError) as refused:
         opened(f"s3://{BUCKET}/runs")
+    assert refused.value.operation == "write to"
 
 
 def test_a_relative_path_is_refused_as_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_SHARED_STORAGE", "bucket/runs")
-    with pytest.raises(SettingsError, match=r"AGENTGYM_SHARED_STORAGE.*give the absolute path of a folder, or a URL"):
+    with pytest.raises(SettingsError, match="AGENTGYM_SHARED_STORAGE"):
         infra_settings()

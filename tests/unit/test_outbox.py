@@ -122,7 +122,7 @@ def test_a_refused_record_is_raised_once_and_holds_nothing_up(tmp_path: Path, mo
     outbox.add(table(1))
     outbox.add(table(2))
     sender.wake()
-    with pytest.raises(TrackingError, match="the record table 1 was refused by MLflow: no such thing"):
+    with pytest.raises(TrackingError, match=r"table 1.*no such thing"):
         sender.wait(seconds=60, patience=60)
     assert sender.wait(seconds=60, patience=60)
     assert store.taken == ["table 2"]

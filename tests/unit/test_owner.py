@@ -35,14 +35,14 @@ def holding(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Path) -> None:
-    message = rf"process \d+ is already carrying out this run \({tmp_path}\); change a seed"
+
     with (
         holding(tmp_path) as (process, _),
-        pytest.raises(RunBusyError, match=message) as refused,
+        pytest.raises(RunBusyError, match=rf"this run.*{tmp_path}.*change a seed") as refused,
         claimed(tmp_path, "this run", "change a seed"),
     ):
         pass
-    assert f"process {process.pid} " in str(refused.value)
+    assert str(process.pid) in str(refused.value)
 
 
 def test_a_killed_process_keeps_nobody_out_and_is_known_to_be_gone(tmp_path: Path) -> None:
