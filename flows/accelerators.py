@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from configs.infrastructure import InfraSettings
 from flows.killed_flow_runs import prefect_server
-from tasks.provision.accelerators import accelerators, places_held
+from tasks.provision.accelerators import accelerators, hold_accelerators
 from tasks.provision.services import addresses
 from tasks.tracking.owner import OWN_SERVER
 from tasks.training.local_trainer import default_processes
@@ -39,5 +39,5 @@ def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[st
     def waiting(holders: str) -> None:
         say(f"waiting for {wanted} of {there.number} accelerators, held by {holders}")
 
-    with places_held(infrastructure.runs.absolute(), wanted, there.number, f"{run} (process {os.getpid()})", waiting):
+    with hold_accelerators(infrastructure.runs.absolute(), wanted, there.number, f"{run} (process {os.getpid()})", waiting):
         yield

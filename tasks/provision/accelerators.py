@@ -36,7 +36,7 @@ def accelerators(devices: Path = Path("/dev")) -> Accelerators:
 
 
 @contextmanager
-def places_held(runs: Path, wanted: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
+def hold_accelerators(runs: Path, wanted: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
     """Hold `wanted` of the machine's `number` accelerators during the block.
 
     Waits while other processes hold them. A signal ends the wait.
@@ -85,7 +85,7 @@ def _holders(places: list[IO[str]]) -> list[str]:
             fcntl.flock(place, fcntl.LOCK_UN)
             continue
         place.seek(0)
-        found.append(place.read().strip() or "a process that has just started")
+        found.append(place.read().strip() or "a process that is starting")
     return found
 
 

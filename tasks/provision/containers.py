@@ -23,7 +23,7 @@ import requests
 from docker.models.containers import Container
 
 from tasks.provision.container_watch import watch_over
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError, StartTimeoutError
 from tasks.provision.local import HOST, answers
 from tasks.provision.process import started_at
 
@@ -56,7 +56,7 @@ def connect(timeout_s: int = 20) -> docker.DockerClient:
         client = docker.from_env(timeout=timeout_s)
         client.ping()
     except FAULTS as fault:
-        raise ProvisionError(f"no container engine answers: {fault}") from fault
+        raise ProvisionError(f"the container engine does not answer: {fault}") from fault
     return client
 
 
@@ -108,7 +108,7 @@ class ContainerServer:
     def url(self) -> str:
         """The base URL once started. It stays the same over restarts."""
         if self._port is None:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         return f"http://{HOST}:{self._port}"
 
     def start(self) -> None:
@@ -121,7 +121,7 @@ class ContainerServer:
         watch_over(owner_label())
         with self._lock:
             if self._ended:
-                raise ProvisionError(f"{self.name} has been ended")
+                raise LifecycleError(f"{self.name} was ended and cannot be started again")
             self._remove()
             try:
                 self._container = container = self._client.containers.run(  # type: ignore[call-overload]  # the stubs lack (host, None)
@@ -145,7 +145,7 @@ class ContainerServer:
                     pids_limit=PROCESSES,
                 )
             except FAULTS as fault:
-                raise ProvisionError(f"{self.name}: the engine did not start {self._image}: {fault}") from fault
+                raise ProvisionError(f"the container engine could not start {self.name} from {self._image}: {fault}") from fault
         deadline = time.monotonic() + self._start_deadline_s
         while True:
             port = self._published(container)
@@ -153,10 +153,13 @@ class ContainerServer:
                 self._port = port
                 return
             if not self.alive() or time.monotonic() > deadline:
-                what = "was not healthy in time" if self.alive() else "ended during its start"
-                tail = self.log_tail()
+                alive, tail = self.alive(), self.log_tail()
                 self._remove()
-                raise ProvisionError(f"{self.name} {what}; the end of its log:\n{tail}")
+                if alive:
+                    raise StartTimeoutError(
+                        f"{self.name} was not healthy after {self._start_deadline_s:g} s. Last lines of its log:\n{tail}"
+                    )
+                raise StartFailedError(f"{self.name} ended during its start. Last lines of its log:\n{tail}")
             time.sleep(0.1)
 
     def alive(self) -> bool:
@@ -169,7 +172,7 @@ class ContainerServer:
         except docker.errors.NotFound:
             return False
         except FAULTS as fault:
-            raise ProvisionError(f"{self.name}: the engine does not answer: {fault}") from fault
+            raise ProvisionError(f"the container engine does not answer a query about {self.name}: {fault}") from fault
         return bool(container.status in ("created", "running"))
 
     def end(self, grace_s: float = 1.0) -> None:

@@ -59,7 +59,7 @@ def environment_replicas(
         start_deadline_s: Seconds in which a replica must become healthy.
     """
     if replicas < 1:
-        raise ValueError(f"replicas is {replicas}; at least one server is needed")
+        raise ValueError(f"replicas is {replicas}, but at least one server is needed")
     serve = [world, "--rules", rules, "--workers", str(workers)]
     token = {VARIABLE: shared_token()}  # shared by this process, its children and the servers
     if _in_containers(backend, image):
@@ -118,6 +118,6 @@ def _in_containers(backend: Backend, image: str | None) -> bool:
     except ProvisionError:
         if backend == "container":
             raise
-        log.warning("no container engine answers; the servers run as local processes instead of %s", image)
+        log.warning("The container engine does not answer. Servers are started as local processes instead of %s.", image)
         return False
     return True

@@ -10,12 +10,37 @@ class ProvisionError(RuntimeError):
     """
 
 
+class LifecycleError(ProvisionError):
+    """A process or server was used before its start or after its end."""
+
+
+class StartFailedError(ProvisionError):
+    """A process or server ended before it was ready.
+
+    Attributes:
+        status: Its exit status. None if unknown.
+    """
+
+    status: int | None = None
+
+
+class StartTimeoutError(ProvisionError):
+    """A process or server was not ready before its deadline."""
+
+
+class RestartBudgetError(ProvisionError):
+    """A replica died after the last permitted restart."""
+
+
 class PortTakenError(ProvisionError):
     """Another process took a server's port after it was found free and before the server's start."""
 
 
 class RunsFolderError(ProvisionError):
-    """The runs folder cannot be created or written to. The message names it and the fix."""
+    """The runs folder cannot be created or written to, or was moved.
+
+    The message names it and the fix.
+    """
 
 
 class PrivacyError(ProvisionError):

@@ -69,11 +69,11 @@ def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], 
             end, _ = listener.accept()
         except TimeoutError:
             if not alive():
-                raise ConnectionClosedError("it ended while it was starting") from None
+                raise ConnectionClosedError("it exited before it connected") from None
             continue
         end.setblocking(True)
         return TrainerConnection(Connection(end.detach()))
-    raise ConnectionClosedError(f"it did not call within {seconds:g} s")
+    raise ConnectionClosedError(f"it did not connect within {seconds:g} s")
 
 
 def listen(path: Path) -> socket.socket:
@@ -114,7 +114,7 @@ class FlowConnection:
                 self._commands.put(self._connection.recv())
         except (EOFError, OSError):
             # The result is no longer needed: free the GPU and the ports for the next run.
-            print("the flow hung up; this process ends", file=sys.stderr, flush=True)
+            print("The flow closed the connection. This process exits.", file=sys.stderr, flush=True)
             os._exit(3)
 
 

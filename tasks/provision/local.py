@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import LifecycleError, ProvisionError
 from tasks.provision.process import ChildProcess
 
 HOST = "127.0.0.1"
@@ -72,14 +72,14 @@ class LocalServer:
     def url(self) -> str:
         """The base URL once started. It stays the same over restarts."""
         if self._port is None:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         return f"http://{self._host}:{self._port}"
 
     @property
     def pid(self) -> int:
         """Process id of the current subreaper. The server is its descendant."""
         if self._process is None:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         return self._process.pid
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class LocalServer:
     def _start_on(self, port: int) -> None:
         with self._lock:
             if self._ended:
-                raise ProvisionError(f"{self.name} has been ended")
+                raise LifecycleError(f"{self.name} was ended and cannot be started again")
             if self._process is not None:
                 self._process.end()
             command = [argument.replace("{host}", self._host).replace("{port}", str(port)) for argument in self._command]
@@ -150,7 +150,7 @@ def free_port(host: str = HOST) -> int:
         port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
         if is_free(port, host):
             return port
-    raise ProvisionError(f"no free port found from {FIRST_PORT} to {LAST_PORT}")
+    raise ProvisionError(f"no free port was found from {FIRST_PORT} to {LAST_PORT}")
 
 
 def is_free(port: int, host: str = HOST) -> bool:

@@ -69,19 +69,19 @@ class LoginGate:
     server's own user can read the login, so its correct login is always accepted.
     """
 
-    def __init__(self, app: ASGIApp, login: str, realm: str, *, checks_itself: bool = False) -> None:
+    def __init__(self, app: ASGIApp, login: str, realm: str, *, app_checks_login: bool = False) -> None:
         """
         Args:
             app: The protected application.
             login: "user:password".
             realm: Shown by a browser when it asks for the login.
-            checks_itself: Whether `app` refuses requests without a login. Then only wrong logins
+            app_checks_login: Whether `app` refuses requests without a login. Then only wrong logins
                 are counted here.
         """
         self._app = app
         self._login = login.encode()
         self._realm = realm
-        self._checks_itself = checks_itself
+        self._checks_itself = app_checks_login
         self._wrong = WrongLogins()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,20 +98,20 @@ class LoginGate:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         if scope["path"] in HEALTH:
             from_page = Headers(scope=scope).get("origin") is not None
-            return PlainTextResponse("pages may not ask for the health", 403) if from_page else None
+            return PlainTextResponse("web pages may not request the health check", 403) if from_page else None
         given = Headers(scope=scope).get("authorization")
         if given is None:
             return None if self._checks_itself else self._unauthorized()
         if (pause := self._pause_s(scope, _decoded(given))) > 0:
             seconds = str(math.ceil(pause))
-            return PlainTextResponse(f"too many wrong logins: try again in {seconds} s", 429, {"Retry-After": seconds})
+            return PlainTextResponse(f"too many wrong logins. Try again in {seconds} s.", 429, {"Retry-After": seconds})
         if self._checks_itself or hmac.compare_digest(_decoded(given), self._login):
             return None
         return self._unauthorized()
 
     def _unauthorized(self) -> PlainTextResponse:
         challenge = {"WWW-Authenticate": f'Basic realm="{self._realm}", charset="UTF-8"'}
-        return PlainTextResponse(f"not logged in: use the login of {self._realm}", 401, challenge)
+        return PlainTextResponse(f"not logged in. Use the login of {self._realm}.", 401, challenge)
 
     def _pause_s(self, scope: Scope, given: bytes) -> float:
         """Return the seconds for which this login is refused unchecked.

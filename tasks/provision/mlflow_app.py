@@ -46,6 +46,6 @@ class OwnOriginOnly:
         if origin is None or urlsplit(origin).netloc == headers.get("host"):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await PlainTextResponse("requests from pages of other origins are refused", 403)(scope, receive, send)
+            await PlainTextResponse("requests from pages of other origins are rejected", 403)(scope, receive, send)
         else:
             await send({"type": "websocket.close"})

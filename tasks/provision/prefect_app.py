@@ -44,7 +44,7 @@ def _without_schema(app: FastAPI) -> FastAPI:
 def _behind_login(app: ASGIApp) -> ASGIApp:
     """Slow down wrong logins. Prefect checks the login itself, but only at its API."""
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
-    return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", checks_itself=True)
+    return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", app_checks_login=True)
 
 
 def write_lock_first(

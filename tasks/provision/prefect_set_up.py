@@ -34,16 +34,16 @@ def set_up(api: PrefectApi, pool: str) -> None:
         _make_automations(api)
     except urllib.error.HTTPError as refused:
         reason = refused.read().decode(errors="replace")
-        raise ProvisionError(f"Prefect's server refused {refused.url}: {refused} {reason}") from None
+        raise ProvisionError(f"the Prefect server rejected {refused.url}: {refused} {reason}") from None
 
 
-def _make(api: PrefectApi, path: str, whole: dict[str, Any], present: str, changes: dict[str, Any]) -> None:
+def _make(api: PrefectApi, path: str, new: dict[str, Any], existing_path: str, changes: dict[str, Any]) -> None:
     try:
-        api.ask(path, whole)
+        api.ask(path, new)
     except urllib.error.HTTPError as refused:
         if refused.code != CONFLICT:
             raise
-        api.ask(present, changes, "PATCH")
+        api.ask(existing_path, changes, "PATCH")
 
 
 def _make_automations(api: PrefectApi) -> None:
@@ -54,23 +54,23 @@ def _make_automations(api: PrefectApi) -> None:
     returning worker calls this.
     """
     wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
-    present = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
+    existing = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
     for automation in wanted:
-        if (found := present.get(automation["name"])) is None:
+        if (found := existing.get(automation["name"])) is None:
             api.ask("automations/", automation)
-        elif not _holds(found, automation):
+        elif not _contains(found, automation):
             api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
 
 
-def _holds(found: Any, wanted: Any) -> bool:
+def _contains(found: Any, wanted: Any) -> bool:
     """Return whether `found` contains all of `wanted`.
 
     Lists are compared in any order, because the server may keep them as sets.
     """
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(name == "enabled" or _holds(found.get(name), value) for name, value in wanted.items())
+        return isinstance(found, dict) and all(name == "enabled" or _contains(found.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(any(_holds(each, one) for each in found) for one in wanted)
+        return isinstance(found, list) and len(found) == len(wanted) and all(any(_contains(each, one) for each in found) for one in wanted)
     return bool(found == wanted)
 
 

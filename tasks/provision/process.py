@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import LifecycleError, StartFailedError, StartTimeoutError
 from tasks.provision.private_files import private_folder, read_own, state_folder
 
 SUBREAPER = Path(__file__).with_name("subreaper.py")
@@ -65,7 +65,7 @@ class ChildProcess:
     def pid(self) -> int:
         """Process id of the subreaper. The command and its children are its descendants."""
         if self._process is None:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         return self._process.pid
 
     @property
@@ -80,11 +80,11 @@ class ChildProcess:
         """Start the command without waiting for it. May be called from any thread.
 
         Raises:
-            ProvisionError: It was started before.
+            LifecycleError: It was started before.
             PrivacyError: The folder for state files belongs to another user.
         """
         if self._process is not None:
-            raise ProvisionError(f"{self.name} was started before: make another ChildProcess for another life")
+            raise LifecycleError(f"{self.name} was already started. Create a new ChildProcess for each start.")
         private_folder(self._state_dir)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         me = os.getpid()
@@ -115,11 +115,11 @@ class ChildProcess:
             TimeoutError: It is still running after `timeout_s` seconds.
         """
         if self._process is None:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         try:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{self.name} still runs after {timeout_s} s") from None
+            raise TimeoutError(f"{self.name} is still running after {timeout_s} s") from None
         self.end()
         return status
 
@@ -136,12 +136,18 @@ class ChildProcess:
                 return
             if time.monotonic() > deadline:
                 self.end()
-                raise ProvisionError(f"{self.name} was not ready after {deadline_s:g} s; the end of {self.log_path}:\n{self.log_tail()}")
+                raise StartTimeoutError(
+                    f"{self.name} was not ready after {deadline_s:g} s. Last lines of {self.log_path}:\n{self.log_tail()}"
+                )
             time.sleep(pause_s)
             pause_s = min(0.5, pause_s * 1.3)
         status = self.exit_status
         self.end()
-        raise ProvisionError(f"{self.name} ended with status {status} during its start; the end of {self.log_path}:\n{self.log_tail()}")
+        failed = StartFailedError(
+            f"{self.name} exited with status {status} during its start. Last lines of {self.log_path}:\n{self.log_tail()}"
+        )
+        failed.status = status
+        raise failed
 
     def end(self, grace_s: float = 1.0) -> None:
         """End the process and its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.

@@ -32,7 +32,7 @@ def node_address() -> str:
     return str(get_node_ip_address())
 
 
-def look(folder: Path, token: str, python: str, storage: str | None = None) -> str:
+def check_node(folder: Path, token: str, python: str, storage: str | None = None) -> str:
     """Check on this node that it shares the folder with the node that wrote the token.
 
     It reads the token and answers with one of its own, also in the shared storage if a URL is
@@ -44,23 +44,23 @@ def look(folder: Path, token: str, python: str, storage: str | None = None) -> s
     try:
         found = (folder / "token").read_text(encoding="utf-8")
         if found != token:
-            return f"reads something else in {folder} than was written there"
+            return f"reads a different file in {folder} than this machine wrote"
         (folder / node_id()).write_text(token, encoding="utf-8")
     except OSError as fault:
         return f"does not share {folder.parent} with this machine ({fault.strerror})"
     if not Path(python).exists():
-        return f"has no {python}, which runs the processes"
-    return look_into(storage, folder.name, token) if storage else ""
+        return f"does not have the Python interpreter {python}"
+    return check_storage(storage, folder.name, token) if storage else ""
 
 
-def look_into(url: str, folder: str, token: str) -> str:
-    """Check on this node that it can use the shared storage (see `look`)."""
+def check_storage(url: str, folder: str, token: str) -> str:
+    """Check on this node that it can use the shared storage (see `check_node`)."""
     from tasks.tracking.shared_storage import SharedStorage
 
     try:
         storage = SharedStorage(url)
         if storage.read(f"{folder}/token") != token.encode():
-            return f"does not find in {url} what this machine wrote there"
+            return f"cannot find in {url} the file that this machine wrote"
         storage.write(f"{folder}/{node_id()}", token.encode())
     except Exception as fault:  # noqa: BLE001 - the flow reports any error of the file system
         return f"cannot use {url} ({' '.join(str(fault).split()) or type(fault).__name__})"
@@ -74,7 +74,7 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def enter(folder: Path) -> None:
+def change_folder(folder: Path) -> None:
     """Change to the flow's working directory, if the node has it, so that relative paths agree."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -90,7 +90,7 @@ class ServerActor:
             name, command, environment, start_deadline_s: See `LocalServer`. "{host}" in the command
                 is the node's address.
         """
-        enter(cwd)
+        change_folder(cwd)
         sweep()
         self._server = LocalServer(
             name, command, host=node_address(), environment=with_root(environment), start_deadline_s=start_deadline_s
@@ -125,7 +125,7 @@ class TrainerActor:
         Args:
             cwd: The flow's working directory.
         """
-        enter(cwd)
+        change_folder(cwd)
         sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         self._listener: socket.socket | None = None
@@ -161,7 +161,7 @@ class TrainerActor:
     def receive(self, timeout: float) -> object | None:
         """Return the main process's next event, or None (see `TrainerConnection.receive`)."""
         if self._line is None:
-            raise ConnectionClosedError("it has hung up")
+            raise ConnectionClosedError("the connection was closed")
         return self._line.receive(timeout)
 
     def running(self) -> bool:

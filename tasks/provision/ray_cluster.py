@@ -23,7 +23,7 @@ from configs.launch import Needs
 from environments.token import DRAWN, URLS, VARIABLE
 from tasks.provision.errors import ProvisionError
 from tasks.provision.private_files import OwnedFolder, private_runs
-from tasks.provision.ray_actors import look, root
+from tasks.provision.ray_actors import check_node, root
 from tasks.tracking.shared_storage import SETTING, SharedStorage, opened
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -37,9 +37,9 @@ Strategy = Literal["PACK", "SPREAD", "STRICT_SPREAD"]
 
 CALLS_AT_ONCE = 8
 """Concurrent calls of one actor, so that it can be asked for its state while another call waits."""
-CONNECT_S, LOOK_S = 5.0, 60.0
-HANDED_ON = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
-HANDED_ON_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
+CONNECT_S, CHECK_S = 5.0, 60.0
+INHERITED = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
+INHERITED_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
 """Environment variables that processes on the nodes inherit from this process.
 
 All others come from their node.
@@ -111,9 +111,10 @@ class Placement:
         if not self._group.wait(seconds):
             remove_placement_group(self._group)
             raise ProvisionError(
-                f"the Ray cluster has no room for {what} within {seconds:g} s: wanted {_told(bundles)} ({strategy}); the nodes have "
-                f"{_told([node['Resources'] for node in ray.nodes() if node['Alive']])}; what the trainer, vLLM and environment servers "
-                "need is in the launch file (configs/launch/__init__.py)"
+                f"the Ray cluster had no free resources for {what} within {seconds:g} s. "
+                f"Requested: {_bundles_text(bundles)} ({strategy}). "
+                f"Nodes: {_bundles_text([node['Resources'] for node in ray.nodes() if node['Alive']])}. "
+                "Reduce the resources in the launch file (configs/launch/__init__.py) or add nodes."
             )
 
     def actor(self, kind: type, bundle: int, *arguments: Any) -> Any:
@@ -122,15 +123,15 @@ class Placement:
         Its constructor gets this process's working directory and `arguments`. Returns before the
         actor exists. After the loss of its node, a new actor waits for free resources.
         """
-        wanted = self._bundles[bundle]
-        made = ray.remote(kind).options(
-            num_cpus=wanted.get("CPU", 0),
-            num_gpus=wanted.get("GPU", 0),
-            memory=wanted.get("memory"),
+        resources = self._bundles[bundle]
+        actor = ray.remote(kind).options(
+            num_cpus=resources.get("CPU", 0),
+            num_gpus=resources.get("GPU", 0),
+            memory=resources.get("memory"),
             max_concurrency=CALLS_AT_ONCE,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         )
-        return made.remote(Path.cwd(), *arguments)
+        return actor.remote(Path.cwd(), *arguments)
 
     def remove(self) -> None:
         """Release the reserved resources. Ray ends what still runs there."""
@@ -145,7 +146,7 @@ def connected(infrastructure: InfraSettings) -> RayCluster:
     """
     global _connected
     if infrastructure.ray_address is None:
-        raise ProvisionError("AGENTGYM_RAY_ADDRESS is empty: there is no Ray cluster")
+        raise ProvisionError("AGENTGYM_RAY_ADDRESS is empty. Set it to the address of a Ray cluster.")
     with _lock:
         if _connected is None or not ray.is_initialized():
             _connected = RayCluster(infrastructure.ray_address, infrastructure.runs, infrastructure.shared_storage)
@@ -170,13 +171,13 @@ def answer(call: Any, what: str, seconds: float | None = None) -> Any:
         raise ProvisionError(f"{what} did not answer within {seconds:g} s") from None
     except RayTaskError as fault:
         raise fault.cause from None
-    except RayError as gone:
-        raise ProvisionError(f"{what} is gone: {str(gone).strip().splitlines()[0]}") from gone
+    except RayError as error:
+        raise ProvisionError(f"{what} was lost: {str(error).strip().splitlines()[0]}") from error
 
 
-def handed_on() -> dict[str, str]:
+def inherited_variables() -> dict[str, str]:
     """Return the variables of this process that processes on the nodes inherit."""
-    return {name: value for name, value in os.environ.items() if name in HANDED_ON or name.startswith(HANDED_ON_PREFIXES)}
+    return {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
 
 
 def _connect(address: str) -> None:
@@ -199,8 +200,8 @@ def _connect(address: str) -> None:
         )
     except (ConnectionError, ValueError, RuntimeError, RayError) as fault:
         raise ProvisionError(
-            f"AGENTGYM_RAY_ADDRESS is {address}, but this machine could not join that cluster: {fault}. It must be one of its nodes: "
-            f"ray start --address={address} --num-cpus=0 --num-gpus=0 --disable-usage-stats"
+            f"AGENTGYM_RAY_ADDRESS is {address}, but this machine could not join that cluster: {fault}. Make it a node with "
+            f"`ray start --address={address} --num-cpus=0 --num-gpus=0 --disable-usage-stats`."
         ) from fault
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, former)  # ray.init replaces our handler
@@ -219,36 +220,36 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
     if storage is not None:
         storage.write(f"{folder.name}/token", token.encode())
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    asked = {
-        node: ray.remote(look)
+    checks = {
+        node: ray.remote(check_node)
         .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         .remote(folder, token, sys.executable, storage.url if storage else None)
         for node in nodes
     }
-    wrong: list[str] = []
-    for node, call in asked.items():
+    problems: list[str] = []
+    for node, call in checks.items():
         name = f"node {nodes[node]} ({node[:8]})"
         try:
-            said = answer(call, name, LOOK_S)
-            if not said and not (folder / node).is_file():
-                said = f"writes to another {folder.parent} than this machine's"
-            if not said and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
-                said = f"writes to another {storage.url} than this machine's"
+            problem = answer(call, name, CHECK_S)
+            if not problem and not (folder / node).is_file():
+                problem = f"writes to a different {folder.parent} than this machine"
+            if not problem and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
+                problem = f"writes to a different {storage.url} than this machine"
         except Exception as fault:  # noqa: BLE001 - any failure of the node becomes its message
-            said = f"cannot run the project, which must be under {root()} on every node ({type(fault).__name__}: {fault})"
-        if said:
-            wrong.append(f"{name} {said}")
+            problem = f"cannot run the project, which must be under {root()} on every node ({type(fault).__name__}: {fault})"
+        if problem:
+            problems.append(f"{name} {problem}")
     if storage is not None:
         storage.remove(folder.name)
-    if wrong:
-        also = f", and must be able to use {SETTING} ({storage.url})" if storage else ""
+    if problems:
+        also = f" Every node must also be able to use {SETTING} ({storage.url})." if storage else ""
         raise ProvisionError(
-            f"{'; '.join(wrong)}. Every node of the Ray cluster must see AGENTGYM_RUNS ({folder.parent}), the project and the models "
-            f"under the same paths{also}"
+            f"{'; '.join(problems)}. Make AGENTGYM_RUNS ({folder.parent}), the project and the models available "
+            f"under the same paths on every node of the Ray cluster.{also}"
         )
 
 
-def _told(bundles: Sequence[Mapping[str, float]]) -> str:
+def _bundles_text(bundles: Sequence[Mapping[str, float]]) -> str:
     def one(bundle: Mapping[str, float]) -> str:
         amounts = {"GPU": bundle.get("GPU"), "CPU": bundle.get("CPU"), "GiB": bundle.get("memory", 0) / 2**30 or None}
         return "{" + ", ".join(f"{name}: {amount:.4g}" for name, amount in amounts.items() if amount is not None) + "}"

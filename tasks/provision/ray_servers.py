@@ -13,9 +13,9 @@ from ray.exceptions import ActorUnavailableError, RayError
 from configs.infrastructure import InfraSettings
 from configs.launch import Needs
 from environments.address import write_address
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import LifecycleError
 from tasks.provision.ray_actors import ServerActor
-from tasks.provision.ray_cluster import Placement, RayCluster, answer, connected, handed_on
+from tasks.provision.ray_cluster import Placement, RayCluster, answer, connected, inherited_variables
 from tasks.provision.replica_set import ReplicaSet
 
 ASK_S = 30.0
@@ -53,7 +53,7 @@ class RayServer:
         The address stays the same when the server is restarted on another node.
         """
         if not self._address:
-            raise ProvisionError(f"{self.name} has not been started")
+            raise LifecycleError(f"{self.name} has not been started")
         return self._address
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class RayServer:
         """
         with self._lock:
             if self._ended:
-                raise ProvisionError(f"{self.name} has been ended")
+                raise LifecycleError(f"{self.name} was ended and cannot be started again")
             self._drop()
             self._actor = actor = self._place.actor(self._bundle, self.name, self._command, self._environment, self._deadline_s)
         url = answer(actor.start.remote(), f"{self.name} on the Ray cluster", self._place.seconds + self._deadline_s)
@@ -163,6 +163,6 @@ def ray_replicas(
     """
     cluster = connected(infrastructure)
     place = ServerPlaces(cluster, f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds)
-    variables = handed_on() | dict(environment or {})
+    variables = inherited_variables() | dict(environment or {})
     servers = [RayServer(f"{name}-{n}", command, place, n, variables, start_deadline_s) for n, command in enumerate(commands)]
     return ReplicaSet(servers)

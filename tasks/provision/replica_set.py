@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import tasks
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import ProvisionError, RestartBudgetError
 from tasks.provision.local import LocalServer
 from tasks.provision.process import sweep
 
@@ -76,7 +76,7 @@ class ReplicaSet:
         """
         swept = sweep(self._state_dir)
         if swept:
-            log.warning("ended what an earlier run left behind: %s", ", ".join(swept))
+            log.warning("Killed processes of an earlier run: %s", ", ".join(swept))
         try:
             with ThreadPoolExecutor(len(self._servers)) as pool:
                 for started in [pool.submit(server.start) for server in self._servers]:
@@ -122,17 +122,17 @@ class ReplicaSet:
                 server.start()
             except ProvisionError as failure:
                 if not self._stopping.is_set():
-                    log.error("%s could not be kept alive: %s", server.name, failure)
+                    log.error("%s could not be restarted: %s", server.name, failure)
 
     def _may_restart(self, server: Server) -> bool:
         with self._lock:
             if self.restarts < self._restart_budget:
                 self.restarts += 1
-                log.warning("%s died and is started again (%d of %d)", server.name, self.restarts, self._restart_budget)
+                log.warning("%s died. Restart %d of at most %d.", server.name, self.restarts, self._restart_budget)
                 return True
-            spent = f"{server.name} died, and the budget of {self._restart_budget} restarts is spent"
-            self._failure = ProvisionError(f"{spent}; the end of its log:\n{server.log_tail()}")
-        log.error("%s", spent)
+            problem = f"{server.name} died after the last of {self._restart_budget} permitted restarts"
+            self._failure = RestartBudgetError(f"{problem}. Last lines of its log:\n{server.log_tail()}")
+        log.error("%s", problem)
         return False
 
 

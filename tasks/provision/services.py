@@ -134,7 +134,7 @@ def up(runs: Path) -> Addresses:
                     print(lines.read(), end="", flush=True)
                     gone = read(runs) is None if supervisor is None else supervisor.poll() is not None
                     if gone or time.monotonic() > deadline:
-                        raise ProvisionError(f"the services did not start:\n{lines.read()}")
+                        raise ProvisionError(f"the services did not start. Last lines of {log}:\n{lines.read()}")
                     time.sleep(POLL_S)
                 print(lines.read(), end="", flush=True)
         except BaseException:
@@ -168,25 +168,26 @@ def main() -> int:
     """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.provision.services",
-        description="Prefect server, MLflow server, viewer and worker of this machine, kept under the folder AGENTGYM_RUNS (runs).",
+        description="Start or stop the Prefect server, MLflow server, viewer and worker of this machine. "
+        "Their data is in the folder AGENTGYM_RUNS (default: runs).",
         epilog="example: python -m tasks.provision.services up",
     )
-    parser.add_argument("action", choices=["up", "down", "status"], help="start them, end them, or show where they answer")
+    parser.add_argument("action", choices=["up", "down", "status"], help="start the services, stop them, or show their addresses")
     action = parser.parse_args().action
     try:
         runs = infra_settings().runs.resolve()
         if action == "down":
-            print("The services are down." if down(runs) else "The services were not up.")
+            print("The services were stopped." if down(runs) else "The services were not running.")
             return 0
         found = up(runs) if action == "up" else addresses(runs)
     except (ProvisionError, SettingsError) as problem:
         print(problem, file=sys.stderr)
         return 1
     if found is None:
-        print("The services are not up: make up")
+        print("The services are not running. Start them with `make up`.")
         return 1
     print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nViewer   {found.viewer_url}")
-    print(f"Log in   {login(runs)}\nEnd them with: make down")
+    print(f"Login    {login(runs)}\nStop the services with `make down`.")
     return 0
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from configs.infrastructure import SettingsError, infra_settings
-from tasks.provision.errors import PortTakenError, ProvisionError
+from tasks.provision.errors import PortTakenError, ProvisionError, RunsFolderError
 from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.prefect_set_up import set_up
@@ -63,40 +63,43 @@ def supervise(runs: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     started = started_at(os.getpid())
-    assert started is not None, "this process runs"
+    assert started is not None
     starting = Record(os.getpid(), started, None)
     write(private_runs(runs), starting)
     follow_moved_folder(runs / "mlflow.db")
-    pieces = _Pieces(runs)
+    services = _Services(runs)
     try:
         for _ in range(PORT_ATTEMPTS):
             try:
-                pieces.start()
+                services.start()
                 break
             except PortTakenError as taken:
                 print(taken, flush=True)
-                pieces = _Pieces(runs)
+                services = _Services(runs)
         else:
-            raise ProvisionError(f"ports were taken by others {PORT_ATTEMPTS} times while the servers started")
+            raise ProvisionError(f"other processes took the servers' ports in {PORT_ATTEMPTS} attempts to start")
         while True:
-            write(runs, replace(starting, addresses=pieces.addresses))
-            while pieces.alive():
+            write(runs, replace(starting, addresses=services.addresses))
+            while services.alive():
                 time.sleep(WATCH_S)
                 if not record_path(runs).exists():
-                    raise ProvisionError(f"{runs} was moved or deleted while its services were up; they have ended: make up")
-                pieces.settle()
+                    raise RunsFolderError(
+                        f"{runs} was moved or deleted while its services were running, so they were stopped. "
+                        "Start them again with `make up`."
+                    )
+                services.settle()
             write(runs, starting)
-            pieces.start_again()
+            services.restart_dead()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         with suppress(FileNotFoundError):  # moved: its readers find that this process has ended
             write(runs, starting)
-        pieces.end()
+        services.end()
         record_path(runs).unlink(missing_ok=True)
 
 
-class _Pieces:
+class _Services:
     """The four services of one supervisor."""
 
     def __init__(self, runs: Path) -> None:
@@ -176,7 +179,7 @@ class _Pieces:
                     # Our servers have ended. If the other process has ended too, only the log shows
                     # the conflict.
                     if not is_free(_port(server.url)) or ADDRESS_IN_USE in server.log_tail():
-                        raise PortTakenError(f"{server.url} was taken by another process; taking others") from problem
+                        raise PortTakenError(f"another process uses {server.url}. Trying other ports.") from problem
                 raise
             except BaseException:
                 self.end()
@@ -189,8 +192,8 @@ class _Pieces:
         for each in (deploy, self._links):
             each.start()
         if deploy.wait(START_DEADLINE_S):
-            raise ProvisionError(f"the deployments of prefect.yaml could not be registered:\n{deploy.log_tail()}")
-        print(f"deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
+            raise ProvisionError(f"the deployments of prefect.yaml could not be registered. Last lines of the log:\n{deploy.log_tail()}")
+        print(f"Deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
 
     def alive(self) -> bool:
         return all(server.alive() for server in self._servers) and self._worker is not None and self._worker.alive()
@@ -199,15 +202,15 @@ class _Pieces:
     def _servers(self) -> tuple[LocalServer, ...]:
         return self._prefect, self._mlflow, self._viewer
 
-    def start_again(self) -> None:
+    def restart_dead(self) -> None:
         """Restart dead services on the same port."""
         for server in self._servers:
             if not server.alive():
-                print(f"{server.name} has died; the end of its log:\n{server.log_tail()}", flush=True)
+                print(f"{server.name} died and is restarted. Last lines of its log:\n{server.log_tail()}", flush=True)
                 _timed_start(server)
         if self._worker is None or not self._worker.alive():
             if self._worker is not None:
-                print(f"the worker has died; the end of its log:\n{self._worker.log_tail()}", flush=True)
+                print(f"The worker died and is restarted. Last lines of its log:\n{self._worker.log_tail()}", flush=True)
                 self._worker.end()
             self._start_worker()
 
@@ -250,10 +253,10 @@ class _Pieces:
         options = ["--pool", POOL, "--type", "process", "--name", WORKER, "--limit", str(RUNS_AT_ONCE)]
         self._worker = self._child("worker", "tasks.provision.worker", "start", *options)
         self._worker.start()
-        self._worker.wait_until(lambda: self._reported(since), START_DEADLINE_S)
-        print(f"worker ready in {time.monotonic() - begun:.0f} s", flush=True)
+        self._worker.wait_until(lambda: self._worker_is_ready(since), START_DEADLINE_S)
+        print(f"Worker ready in {time.monotonic() - begun:.0f} s", flush=True)
 
-    def _reported(self, since: datetime) -> bool:
+    def _worker_is_ready(self, since: datetime) -> bool:
         """Return whether the worker has sent the server a heartbeat since then."""
         try:
             workers = self._api.ask(f"work_pools/{POOL}/workers/filter", {})
@@ -270,7 +273,7 @@ class _Pieces:
         found = self._api.ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
         while found:
             for run in found:
-                state = {"type": "CRASHED", "message": "The worker that ran it has ended."}
+                state = {"type": "CRASHED", "message": "The worker that ran this flow ended."}
                 self._api.ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
             called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
             found = self._api.ask("flow_runs/filter", {"flow_runs": unfinished | called})
@@ -324,7 +327,7 @@ def _free_port(first: int) -> int:
     for port in range(first, PORTS_END):
         if is_free(port):
             return port
-    raise ProvisionError(f"no port is free from {first} to {PORTS_END}")
+    raise ProvisionError(f"no free port from {first} to {PORTS_END - 1}")
 
 
 def _stop(number: int, frame: object) -> None:

@@ -84,7 +84,7 @@ class CancellingWorker(ProcessWorker):
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Cancel the runs to be cancelled, then start the runs that are due."""
-        assert self._runs_task_group is not None, "the worker runs"
+        assert self._runs_task_group is not None
         ended = set(self._ended)
         for run in await self._cancelling():
             if run.id in self._runner._flow_run_process_map:

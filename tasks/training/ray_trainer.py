@@ -20,7 +20,7 @@ from tasks.provision.ipc import ConnectionClosedError
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import last_lines
 from tasks.provision.ray_actors import TrainerActor
-from tasks.provision.ray_cluster import Placement, RayCluster, answer, handed_on
+from tasks.provision.ray_cluster import Placement, RayCluster, answer, inherited_variables
 from tasks.training.local_trainer import (
     VERDICT_SECONDS,
     default_processes,
@@ -66,7 +66,7 @@ class RayTrainer:
         points = [answer(actor.meeting_point.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
         self._nodes = [address for address, _ in points]
         job_file = write_job(job, answer(self._actors[0].listen.remote(), self._name(0), ASK_SECONDS))
-        environment = {**handed_on(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
+        environment = {**inherited_variables(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
         for node, actor in enumerate(self._actors):
             self._verdicts[node].unlink(missing_ok=True)
             command = launch_command(self._infrastructure, job_file, self._verdicts[node].absolute(), node, points[0])

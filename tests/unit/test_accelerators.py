@@ -13,7 +13,7 @@ import pytest
 from configs.infrastructure import InfraSettings
 from flows.accelerators import accelerators_held
 from flows.killed_flow_runs import SERVER_OF_THESE_RUNS
-from tasks.provision.accelerators import holders, places_held
+from tasks.provision.accelerators import hold_accelerators, holders
 
 COMPOSE, OWN = "http://prefect-server:4200/api", "http://127.0.0.1:9999/api"
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from flows.signals import exit_on_sigterm
-from tasks.provision.accelerators import places_held
+from tasks.provision.accelerators import hold_accelerators
 
 exit_on_sigterm()
 runs, name, wanted, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -32,7 +32,7 @@ def waiting(holders):
         said.add(holders)
         print("waits for", holders, flush=True)
 
-with places_held(runs, wanted, number, name, waiting):
+with hold_accelerators(runs, wanted, number, name, waiting):
     print("holds", flush=True)
     time.sleep(600)
 """
@@ -107,5 +107,5 @@ def test_a_run_that_needs_all_places_is_not_overtaken_by_one_that_needs_a_free_o
 
 def test_a_place_that_is_left_is_taken_again_in_the_same_process(tmp_path: Path) -> None:
     for _ in range(2):
-        with places_held(tmp_path, 2, 3, "small", lambda _: None):
+        with hold_accelerators(tmp_path, 2, 3, "small", lambda _: None):
             assert holders(tmp_path) == ["small", "small"]

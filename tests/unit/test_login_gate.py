@@ -29,8 +29,8 @@ NOBODY = 65_534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as another user")
 
 
-def gate(*, checks_itself: bool = False) -> LoginGate:
-    return LoginGate(PlainTextResponse("records"), LOGIN, "the test", checks_itself=checks_itself)
+def gate(*, app_checks_login: bool = False) -> LoginGate:
+    return LoginGate(PlainTextResponse("records"), LOGIN, "the test", app_checks_login=app_checks_login)
 
 
 def client(app: LoginGate, address: str) -> TestClient:
@@ -59,12 +59,12 @@ def test_only_the_login_and_the_servers_own_pages_pass(path: str, headers: dict[
     assert answer.headers.get("www-authenticate", "").startswith("Basic ") == (status == 401)
 
 
-@pytest.mark.parametrize("checks_itself", [False, True])
-def test_a_client_with_many_wrong_logins_waits_and_another_address_does_not(checks_itself: bool) -> None:
-    app = gate(checks_itself=checks_itself)
+@pytest.mark.parametrize("app_checks_login", [False, True])
+def test_a_client_with_many_wrong_logins_waits_and_another_address_does_not(app_checks_login: bool) -> None:
+    app = gate(app_checks_login=app_checks_login)
     guesser, user = client(app, "203.0.113.1"), client(app, "203.0.113.2")
     statuses = [guesser.get("/", headers=basic(f"agentgym:{guess}")).status_code for guess in range(FREE_GUESSES + 3)]
-    looked_at = 200 if checks_itself else 401
+    looked_at = 200 if app_checks_login else 401
     assert statuses == [looked_at] * (FREE_GUESSES + 1) + [429, 429]
     refused = guesser.get("/", headers=basic(LOGIN))
     assert refused.status_code == 429
@@ -110,7 +110,7 @@ def test_a_websocket_that_logs_in_by_a_message_is_slowed_down_too() -> None:
         message = await websocket.receive_json()
         await websocket.send_json({"type": "auth_success" if message["token"] == LOGIN else "refused"})
 
-    app = LoginGate(Starlette(routes=[WebSocketRoute("/api/events", events)]), LOGIN, "the test", checks_itself=True)
+    app = LoginGate(Starlette(routes=[WebSocketRoute("/api/events", events)]), LOGIN, "the test", app_checks_login=True)
 
     def said(address: str, token: str) -> str:
         with client(app, address).websocket_connect("/api/events") as websocket:

@@ -77,9 +77,9 @@ def test_a_state_folder_that_another_user_made_is_refused_and_named(
     folder.mkdir(mode=0o777)
     plant(folder, mark)
     os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(PrivacyError, match=rf"{folder} is not a folder of yours \(user 65534.*set TMPDIR"):
+    with pytest.raises(PrivacyError, match=rf"{folder}.*65534.*TMPDIR"):
         sweep()
-    with pytest.raises(PrivacyError, match="not a folder of yours"):
+    with pytest.raises(PrivacyError, match=str(folder)):
         ChildProcess("ours", [sys.executable, "-c", "pass"]).start()
     assert process.poll() is None
 
@@ -87,13 +87,13 @@ def test_a_state_folder_that_another_user_made_is_refused_and_named(
 def test_a_link_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
     (temporary / "elsewhere").mkdir()
     state_folder().symlink_to(temporary / "elsewhere")
-    with pytest.raises(PrivacyError, match="not a folder of yours"):
+    with pytest.raises(PrivacyError, match=str(state_folder())):
         sweep()
 
 
 def test_a_file_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
     state_folder().write_text("")
-    with pytest.raises(PrivacyError, match="not a folder of yours"):
+    with pytest.raises(PrivacyError, match=str(state_folder())):
         sweep()
 
 
@@ -129,7 +129,7 @@ def test_a_secret_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
 def test_a_secret_that_others_could_read_is_refused(tmp_path: Path) -> None:
     kept_secret(tmp_path / "login")
     (tmp_path / "login").chmod(0o640)
-    with pytest.raises(PrivacyError, match="could be read by others"):
+    with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
         kept_secret(tmp_path / "login")
 
 
@@ -137,7 +137,7 @@ def test_a_secret_that_others_could_read_is_refused(tmp_path: Path) -> None:
 def test_a_secret_that_another_user_put_there_is_refused(tmp_path: Path) -> None:
     kept_secret(tmp_path / "login")
     os.chown(tmp_path / "login", NOBODY, NOBODY)
-    with pytest.raises(PrivacyError, match="is not yours"):
+    with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
         kept_secret(tmp_path / "login")
 
 

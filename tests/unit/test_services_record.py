@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tasks.provision import supervisor
-from tasks.provision.errors import ProvisionError
+from tasks.provision.errors import RunsFolderError
 from tasks.provision.process import started_at
 from tasks.provision.services import Addresses, Record, addresses, record_path, write
 
@@ -68,10 +68,10 @@ def test_services_of_a_folder_that_was_moved_end(tmp_path: Path, monkeypatch: py
 
     made: list[Pieces] = []
     (tmp_path / "old").mkdir()
-    monkeypatch.setattr(supervisor, "_Pieces", Pieces)
+    monkeypatch.setattr(supervisor, "_Services", Pieces)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     try:
-        with pytest.raises(ProvisionError, match="was moved or deleted while its services were up"):
+        with pytest.raises(RunsFolderError, match=str(tmp_path / "old")):
             supervisor.supervise(tmp_path / "old")
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
