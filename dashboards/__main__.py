@@ -10,12 +10,13 @@ from pathlib import Path
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def arguments() -> argparse.Namespace:
+def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
     """Parse the command line, before any slow import."""
     parser = argparse.ArgumentParser(
-        prog="python -m dashboards",
+        prog=prog,
         description="Trajectories, runs and studies in the browser.",
-        epilog="example: python -m dashboards --runs /data/runs --port 5050",
+        epilog=f"examples:\n  {prog}\n  {prog} --runs /data/runs --port 5050",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)")
     parser.add_argument("--port", type=int, default=5050, help="port to listen on (default: %(default)s)")
@@ -23,12 +24,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--allowed-hosts", default="", help="further names under which browsers may ask, comma-separated; needed beyond this machine"
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    """Serve the viewer until it is stopped."""
-    chosen = arguments()
+def main(arguments: list[str] | None = None, prog: str = "python -m dashboards") -> None:
+    """Serve the viewer until it is stopped.
+
+    Args:
+        arguments: Words of the command line. By default those of this process.
+        prog: What users type to start it, for help and errors.
+    """
+    chosen = parse(arguments, prog)
     from configs.infrastructure import SettingsError, infra_settings
 
     try:

@@ -1,4 +1,4 @@
-"""`python -m environments`: list worlds and tasks, serve a world, play an episode by hand."""
+"""List worlds and tasks, serve a world, play an episode by hand."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from typing import get_args
 
 from configs.rules import Rules
 
-EXAMPLE = """\
-examples:
-  python -m environments list
-  python -m environments tasks textcraft
-  python -m environments serve textcraft --port 8000
-  python -m environments play textcraft --task 3
-"""
+EXAMPLES = {
+    "worlds": ["{prog} worlds"],
+    "tasks": ["{prog} tasks textcraft"],
+    "serve": [
+        "{prog} serve textcraft --port 8000 --workers 2",
+        """curl -d '{{"items": [{{"index": 0}}]}}' http://127.0.0.1:8000/v1/create""",
+    ],
+    "play": ["{prog} play textcraft --task 3"],
+}
+"""Examples by command, for --help. `prog` is what users type before the command."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m environments", description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: list[str] | None = None, prog: str = "python -m environments") -> int:
+    """Run the command line and return the exit status.
+
+    Args:
+        arguments: The command and its arguments. By default those of this process.
+        prog: What users type before the command, for help and errors.
+    """
+    verbatim = argparse.RawDescriptionHelpFormatter
+
+    def examples(*names: str) -> str:
+        lines = [line.format(prog=prog) for name in names for line in EXAMPLES[name]]
+        return "\n  ".join(["examples:", *lines])
+
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, epilog=examples(*EXAMPLES), formatter_class=verbatim)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="print the names of the worlds")
-    serve = commands.add_parser(
-        "serve",
-        help="serve one world over HTTP",
-        epilog='example:\n  python -m environments serve textcraft --port 8000 --workers 2\n  curl -d \'{"items": [{"index": 0}]}\' '
-        "http://127.0.0.1:8000/v1/create",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+
+    def add(name: str, summary: str, *aliases: str) -> argparse.ArgumentParser:
+        about = f"{summary.capitalize()}."
+        return commands.add_parser(name, aliases=aliases, help=summary, description=about, epilog=examples(name), formatter_class=verbatim)
+
+    add("worlds", "print the names of the worlds", "list")
+    serve = add("serve", "serve one world over HTTP")
     serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
     serve.add_argument(
         "--rules", choices=get_args(Rules), default="ours", help="ours, or those of AgentGym's own servers; see docs/agentgym.md"
@@ -49,9 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="serve whoever can reach the port. Otherwise an address that other machines reach wants AGENTGYM_ENVIRONMENT_TOKEN to be set, "
         "here and where clients run",
     )
-    tasks = commands.add_parser("tasks", help="print a world's task lists: their names, their sizes and what each holds")
+    tasks = add("tasks", "print a world's task lists: their names, their sizes and what each holds")
     tasks.add_argument("name", help="the world, e.g. textcraft")
-    play = commands.add_parser("play", help="play an episode in the terminal")
+    play = add("play", "play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
     play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
@@ -60,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     from environments.environment import UnknownWorldError
     from environments.registry import WORLDS, check_name
 
-    if parsed.command == "list":
+    if parsed.command in ("worlds", "list"):
         sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
         return 0
     try:

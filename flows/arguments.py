@@ -12,7 +12,7 @@ class Arguments(argparse.ArgumentParser):
     def __init__(self, prog: str, usage: str, description: str, epilog: str) -> None:
         """
         Args:
-            prog: The command, e.g. "python -m flows.plan".
+            prog: The command, e.g. "agentgym plan".
             usage: The arguments after the command.
             description: What the command does, in a sentence.
             epilog: Examples and notes, printed verbatim.

@@ -1,6 +1,6 @@
 """Measure what RL added: compare the policies before and after RL at the same temperatures.
 
-    python -m flows.before_after RECIPE [--n-seeds N] [--field.path value ...]
+    agentgym before-after RECIPE [--n-seeds N] [--field.path value ...]
 
 Further rows are more behaviour cloning for the same number of seconds, and scripted policies. The
 flow trains by the recipe unless that run is finished. It then evaluates once on
@@ -11,20 +11,9 @@ was interrupted.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import LocalRecords, expect_engine, parse_recipe, positive, recipe_parser
+    from flows.cli import run
 
-    EXAMPLES = """examples:
-  python -m flows.before_after quickstart
-  python -m flows.before_after quickstart --n-seeds 8
-  python -m flows.before_after textcraft --evaluation.final_tasks '[one-command-test]'
-
-Finished runs are not trained again. The same command continues where it was interrupted."""
-    ABOUT = "Compare a policy before and after training by a recipe, with more cloning and scripted policies."
-    PARSER = recipe_parser("python -m flows.before_after", ABOUT, EXAMPLES, "[--n-seeds N]")
-    PARSER.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="train and measure under so many (default: the recipe's)")
-    GIVEN, OVERRIDES = parse_recipe(PARSER)
-    expect_engine()
-    RECORDS = LocalRecords()
+    run("before-after")  # ends the process before the slow imports below
 
 from pathlib import Path
 
@@ -151,9 +140,3 @@ def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str,
 def final_tasks(experiment: Experiment) -> tuple[TaskSelection, ...]:
     """Return the tasks of the final evaluation."""
     return experiment.evaluation.final_tasks or (experiment.evaluation.tasks,)
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    run_to_the_end(RECORDS, lambda: before_after(GIVEN.recipe, OVERRIDES, GIVEN.n_seeds))

@@ -107,7 +107,7 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
         try:
             check_task_list(world, name)
         except KeyError as problem:
-            raise RecipeError(f"{field}: {problem.args[0]}. `python -m environments tasks {world}` says what each holds.") from None
+            raise RecipeError(f"{field}: {problem.args[0]}. `agentgym tasks {world}` says what each holds.") from None
 
 
 def check_policy(field: str, model: str) -> None:

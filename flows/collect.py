@@ -1,6 +1,6 @@
 """Collect trajectories of any policy as parquet, for imitation, preference learning and evaluation.
 
-    python -m flows.collect ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle) [options]
+    agentgym collect ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle) [options]
 
 The same command continues an interrupted collection. Episodes on disk are not played again.
 """
@@ -8,12 +8,9 @@ The same command continues an interrupted collection. Episodes on disk are not p
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.collect_arguments import collection_arguments
-    from flows.command import LocalRecords, expect_engine
+    from flows.cli import run
 
-    COLLECTION, FOLDER = collection_arguments()
-    expect_engine()
-    RECORDS = LocalRecords()
+    run("collect")  # ends the process before the slow imports below
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,9 +61,3 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     print(f"{tally.summary()}\n{folder}")
     tally.check_complete(folder)
     return str(folder)
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    run_to_the_end(RECORDS, lambda: collect(COLLECTION, FOLDER), goes_on="from here")

@@ -27,25 +27,12 @@ if TYPE_CHECKING:
 
 NOTES = """Every field of a recipe can be overridden by its dotted name; configs/experiment.py describes them.
 AGENTGYM_... variables set addresses, folders and numbers of processes: configs/infrastructure.py."""
-RUN_EXAMPLES = """examples:
-  python -m flows.scaling_inter configs/quickstart.yaml
-  python -m flows.scaling_inter quickstart --seeds.training 1 --algorithm.steps 60
-  python -m flows.scaling_inter quickstart --curriculum '{kind: fixed, horizon: 16}'
-  python -m flows.scaling_inter textcraft-qwen2.5-3b --policy.model /models/Qwen2.5-3B-Instruct
-
-The same command continues a run that was interrupted."""
 
 
 def expect_engine() -> None:
     """Set environment variables for an engine in this process. torch reads them at import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM reports its choice of CPU memory as a warning
-
-
-def recipe_arguments(prog: str, description: str) -> tuple[str, dict[str, Any]]:
-    """Parse and check RECIPE and --field.path overrides. Exits on --help and on errors."""
-    parsed, overrides = parse_recipe(recipe_parser(prog, description, RUN_EXAMPLES))
-    return parsed.recipe, overrides
 
 
 def recipe_parser(prog: str, description: str, examples: str, options: str = "") -> Arguments:
@@ -74,9 +61,9 @@ def positive(word: str) -> int:
     return int(word)
 
 
-def parse_recipe(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
+def parse_recipe(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parse options and overrides, and check the recipe. Exits on --help and on errors."""
-    parsed, rest = parser.parse_known_args()
+    parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
         check_experiment(load_recipe(parsed.recipe, overrides), infra_settings())

@@ -1,6 +1,6 @@
 """Evaluate any checkpoint, model, endpoint or scripted policy in any world.
 
-    python -m flows.evaluate ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle | --random) [options]
+    agentgym evaluate ENVIRONMENT (--model NAME | --vllm URL,... | --openai URL | --oracle | --random) [options]
 
 An evaluation covers several horizons and temperatures. The same command continues an interrupted
 evaluation. Episodes on disk are not played again.
@@ -9,12 +9,9 @@ evaluation. Episodes on disk are not played again.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import LocalRecords, expect_engine
-    from flows.evaluate_arguments import evaluation_arguments
+    from flows.cli import run
 
-    GRID, FOLDER, AGAINST = evaluation_arguments()
-    expect_engine()
-    RECORDS = LocalRecords()
+    run("evaluate")  # ends the process before the slow imports below
 
 import json
 from collections.abc import Mapping, Sequence
@@ -240,9 +237,3 @@ def read_results(folder: Path) -> dict[str, EvaluationResult]:
         return {name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise EvaluationFileError(f"{folder} holds no evaluation: {problem}") from problem
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    run_to_the_end(RECORDS, lambda: evaluate(GRID, FOLDER, AGAINST), goes_on="from here")

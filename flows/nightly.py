@@ -1,6 +1,6 @@
 """Train nightly: tonight's policy challenges the champion, the best policy so far.
 
-    python -m flows.nightly RECIPE [--start-from champion] [--night 2026-11-22] [--field.path value ...]
+    agentgym nightly RECIPE [--start-from champion] [--night 2026-11-22] [--field.path value ...]
 
 The challenger replaces the champion only if it is better. A night is named after its date (UTC),
 which is also its seed. Running the same night again continues it from where it was interrupted.
@@ -9,21 +9,9 @@ which is also its seed. Running the same night again continues it from where it 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import LocalRecords, parse_recipe, recipe_parser
+    from flows.cli import run
 
-    EXAMPLES = """examples:
-  python -m flows.nightly quickstart
-  python -m flows.nightly textcraft --start-from champion
-  python -m flows.nightly quickstart --night 2026-11-22 --algorithm.steps 60
-
-The date is the night's seed. The same command on the same day continues the night; --night makes up for one that was missed."""
-    OPTIONS = "[--start-from recipe|champion] [--night DATE]"
-    ABOUT = "Train tonight's challenger and let it replace the champion if it is better."
-    PARSER = recipe_parser("python -m flows.nightly", ABOUT, EXAMPLES, OPTIONS)
-    PARSER.add_argument("--start-from", choices=("recipe", "champion"), default="recipe", help="where it starts (default: %(default)s)")
-    PARSER.add_argument("--night", metavar="DATE", help="whose night this is, e.g. 2026-11-22 (default: today, UTC)")
-    GIVEN, OVERRIDES = parse_recipe(PARSER)
-    RECORDS = LocalRecords()
+    run("nightly")  # ends the process before the slow imports below
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -310,9 +298,3 @@ def record(folder: Path, night: Night, experiment: Experiment, infrastructure: I
         picture = run.path / "nights.png"
         picture.write_bytes((folder / "nights.png").read_bytes())
         tracker.log_picture(RUN, picture)
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    run_to_the_end(RECORDS, lambda: nightly(GIVEN.recipe, start_from=GIVEN.start_from, night=GIVEN.night, overrides=OVERRIDES))

@@ -1,27 +1,14 @@
 """Estimate a recipe before running it: phases, turns, tokens, GPU memory and time.
 
-python -m flows.plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
+agentgym plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import parse_recipe, positive, recipe_parser
+    from flows.cli import run
 
-    EXAMPLES = """examples:
-  python -m flows.plan quickstart
-  python -m flows.plan textcraft-qwen2.5-7b --gpus 8 --gpu H100
-  python -m flows.plan textcraft-qwen2.5-3b --gpus 2 --gpu-memory 40 --rollout.turn_tokens 1024
-
-Nothing is trained. The expert plays a few tasks, from which turns and tokens are estimated."""
-    OPTIONS = "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
-    PARSER = recipe_parser("python -m flows.plan", "Say what a recipe comes to, without running it.", EXAMPLES, OPTIONS)
-    PARSER.add_argument("--gpus", type=positive, metavar="N", help="plan memory and time of so many GPUs (default: this machine's)")
-    PARSER.add_argument(
-        "--gpu", choices=["A100", "H100", "H200"], help="their kind (default: H200 above 80 GB, else H100; or this machine's)"
-    )
-    PARSER.add_argument("--gpu-memory", type=float, metavar="GB", help="of each of them (default: the kind's, 80, or this machine's)")
-    GIVEN, OVERRIDES = parse_recipe(PARSER)
+    run("plan")  # ends the process before the slow imports below
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,13 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings, infra_settings
-from configs.recipe import RecipeError, load_recipe
+from configs.infrastructure import InfraSettings
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
 from environments.registry import load_world, task_indices_of
-from flows.gpu_memory import asked_machine, plan_of
-from flows.model_check import fit_experiment
+from flows.gpu_memory import plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
@@ -197,11 +182,3 @@ def _sum(amounts: Sequence[Work]) -> Work:
 def _range(pair: tuple[int, int]) -> str:
     low, high = pair
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-if __name__ == "__main__":
-    try:
-        MACHINE = asked_machine(infra_settings(), GIVEN.gpus, GIVEN.gpu_memory, GIVEN.gpu)
-        print(plan(fit_experiment(load_recipe(GIVEN.recipe, OVERRIDES)), infra_settings(), MACHINE))
-    except RecipeError as problem:
-        raise SystemExit(f"python -m flows.plan: {problem}") from None

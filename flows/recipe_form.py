@@ -76,8 +76,8 @@ class RecipeForm(Part):
     tasks_per_step: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Groups in a batch: different tasks per training step."""
     evaluation_tasks: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """Held-out task list for evaluation, e.g. test. `python -m environments tasks WORLD` prints a
-    world's lists.
+    """Held-out task list for evaluation, e.g. test. `agentgym tasks WORLD` prints a world's
+    lists.
     """
     evaluation_samples: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Episodes per task in an evaluation."""

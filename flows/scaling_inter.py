@@ -1,6 +1,6 @@
 """ScalingInter-RL (arXiv 2509.08755): train an agent in phases of growing horizon.
 
-    python -m flows.scaling_inter RECIPE [--field.path value ...]
+    agentgym train RECIPE [--field.path value ...]
 
 The flow starts the environment servers, prepares the policy and evaluates it. In each phase it
 trains, evaluates and records. At the end it reports. Finished work is not repeated: the same
@@ -10,10 +10,9 @@ command, or the same deployment with the same parameters, continues a killed run
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import LocalRecords, recipe_arguments
+    from flows.cli import run
 
-    RECIPE, OVERRIDES = recipe_arguments("python -m flows.scaling_inter", "Train an agent by ScalingInter-RL and measure it.")
-    RECORDS = LocalRecords()
+    run("train")  # ends the process before the slow imports below
 
 import time
 from collections.abc import Mapping
@@ -321,9 +320,3 @@ def prepare_policy(run: Run) -> str:
         folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
         storage = run.mirror.storage if run.mirror else None
         return with_kept_starter(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    run_to_the_end(RECORDS, lambda: scaling_inter(RECIPE, overrides=OVERRIDES))

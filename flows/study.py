@@ -1,6 +1,6 @@
 """Run a study: train the arms of an experiment under several seeds and compare them.
 
-    python -m flows.study configs/studies/NAME.yaml [--field value ...] [--report]
+    agentgym study configs/studies/NAME.yaml [--field value ...] [--report]
 
 The comparison is fixed before training. Finished work is not repeated, so the same command
 continues after a kill. With --report nothing is trained: the page is written to docs/evidence/,
@@ -10,11 +10,9 @@ from the existing runs and from those kept there.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from flows.command import LocalRecords
-    from flows.study_arguments import study_arguments
+    from flows.cli import run
 
-    STUDY, OVERRIDES, REPORT = study_arguments()
-    RECORDS = None if REPORT else LocalRecords()
+    run("study")  # ends the process before the slow imports below
 
 import os
 import sys
@@ -121,21 +119,9 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     if not any(found.values()):
         raise EvaluationFileError(
             f"no run of the study {what.name}, as it is now, is in {infrastructure.runs} or kept in {file}: carry it out first "
-            f"(python -m flows.study {name}), or name the folder with AGENTGYM_RUNS"
+            f"(agentgym study {name}), or name the folder with AGENTGYM_RUNS"
         )
     print("Playing scripted policies on the same tasks, where they have not been played yet", file=sys.stderr)
     write_page(what, found, DOCS / what.name, scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED))
     write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
     return DOCS / what.name
-
-
-if __name__ == "__main__":
-    from flows.command import run_to_the_end
-
-    if RECORDS is None:
-        try:
-            print(report(STUDY, OVERRIDES))
-        except EvaluationFileError as problem:
-            raise SystemExit(f"python -m flows.study: {problem}") from None
-    else:
-        run_to_the_end(RECORDS, lambda: study(STUDY, OVERRIDES), goes_on="with what is missing")

@@ -129,7 +129,7 @@ from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from flows.checks import check_experiment
 from flows.collection_session import ask
-from flows.collect_arguments import collection_arguments
+from flows.commands.collect import collection_arguments
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
 from tasks.rollout.collector import Batch, Collector

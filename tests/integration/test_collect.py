@@ -19,7 +19,7 @@ from configs.experiment import Rollout
 from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
-from flows.collect_arguments import collection_arguments
+from flows.commands.collect import collection_arguments
 from flows.model_check import CPU_HEAD_SIZES, fit_source
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.local import LocalServer

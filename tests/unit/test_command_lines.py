@@ -1,27 +1,44 @@
-"""The command lines of the flows: their own examples, and mistakes before the usage."""
+"""The command `agentgym`: its help and examples, what it imports, and its errors."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from configs.recipe import load_recipe, parse_overrides
 from flows.arguments import Arguments
+from flows.cli import COMMANDS, main
 
+SLOW = {"torch", "transformers", "trl", "vllm", "ray", "prefect", "mlflow", "pandas", "scipy", "uvicorn", "starlette"}
 OWN_OPTIONS = {"--gpus", "--gpu", "--gpu-memory", "--start-from", "--night", "--n-seeds"}
+SCRIPT = Path(sys.executable).with_name("agentgym")
 
 
-@pytest.mark.parametrize("flow", ["scaling_inter", "plan", "nightly", "before_after"])
-def test_the_help_of_a_flow_shows_examples_of_its_own_that_can_be_used(flow: str) -> None:
-    text = subprocess.run([sys.executable, "-m", f"flows.{flow}", "--help"], capture_output=True, text=True, check=True, timeout=120).stdout
-    examples = [shlex.split(line) for line in text.splitlines() if line.startswith("  python -m flows.")]
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_has_its_own_usage_and_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(command, capsys)
+    assert text.startswith(f"usage: agentgym {command}")
+    assert f"  agentgym {command}" in text.partition("examples:")[2]
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "nightly", "before-after"])
+def test_examples_of_recipe_commands_name_valid_recipes_and_fields(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(command, capsys)
+    examples = [shlex.split(line) for line in text.splitlines() if line.startswith(f"  agentgym {command}")]
     assert len(examples) >= 3
-    for words in examples:
-        assert words[2] == f"flows.{flow}"
-        recipe, rest = words[3], words[4:]
+    for _, _, recipe, *rest in examples:
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
         fields = [word for pair in pairs if pair[0] not in OWN_OPTIONS | {"--policy.model"} for word in pair]
         load_recipe(recipe, parse_overrides(fields))
@@ -29,8 +46,40 @@ def test_the_help_of_a_flow_shows_examples_of_its_own_that_can_be_used(flow: str
         assert option in text.partition("\n")[0] or f"[{option}" in text.partition("\n")[0]
 
 
+def test_help_imports_no_slow_package() -> None:
+    code = f"""
+import contextlib, io, json, sys
+from flows.cli import COMMANDS, main
+loaded = {{}}
+for command in COMMANDS:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main([command, "--help"])
+    loaded[command] = sorted({SLOW!r} & set(sys.modules))
+print(json.dumps(loaded))
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert json.loads(printed) == {command: [] for command in COMMANDS}
+
+
+def test_an_unknown_command_is_refused_with_the_names_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["trian"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "'trian'" in error
+    assert all(f"'{command}'" in error for command in COMMANDS)
+
+
+def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(tmp_path: Path) -> None:
+    for package in ("configs", "environments", "tasks"):
+        (tmp_path / package).mkdir()
+    (tmp_path / "mine.py").write_text("from environments.textcraft.world import TextCraft\n\n\nclass Mine(TextCraft):\n    pass\n")
+    listed = subprocess.run([SCRIPT, "tasks", "mine:Mine"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert (listed.returncode, "train" in listed.stdout) == (0, True), listed.stderr
+
+
 def test_a_mistake_stands_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Arguments("python -m flows.plan", "RECIPE [--gpus N]", "Plans.", "examples:")
+    parser = Arguments("agentgym plan", "RECIPE [--gpus N]", "Plans.", "examples:")
     parser.add_argument("recipe")
     parser.add_argument("--gpus", type=int)
     with pytest.raises(SystemExit) as ended:

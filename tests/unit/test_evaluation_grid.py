@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from configs.evaluation_grid import EvaluationGrid
+from flows.commands.evaluate import evaluation_arguments
 from flows.evaluate import comparable
-from flows.evaluate_arguments import evaluation_arguments
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, IncompleteEvaluationError, evaluate, write_evaluation
 from tasks.evaluation.grid_report import draw_grid, grid_tables
 from tasks.evaluation.statistics import Tally, pass_all_k, pass_at_k

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BELOW = {
-    "flows": {"tasks", "environments", "configs"},
+    "flows": {"tasks", "environments", "configs", "dashboards"},
     "tasks": {"environments", "configs"},
     "environments": {"configs"},
     "configs": set(),

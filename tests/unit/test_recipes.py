@@ -21,7 +21,7 @@ from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
 from configs.renamed_fields import RENAMED
-from flows.collect_arguments import collection_arguments
+from flows.commands.collect import collection_arguments
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -18,9 +18,9 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe, parse_overrides
 from configs.study import Study, load_study, study_names
+from flows.commands.study import study_arguments
 from flows.scripted_policies import scripted_in_study
 from flows.study import report
-from flows.study_arguments import study_arguments
 from flows.study_page import write_page
 from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult

@@ -1,4 +1,4 @@
-"""The command line of `flows.study`. It imports no slow modules, so that --help answers at once."""
+"""`agentgym study`: train the arms of a study under several seeds and compare them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,34 @@ from configs.recipe import RecipeError, parse_overrides
 from configs.study import load_study, study_names
 from flows.arguments import Arguments
 from flows.checks import check_study
+from flows.command import LocalRecords, run_to_the_end
 
 EXAMPLES = """examples:
-  python -m flows.study configs/studies/methods.yaml
-  python -m flows.study methods --seeds 2
-  AGENTGYM_STUDY_RUNS_AT_ONCE=4 python -m flows.study quickstart
-  python -m flows.study quickstart --report
+  agentgym study configs/studies/methods.yaml
+  agentgym study methods --seeds 2
+  AGENTGYM_STUDY_RUNS_AT_ONCE=4 agentgym study quickstart
+  agentgym study quickstart --report
 
 configs/study.py describes the fields of a study; each can be overridden by its name. The same command goes on where a former one was cut
 off. With --report nothing is trained: the page of what is there is written to docs/evidence/."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, and run the study or write its page."""
+    name, overrides, only_report = study_arguments(arguments)
+    if only_report:
+        from flows.study import report
+        from tasks.evaluation.benchmark import EvaluationFileError
+
+        try:
+            print(report(name, overrides))
+        except EvaluationFileError as problem:
+            raise SystemExit(f"agentgym study: {problem}") from None
+        return
+    records = LocalRecords()
+    from flows.study import study
+
+    run_to_the_end(records, lambda: study(name, overrides), goes_on="with what is missing")
 
 
 def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:
@@ -27,7 +46,7 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
         The study, overrides of its fields, and whether to write only its page.
     """
     about = "Train the arms of a study under its seeds, and compare them."
-    parser = Arguments("python -m flows.study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
+    parser = Arguments("agentgym study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
     parser.add_argument("study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}")
     parser.add_argument("--report", action="store_true", help="write the page of what is there to docs/evidence/, without training")
     parsed, rest = parser.parse_known_args(arguments)
@@ -35,5 +54,5 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
         overrides = parse_overrides(rest)
         check_study(load_study(parsed.study, overrides), infra_settings())
     except (RecipeError, SettingsError) as problem:
-        raise SystemExit(f"python -m flows.study: {problem}") from None
+        raise SystemExit(f"agentgym study: {problem}") from None
     return parsed.study, overrides, parsed.report

@@ -1,6 +1,6 @@
-"""The command line of `flows.collect`, partly shared with `flows.evaluate`.
+"""`agentgym collect`: collect trajectories of any policy as parquet.
 
-It imports no slow modules, so that --help answers at once.
+The options for policy and world are shared with `agentgym evaluate`.
 """
 
 from __future__ import annotations
@@ -22,25 +22,36 @@ from configs.model_folder import ModelError, format_of, recipe_of
 from configs.recipe import RecipeError, explain, parse_overrides
 from flows.arguments import Arguments
 from flows.checks import check_policy, check_task_lists, check_world, served_model
+from flows.command import LocalRecords, expect_engine, run_to_the_end
 from flows.model_check import fit_source
 
 EXAMPLES = """examples:
-  python -m flows.collect textcraft --oracle --n-tasks 100
-  python -m flows.collect searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --tasks islands-test --samples 8
-  python -m flows.collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
-  OPENAI_API_KEY=... python -m flows.collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
+  agentgym collect textcraft --oracle --n-tasks 100
+  agentgym collect searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --tasks islands-test --samples 8
+  agentgym collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
+  OPENAI_API_KEY=... agentgym collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
 A checkpoint carries its recipe, also where a vLLM server on this machine serves it: form of the turns, instruction, number type,
 budgets, horizon and temperature are those of its run's evaluations unless they are given here.
-`python -m environments tasks WORLD` prints the task lists.
+`agentgym tasks WORLD` prints the task lists.
 Any field of the recipe's parts rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym;
 configs/experiment.py and configs/environment.py describe them. Environment servers are started for the collection, or named by
 AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
 
 
+def main(arguments: list[str]) -> None:
+    """Parse the command line and collect."""
+    collection, folder = collection_arguments(arguments)
+    expect_engine()
+    records = LocalRecords()
+    from flows.collect import collect
+
+    run_to_the_end(records, lambda: collect(collection, folder), goes_on="from here")
+
+
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
     """Parse and check the command line. Exits on --help and on errors."""
-    parser = policy_parser("python -m flows.collect", "Collect trajectories of any policy to parquet.", EXAMPLES)
+    parser = policy_parser("agentgym collect", "Collect trajectories of any policy to parquet.", EXAMPLES)
     parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
     parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
     parser.add_argument(
@@ -69,7 +80,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     parser = Arguments(
         prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --twin) [options]", description, examples
     )
-    parser.add_argument("environment", help="the world: a name that python -m environments list prints, or module:Class")
+    parser.add_argument("environment", help="the world: a name that agentgym worlds prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
     who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")

@@ -1,4 +1,4 @@
-"""The command line of `flows.evaluate`. It imports no slow modules: --help answers at once."""
+"""`agentgym evaluate`: evaluate a checkpoint, model, endpoint or scripted policy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from pathlib import Path
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import infra_settings
 from flows.checks import check_task_lists
-from flows.collect_arguments import checkpoint_defaults, merged, policy_of, policy_parser, say_checkpoint_defaults, usage_errors
+from flows.command import LocalRecords, expect_engine, run_to_the_end
+from flows.commands.collect import checkpoint_defaults, merged, policy_of, policy_parser, say_checkpoint_defaults, usage_errors
 from flows.model_check import fit_source
 
 EXAMPLES = """examples:
-  python -m flows.evaluate textcraft --oracle --tasks wood-test
-  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --horizon 3 6 --temperature 1 0.25
-  python -m flows.evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --against runs/evaluated/searchqa-oracle-4f5e6d
-  OPENAI_API_KEY=... python -m flows.evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
+  agentgym evaluate textcraft --oracle --tasks wood-test
+  agentgym evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --horizon 3 6 --temperature 1 0.25
+  agentgym evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --against runs/evaluated/searchqa-oracle-4f5e6d
+  OPENAI_API_KEY=... agentgym evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
 
 A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, tasks, horizon and temperature are those of its run's
-evaluations unless they are given here. `python -m environments tasks WORLD` prints the task lists. Any field of the recipe's parts rollout
+evaluations unless they are given here. `agentgym tasks WORLD` prints the task lists. Any field of the recipe's parts rollout
 and environment can be set, e.g. --environment.rules agentgym. The same command goes on where a former one was cut off."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and evaluate."""
+    grid, folder, against = evaluation_arguments(arguments)
+    expect_engine()
+    records = LocalRecords()
+    from flows.evaluate import evaluate
+
+    run_to_the_end(records, lambda: evaluate(grid, folder, against), goes_on="from here")
 
 
 def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
@@ -29,7 +40,7 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         that are not given are None.
     """
     says = "Evaluate any policy in any world, under several horizons and temperatures, and compare it with another."
-    parser = policy_parser("python -m flows.evaluate", says, EXAMPLES)
+    parser = policy_parser("agentgym evaluate", says, EXAMPLES)
     parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
     parser.add_argument(
         "--categories", nargs="+", type=Path, metavar="FILE", help="files of task ids, each a category by which success is broken down"

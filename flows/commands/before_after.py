@@ -1,0 +1,25 @@
+"""`agentgym before-after`: compare the policies before and after training."""
+
+from __future__ import annotations
+
+from flows.command import LocalRecords, expect_engine, parse_recipe, positive, recipe_parser, run_to_the_end
+
+EXAMPLES = """examples:
+  agentgym before-after quickstart
+  agentgym before-after quickstart --n-seeds 8
+  agentgym before-after textcraft --evaluation.final_tasks '[one-command-test]'
+
+Finished runs are not trained again. The same command continues where it was interrupted."""
+ABOUT = "Compare a policy before and after training by a recipe, with more behaviour cloning and scripted policies."
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, train and compare."""
+    parser = recipe_parser("agentgym before-after", ABOUT, EXAMPLES, "[--n-seeds N]")
+    parser.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="number of seeds (default: the recipe's seed alone)")
+    given, overrides = parse_recipe(parser, arguments)
+    expect_engine()
+    records = LocalRecords()
+    from flows.before_after import before_after
+
+    run_to_the_end(records, lambda: before_after(given.recipe, overrides, given.n_seeds))

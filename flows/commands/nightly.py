@@ -1,0 +1,26 @@
+"""`agentgym nightly`: train tonight's challenger and compare it with the champion."""
+
+from __future__ import annotations
+
+from flows.command import LocalRecords, parse_recipe, recipe_parser, run_to_the_end
+
+EXAMPLES = """examples:
+  agentgym nightly quickstart
+  agentgym nightly textcraft --start-from champion
+  agentgym nightly quickstart --night 2026-11-22 --algorithm.steps 60
+
+The date is the night's seed. The same command on the same day continues the night.
+--night makes up for a missed one."""
+ABOUT = "Train tonight's challenger, and promote it to champion if it is better."
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and train the challenger."""
+    parser = recipe_parser("agentgym nightly", ABOUT, EXAMPLES, "[--start-from recipe|champion] [--night DATE]")
+    parser.add_argument("--start-from", choices=("recipe", "champion"), default="recipe", help="where it starts (default: %(default)s)")
+    parser.add_argument("--night", metavar="DATE", help="date of the night, e.g. 2026-11-22 (default: today, UTC)")
+    given, overrides = parse_recipe(parser, arguments)
+    records = LocalRecords()
+    from flows.nightly import nightly
+
+    run_to_the_end(records, lambda: nightly(given.recipe, start_from=given.start_from, night=given.night, overrides=overrides))

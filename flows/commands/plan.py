@@ -1,0 +1,36 @@
+"""`agentgym plan`: estimate turns, tokens, memory and time of a recipe."""
+
+from __future__ import annotations
+
+from configs.infrastructure import infra_settings
+from configs.recipe import RecipeError, load_recipe
+from flows.command import parse_recipe, positive, recipe_parser
+
+EXAMPLES = """examples:
+  agentgym plan quickstart
+  agentgym plan textcraft-qwen2.5-7b --gpus 8 --gpu H100
+  agentgym plan textcraft-qwen2.5-3b --gpus 2 --gpu-memory 40 --rollout.turn_tokens 1024
+
+Nothing is trained. The expert plays a few tasks, from which turns and tokens are estimated."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and print the plan."""
+    parser = recipe_parser(
+        "agentgym plan", "Estimate what a recipe needs, without running it.", EXAMPLES, "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
+    )
+    parser.add_argument("--gpus", type=positive, metavar="N", help="number of GPUs (default: this machine's)")
+    parser.add_argument(
+        "--gpu", choices=["A100", "H100", "H200"], help="their kind (default: H200 above 80 GB, else H100; or this machine's)"
+    )
+    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="memory of each (default: the kind's, 80, or this machine's)")
+    given, overrides = parse_recipe(parser, arguments)
+    from flows.gpu_memory import asked_machine
+    from flows.model_check import fit_experiment
+    from flows.plan import plan
+
+    try:
+        machine = asked_machine(infra_settings(), given.gpus, given.gpu_memory, given.gpu)
+        print(plan(fit_experiment(load_recipe(given.recipe, overrides)), infra_settings(), machine))
+    except RecipeError as problem:
+        raise SystemExit(f"{parser.prog}: {problem}") from None
