@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test bench bench-gpu up down images compose compose-down pin-images lint clean
+.PHONY: help setup quickstart methods test docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -23,6 +23,9 @@ methods: setup ## Train with every method under 5 seeds on TextCraft's wood fami
 test: setup ## Run all tests, two files at a time (a file's tests share its servers)
 	@locks/worlds.sh
 	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+docs: setup ## Build the documentation site in build/site; broken links and anchors are errors
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
 
 bench: setup ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks

@@ -1,0 +1,27 @@
+"""mkdocs.yml: every page is in the navigation of the documentation site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def pages(entry: Any) -> Iterator[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(entry, str):
+        yield entry
+    for each in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from pages(each)
+
+
+def test_every_page_of_docs_is_in_the_navigation_once() -> None:
+    listed = list(pages(CONFIG["nav"]))
+    assert len(listed) == len(set(listed))
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert written - set(listed) == set()
