@@ -81,3 +81,11 @@ def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_play
     assert 0 < resets <= 2 + POOL
     longer, _ = demonstrations(50)
     assert longer[:40] == first
+
+
+def test_no_detour_ends_a_demonstration() -> None:
+    world = load_world("searchqa")
+    demonstrator = Demonstrator(world, world.tasks("islands-lessons")[:40], 0, 0.5)
+    played = [demonstrator.play(number) for number in range(40)]
+    assert all(demonstration.exchanges[-1].by_oracle for demonstration in played)
+    assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
