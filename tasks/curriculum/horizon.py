@@ -50,7 +50,7 @@ def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:
         ValueError: `step` is negative.
     """
     if step < 0:
-        raise ValueError(f"a training step is 0 or more, not {step}")
+        raise ValueError(f"step is {step}, but must be at least 0")
     return experiment.curriculum.horizon_at(step, _known(experiment, step, history))
 
 

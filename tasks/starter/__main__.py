@@ -24,16 +24,16 @@ def main() -> None:
     """Build a starter policy from the command line and print its report as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m tasks.starter",
-        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints what came of it as one line of JSON.",
+        description="Build a starter policy: a small model cloned from the oracle's episodes. Prints its report as one line of JSON.",
         epilog="example: python -m tasks.starter --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
     )
-    parser.add_argument("--environment", default="textcraft", help="the world whose oracle demonstrates (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, required=True, help="where starter policies are kept")
+    parser.add_argument("--environment", default="textcraft", help="world whose oracle provides the demonstrations (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of all starter policies")
     parser.add_argument(
-        "--action-format", choices=get_args(ActionFormat), default="bare", help="how it says its actions (default: %(default)s)"
+        "--action-format", choices=get_args(ActionFormat), default="bare", help="format of its messages (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
-    parser.add_argument("--config", default="{}", help="the recipe's part policy.starter as JSON; what it leaves out has its default")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and demonstrations (default: %(default)s)")
+    parser.add_argument("--config", default="{}", help="the recipe's section policy.starter as JSON. Missing fields have their defaults.")
     parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     policy = Policy(starter=StarterPolicy.model_validate_json(arguments.config), action_format=arguments.action_format)

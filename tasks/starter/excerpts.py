@@ -29,25 +29,27 @@ def excerpt(demonstration: Demonstration, share: float, random: Random) -> Demon
     - A random fraction `share` of the other lines, in [0, 1].
     """
 
-    def of(observation: str, action: str) -> str:
-        said = _words(action.partition(" ")[2])
-        longest = max(map(len, said), default=0)
-        sought = {word for word in said if len(word) == longest}
+    def shorten(observation: str, action: str) -> str:
+        words = _words(action.partition(" ")[2])
+        longest = max(map(len, words), default=0)
+        longest_words = {word for word in words if len(word) == longest}
         lines = observation.split("\n")
         last = len(lines) - KEPT
         kept = (
-            line for number, line in enumerate(lines) if number >= last or not sought.isdisjoint(_words(line)) or random.random() < share
+            line
+            for number, line in enumerate(lines)
+            if number >= last or not longest_words.isdisjoint(_words(line)) or random.random() < share
         )
         return "\n".join(kept)
 
-    following = [*(each.action for each in demonstration.exchanges), ""]
-    first = of(demonstration.first_observation, following[0])
+    actions = [*(each.action for each in demonstration.exchanges), ""]
+    first = shorten(demonstration.first_observation, actions[0])
     return replace(
         demonstration,
         first_observation=first,
         exchanges=tuple(
-            replace(each, observation=of(each.observation, action))
-            for each, action in zip(demonstration.exchanges, following[1:], strict=True)
+            replace(each, observation=shorten(each.observation, action))
+            for each, action in zip(demonstration.exchanges, actions[1:], strict=True)
         ),
     )
 

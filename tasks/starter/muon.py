@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
                 updates = torch.stack([self._nesterov(matrix, group["momentum"]) for matrix in matrices])
                 size = group["lr"] * LIKE_ADAM * shape[1] ** 0.5
                 for matrix, update in zip(matrices, orthogonalised(updates), strict=True):
-                    matrix.add_(_lying(matrix, update), alpha=-size)
+                    matrix.add_(_wide(matrix, update), alpha=-size)
 
     def _nesterov(self, matrix: Tensor, momentum: float) -> Tensor:
         """Return the gradient with Nesterov momentum, transposed so that rows <= columns."""
@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
         if "mean" not in self.state[matrix]:
             self.state[matrix]["mean"] = torch.zeros_like(matrix)
         mean = self.state[matrix]["mean"].lerp_(matrix.grad, 1 - momentum)
-        return _lying(matrix, matrix.grad.lerp(mean, momentum))
+        return _wide(matrix, matrix.grad.lerp(mean, momentum))
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -74,6 +74,6 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return x
 
 
-def _lying(like: Tensor, matrix: Tensor) -> Tensor:
+def _wide(like: Tensor, matrix: Tensor) -> Tensor:
     """Return the matrix, transposed if `like` has more rows than columns."""
     return matrix.mT if like.shape[0] > like.shape[1] else matrix

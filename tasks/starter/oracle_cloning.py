@@ -33,7 +33,7 @@ TOKENIZER_DEMONSTRATIONS = 500
 """Number of demonstrations that define the tokenizer's vocabulary."""
 CHARACTERS_PER_TOKEN = 4
 """Upper estimate of characters per token, used before the tokenizer exists."""
-MEETING = timedelta(minutes=5)
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 """Timeout of collective operations between the two processes. Covers imports and demonstrations."""
 Report = Callable[[str, int, int, float | None], None]
 """Progress callback: (phase, done, total, loss). The phase is "demonstrations" or "tokens". The
@@ -93,18 +93,20 @@ def clone_from_oracle(
     torch.set_num_threads(THREADS)
     if store is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=MEETING)
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=COLLECTIVE_TIMEOUT)
     try:
         world = load_world(environment)
         oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
         try:
-            tokenizer, played, examples = _played(policy, oracle, report)
+            tokenizer, demonstrations, examples = _collect_demonstrations(policy, oracle, report)
         finally:
             oracle.close()
         chat_format = ChatFormat(tokenizer, policy.action_format, None)
-        lessons = [_excerpts(played, share, f"excerpts {seed} {number}", chat_format) for number, share in enumerate(config.excerpts)]
-        lessons.append(list(_up_to(config.tokens, examples)))
-        tokens = [sum(len(example.tokens) for example in lesson) for lesson in lessons]
+        datasets = [
+            _excerpts(demonstrations, share, f"excerpts {seed} {number}", chat_format) for number, share in enumerate(config.excerpts)
+        ]
+        datasets.append(list(_repeat_to_budget(config.tokens, examples)))
+        tokens = [sum(len(example.tokens) for example in dataset) for dataset in datasets]
         model = build_model(config, tokenizer, seed)
         done: list[Cloning] = []
 
@@ -112,9 +114,9 @@ def clone_from_oracle(
             if report:
                 report("tokens", sum(tokens[: len(done)]) + seen, sum(tokens), loss)
 
-        for lesson in lessons:
+        for dataset in datasets:
             until = config.until_foretold if len(done) == len(config.excerpts) else None
-            done.append(clone(model, lesson, config.learning_rate, seed, progress, until))
+            done.append(clone(model, dataset, config.learning_rate, seed, progress, until))
     finally:
         torch.set_num_threads(threads)
         if store is not None:
@@ -122,22 +124,22 @@ def clone_from_oracle(
     return ClonedPolicy(
         model,
         tokenizer,
-        demonstrations=min(len(played), done[-1].examples),
+        demonstrations=min(len(demonstrations), done[-1].examples),
         tokens=sum(each.tokens for each in done),
         learned_tokens=sum(each.learned_tokens for each in done),
         losses=[loss for each in done for loss in each.losses],
     )
 
 
-def _excerpts(played: list[Demonstration], share: float, seed: str, chat_format: ChatFormat) -> list[Example]:
+def _excerpts(demonstrations: list[Demonstration], share: float, seed: str, chat_format: ChatFormat) -> list[Example]:
     """Return one pass over the demonstrations as tokenised excerpts."""
     from tasks.starter.cloning import to_example
 
     random = Random(seed)
-    return [to_example(excerpt(each, share, random), chat_format) for each in played]
+    return [to_example(excerpt(each, share, random), chat_format) for each in demonstrations]
 
 
-def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
+def _repeat_to_budget(tokens: int, examples: list[Example]) -> Iterator[Example]:
     """Yield the examples in a cycle until they add up to at least `tokens` tokens."""
     seen = 0
     for example in cycle(examples):
@@ -147,7 +149,9 @@ def _up_to(tokens: int, examples: list[Example]) -> Iterator[Example]:
             return
 
 
-def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -> tuple[Qwen2Tokenizer, list[Demonstration], list[Example]]:
+def _collect_demonstrations(
+    policy: Policy, oracle: DemonstrationCache, report: Report | None
+) -> tuple[Qwen2Tokenizer, list[Demonstration], list[Example]]:
     """Collect demonstrations up to the recipe's token budget and build their tokenizer.
 
     Collection stops at the recipe's maximum number of demonstrations.
@@ -163,14 +167,16 @@ def _played(policy: Policy, oracle: DemonstrationCache, report: Report | None) -
         return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
 
     config, action_format = policy.starter, policy.action_format
-    most, count = config.demonstrations, 0
-    while count < min(most, TOKENIZER_DEMONSTRATIONS) and _characters(first(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens:
-        count = min(count + CHUNK, most)
+    maximum, count = config.demonstrations, 0
+    while (
+        count < min(maximum, TOKENIZER_DEMONSTRATIONS) and _characters(first(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens
+    ):
+        count = min(count + CHUNK, maximum)
     tokenizer = build_tokenizer(text for each in first(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
     chat_format = ChatFormat(tokenizer, action_format, None)
     examples = [to_example(each, chat_format) for each in first(count)]
-    while sum(len(example.tokens) for example in examples) < config.tokens and count < most:
-        count = min(count + CHUNK, most)
+    while sum(len(example.tokens) for example in examples) < config.tokens and count < maximum:
+        count = min(count + CHUNK, maximum)
         examples += [to_example(each, chat_format) for each in first(count)[len(examples) :]]
     return tokenizer, first(count), examples
 
@@ -182,8 +188,8 @@ def _texts(demonstration: Demonstration, action_format: ActionFormat) -> Iterato
         yield exchange.observation
 
 
-def _characters(some: list[Demonstration], action_format: ActionFormat) -> int:
-    return sum(len(text) for each in some for text in _texts(each, action_format))
+def _characters(demonstrations: list[Demonstration], action_format: ActionFormat) -> int:
+    return sum(len(text) for each in demonstrations for text in _texts(each, action_format))
 
 
 def _tasks(world: World, name: str) -> list[int]:

@@ -94,33 +94,33 @@ def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Pa
         return found
     folder.mkdir(parents=True, exist_ok=True)
     name = starter_name(policy, environment, seed)
-    with _alone(folder / f".{name}.lock"):
+    with _locked(folder / f".{name}.lock"):
         found = find_starter_policy(policy, environment, seed, folder)
         if found is not None:
             return found
-        for left_behind in folder.glob(f".{name}.building-*"):
-            shutil.rmtree(left_behind)
+        for unfinished in folder.glob(f".{name}.building-*"):
+            shutil.rmtree(unfinished)
         building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
         try:
-            made = _build(policy, environment, seed, building, report)
+            result = _build(policy, environment, seed, building, report)
             shutil.rmtree(folder / name, ignore_errors=True)
             building.rename(folder / name)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
-    return replace(made, path=folder / name)
+    return replace(result, path=folder / name)
 
 
 def _build(policy: Policy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
 
     began = time.monotonic()
-    with _assisted(policy, environment, seed, path) as store:
+    with _with_second_process(policy, environment, seed, path) as store:
         cloned = clone_from_oracle(policy, environment, seed, path.parent, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
     losses = cloned.losses
     tenth = max(1, len(losses) // 10)
-    made = StarterReport(
+    result = StarterReport(
         path=path,
         parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
         vocabulary=len(cloned.tokenizer),
@@ -132,14 +132,14 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, report: Repo
         seconds=time.monotonic() - began,
         found=False,
     )
-    figures = {key: value for key, value in asdict(made).items() if key not in ("path", "found")}
+    figures = {key: value for key, value in asdict(result).items() if key not in ("path", "found")}
     files = {file.name: _digest(file) for file in sorted(path.iterdir())}
     (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
-    return made
+    return result
 
 
 @contextmanager
-def _assisted(policy: Policy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+def _with_second_process(policy: Policy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
     """Start a second process that shares the work, if a CPU core is free for it.
 
     The process trains to the same weights and writes no files.
@@ -167,8 +167,8 @@ def starter_command(policy: Policy, environment: str, seed: int, folder: Path) -
 
     The arguments are those of `build_starter_policy`.
     """
-    spoken = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
-    return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *spoken]
+    options = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
+    return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *options]
 
 
 def starter_name(policy: Policy, environment: str, seed: int) -> str:
@@ -185,7 +185,7 @@ def _digest(file: Path) -> str:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[None]:
     """Hold an exclusive file lock. The operating system releases it when the process dies."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

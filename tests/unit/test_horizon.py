@@ -80,7 +80,7 @@ def test_the_horizon_never_shrinks(curriculum: Curriculum, step: int) -> None:
 
 
 def test_a_negative_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="step"):
         horizon_at(under(FixedHorizon(horizon=3), 5), -1, {})
 
 
@@ -109,5 +109,5 @@ def test_controls_without_order_are_measured_where_their_schedule_is(kind: str) 
 
 
 def test_a_schedule_that_looks_back_has_no_control() -> None:
-    with pytest.raises(RecipeError, match="horizons of success-gated are not known beforehand"):
+    with pytest.raises(RecipeError, match="success-gated"):
         load_recipe("textcraft", {"curriculum": {"kind": "shuffled", "of": {"kind": "success-gated", "horizons": [4, 8]}}})
