@@ -117,8 +117,8 @@ def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horiz
     for _ in range(horizon):
         try:
             action = next(script, None)
-        except OracleError as helpless:
-            trajectory.reason = str(helpless)
+        except OracleError as error:
+            trajectory.reason = str(error)
             action = None
         if action is None:
             return
@@ -136,8 +136,8 @@ def baseline_line(results: Mapping[str, EvaluationResult]) -> str:
     """
     if not results:
         return ""
-    said = ", ".join(f"{name} {_cell(result)}" for name, result in results.items())
-    return f"Without learning, on the same tasks under the same horizon: {said}."
+    cells = ", ".join(f"{name} {_cell(result)}" for name, result in results.items())
+    return f"Baselines without learning on the same tasks and horizon: {cells}."
 
 
 def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
@@ -173,13 +173,15 @@ def main() -> None:
         description=__doc__.split("\n\n")[0],
         epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
     )
-    parser.add_argument("world", help="a name that python -m environments list prints, or module:Class")
+    parser.add_argument("world", help="name of a world (see `python -m environments list`) or module:Class")
     parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
-    parser.add_argument("--train", default="train", metavar="LIST", help="the list in which twins are looked for (default: %(default)s)")
-    parser.add_argument("--n-tasks", type=int, metavar="N", help="only N tasks of each list, spread evenly")
+    parser.add_argument(
+        "--train", default="train", metavar="LIST", help="task list that the replay searches for nearest neighbours (default: %(default)s)"
+    )
+    parser.add_argument("--n-tasks", type=int, metavar="N", help="number of tasks of each list, evenly spaced (default: all)")
     parser.add_argument("--horizon", type=int, default=30, help="turn limit (default: %(default)s)")
-    parser.add_argument("--policies", nargs="+", choices=sorted(SAMPLES), default=list(SAMPLES), help="which (default: all)")
-    parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="where results are kept (default: %(default)s)")
+    parser.add_argument("--policies", nargs="+", choices=sorted(SAMPLES), default=list(SAMPLES), help="policies to play (default: all)")
+    parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="folder of the results (default: %(default)s)")
     chosen = parser.parse_args()
     world, rows = load_world(chosen.world), {}
     train = world.tasks(chosen.train)

@@ -25,9 +25,9 @@ Rewards = Mapping[int, float]
 Side = TypeVar("Side")
 
 NOTE = (
-    "Start and end are sampled at the same temperature. Brackets are 95 % intervals: over tasks where there is one seed, over seeds and "
-    "tasks, both resampled, where there are more. Differences are paired by task, and by seed where there are more; those of shares are "
-    "in points."
+    "Start and end are sampled at the same temperature. Brackets are 95 % intervals. With one seed they are over tasks. "
+    "With several seeds, seeds and tasks are both resampled. Differences are paired by task, and with several seeds also "
+    "by seed. Differences of shares are in percentage points."
 )
 
 
@@ -58,7 +58,7 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
         IncompleteEvaluationError: One of the evaluations is incomplete.
     """
     for each in seeds:
-        check_complete([*each.start.values(), *each.end.values(), *(each.cloned or {}).values()], "the table of before and after")
+        check_complete([*each.start.values(), *each.end.values(), *(each.cloned or {}).values()], "the before-after table")
     cloned = all(each.cloned is not None for each in seeds)
     names = list(next(iter(scripted.values()))) if scripted else []
     header = ["", "start", "end", "end - start", *(["more cloning", "end - more cloning"] if cloned else []), *names]
@@ -76,13 +76,15 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
     return f"{markdown(header, rows)}\n\n{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}\n"
 
 
-def _columns(sides: Sequence[list[Side]], mean: Callable[[list[Side]], str], changed: Callable[[list[Side], list[Side]], str]) -> list[str]:
+def _columns(
+    sides: Sequence[list[Side]], mean: Callable[[list[Side]], str], change_text: Callable[[list[Side], list[Side]], str]
+) -> list[str]:
     """Return the cells for start, end and their difference.
 
     With more cloning, its mean and the difference between end and more cloning follow.
     """
     starts, ends, others = sides
-    return [mean(starts), mean(ends), changed(starts, ends), *([mean(others), changed(others, ends)] if others else [])]
+    return [mean(starts), mean(ends), change_text(starts, ends), *([mean(others), change_text(others, ends)] if others else [])]
 
 
 def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:

@@ -220,7 +220,7 @@ def incomplete_note(results: Iterable[EvaluationResult]) -> str:
 
 
 def check_complete(
-    results: Iterable[EvaluationResult], what: str, fix: str = "Run the same command again: it plays the missing episodes."
+    results: Iterable[EvaluationResult], what: str, fix: str = "Run the same command again to play the missing episodes."
 ) -> None:
     """Raise an error if an evaluation is incomplete.
 
@@ -235,7 +235,9 @@ def check_complete(
     found = list(results)
     if note := incomplete_note(found):
         missing = {each.label: each.failed for each in found if not each.complete}
-        raise IncompleteEvaluationError(f"{what} needs complete evaluations. {note} Infrastructure broke them. {fix}", missing)
+        raise IncompleteEvaluationError(
+            f"{what} needs complete evaluations. {note} These episodes failed because of infrastructure faults. {fix}", missing
+        )
 
 
 def holds_evaluation(trajectories: Path, step: int, episodes: int) -> bool:
@@ -279,7 +281,7 @@ def read_evaluation(path: Path) -> EvaluationResult:
     try:
         return evaluation_of(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EvaluationFileError(f"{path} does not hold an evaluation: {error!r}; measure again to replace it") from error
+        raise EvaluationFileError(f"{path} is not a valid evaluation file ({error!r}). Run the evaluation again to replace it.") from error
 
 
 def evaluation_tree(result: EvaluationResult) -> dict[str, Any]:

@@ -19,9 +19,10 @@ Results = Mapping[str, EvaluationResult]
 """Maps the name of a cell of `EvaluationGrid.cells` to its result."""
 
 NOTE = (
-    "Brackets are 95 % intervals over tasks: of shares Wilson's with the effective sample size, of scores BCa bootstrap. pass@k: at least "
-    "one of k episodes succeeds; pass^k: all do. Malformed: turns in which no action could be read. "
-    "Refused: turns whose action the world did not carry out."
+    "Brackets are 95 % intervals over tasks. They are Wilson intervals with the effective sample size for shares, and "
+    "BCa bootstrap intervals for scores. pass@k is the share of tasks in which at least one of k episodes succeeds, and "
+    "pass^k the share in which all k succeed. Malformed is the share of turns without a readable action. "
+    "Refused is the share of turns whose action the world rejected."
 )
 
 
@@ -36,7 +37,14 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
     """
     header, rows = _cells(results, other or {})
     tagged_header, tagged = _tags(results)
-    notes = [NOTE, *(["Change: success of this policy minus the other's, in points, over the tasks that both have."] if other else [])]
+    notes = [
+        NOTE,
+        *(
+            ["Change is the success of this policy minus that of the other one, in percentage points, on their common tasks."]
+            if other
+            else []
+        ),
+    ]
     note, warning = " ".join(notes), incomplete_note(results.values())
     text, page = ([warning], [f"**{warning}**"]) if warning else ([], [])
     text.append(aligned(header, rows))
@@ -105,7 +113,7 @@ def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
     for name, result in results.items():
         if not result.complete:
             low, high = result.bounds
-            label = f"{name}: incomplete, from all missing failed to all succeeded"
+            label = f"{name}: incomplete, range for missing episodes all failed to all succeeded"
             axes.vlines(grid.cells()[name].horizon, low.low, high.high, linestyles="dotted", label=label)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")

@@ -23,10 +23,10 @@ Verdict = Literal["begun", "failed", "first", "better", "not better", "champion 
 WORDS: dict[Verdict, str] = {
     "begun": "not finished",
     "failed": "failed",
-    "first": "**champion**: there was none before",
-    "better": "**new champion**: better",
-    "not better": "champion stays: not shown to be better",
-    "champion missing": "not compared: the champion's weights are gone",
+    "first": "**new champion**: the first one",
+    "better": "**new champion**: significantly better",
+    "not better": "champion kept: challenger not significantly better",
+    "champion missing": "not compared: the champion's weights are missing",
 }
 """Text of each verdict in the table."""
 
@@ -117,7 +117,7 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
         try:
             nights.append(_night(json.loads(path.read_text(encoding="utf-8"))))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as problem:
-            damaged.append(f"{path} does not hold a night ({problem}); it is left out, remove it or put it right")
+            damaged.append(f"{path} is not a valid night file ({problem}) and is ignored. Repair or delete it.")
     return nights, damaged
 
 
@@ -126,22 +126,23 @@ def last_champion(nights: Sequence[Night]) -> str:
     return next((night.challenger for night in reversed(nights) if night.promoted), "")
 
 
-def nights_table(nights: Sequence[Night], most: int = 30) -> str:
+def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
     """Format the nights in Markdown, newest first. Missed nights have a row."""
-    lines = ["| night | challenger | champion | challenger less champion | verdict |", "|---|---:|---:|---:|---|"]
-    for night in reversed(nights[-most:]):
+    lines = ["| night | challenger | champion | challenger - champion | verdict |", "|---|---:|---:|---:|---|"]
+    for night in reversed(nights[-maximum:]):
         words = f"{WORDS[night.verdict]}: {night.said}" if night.verdict == "failed" else WORDS[night.verdict]
         figures = [_share(night.challenger_success), _share(night.champion_success), _change(night.difference)]
         lines.append(f"| {night.date} | {' | '.join(figures)} | {' '.join(words.split()).replace('|', '/')} |")
-        lines += [f"| {each} | | | | **missed**: no night began |" for each in reversed(night.missed)]
+        lines += [f"| {each} | | | | **missed**: no training ran |" for each in reversed(night.missed)]
     now = last_champion(nights)
     return "\n".join(
         [
             *lines,
             "",
             f"Champion: `{now}`." if now else "There is no champion yet.",
-            "Success on the same held-out tasks under the night's seed; brackets: 95 % intervals over tasks, the difference is paired by "
-            "task. The challenger becomes the champion only if the whole interval of the difference is above zero.",
+            "Both are measured on the same held-out tasks with the night's seed. Brackets are 95 % intervals over tasks, "
+            "and the difference is paired by task. The challenger becomes the champion only if the whole interval of the "
+            "difference is above zero.",
             "",
         ]
     )
@@ -160,7 +161,7 @@ def _night(stored: dict[str, Any]) -> Night:
         values = {key: math.nan if value is None else value for key, value in stored[name].items()}
         stored[name] = Estimate(float(values["value"]), float(values["low"]), float(values["high"]), int(values["n"]))
     if stored["verdict"] not in WORDS:
-        raise ValueError(f"its verdict is {stored['verdict']!r}")
+        raise ValueError(f"unknown verdict {stored['verdict']!r}")
     date.fromisoformat(stored["date"])
     return Night(**{**stored, "missed": tuple(stored["missed"])})
 

@@ -9,7 +9,7 @@ from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.statistics import Estimate, difference
 from tasks.evaluation.tables import aligned, markdown
 
-_NOTE = "Brackets are 95 % intervals over tasks; the change from the start is paired by task."
+_NOTE = "Brackets are 95 % intervals over tasks. The change from the start is paired by task."
 
 
 def text_table(results: Sequence[EvaluationResult]) -> str:

@@ -98,7 +98,7 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
         ValueError: `k` is not positive.
     """
     if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
+        raise ValueError(f"k is {k}, but must be at least 1")
     scored = [tally for tally in tallies.values() if tally.samples >= k]
     values = np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64)
     return _share(values, sum(tally.samples // k for tally in scored))
@@ -119,7 +119,7 @@ def pass_all_k(tallies: Tallies, k: int) -> Estimate:
         ValueError: `k` is not positive.
     """
     if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
+        raise ValueError(f"k is {k}, but must be at least 1")
     scored = [tally for tally in tallies.values() if tally.samples >= k]
     values = np.array([math.comb(c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64)
     return _share(values, sum(tally.samples // k for tally in scored))

@@ -65,7 +65,7 @@ def read_runs(path: Path) -> dict[str, StudyRun]:
     except FileNotFoundError:
         return {}
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{path} does not hold the runs of a study: {problem!r}; restore it, or delete it") from problem
+        raise EvaluationFileError(f"{path} is not a valid file of study runs ({problem!r}). Restore it or delete it.") from problem
 
 
 def _tree(run: StudyRun) -> dict[str, Any]:

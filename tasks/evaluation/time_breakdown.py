@@ -51,5 +51,5 @@ class TimeBreakdown:
         width = max(len(name) for name, _ in rows)
         lines = [f"  {name:<{width}}  {seconds:7.1f} s  {seconds / total:5.1%}" for name, seconds in rows]
         spent = sum(orchestration.values())
-        lines.append(f"Orchestration (all but {', '.join(work)}): {spent:.1f} of {total:.1f} s = {spent / total:.1%}")
+        lines.append(f"Orchestration (total without {', '.join(work)}): {spent:.1f} of {total:.1f} s = {spent / total:.1%}")
         return "\n".join(lines)

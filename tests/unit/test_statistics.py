@@ -100,7 +100,7 @@ def test_pass_at_k_leaves_out_tasks_with_too_few_samples_and_says_so() -> None:
     found = pass_at_k({0: Tally(1, 2), 1: Tally(4, 4), 2: Tally(0, 4)}, k=4)
     assert (found.value, found.n) == (0.5, 2)
     assert pass_at_k({0: Tally(1, 2)}, k=4).n == 0
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match=r"\bk\b"):
         pass_at_k({}, k=0)
 
 

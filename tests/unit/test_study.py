@@ -350,7 +350,7 @@ def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(
 def test_a_file_that_keeps_no_runs_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert read_runs(tmp_path / "none") == {}
     (tmp_path / "runs.jsonl.gz").write_text("not compressed")
-    with pytest.raises(EvaluationFileError, match="restore it, or delete it"):
+    with pytest.raises(EvaluationFileError, match=r"runs\.jsonl\.gz"):
         read_runs(tmp_path / "runs.jsonl.gz")
 
 
