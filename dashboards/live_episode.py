@@ -21,6 +21,8 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 LEASE_SECONDS = 1800.0
 MOST_TURNS = 200
 BY_HAND = "by hand"
+STOPPED = "stopped in the viewer"
+"""Reason of an episode that was saved before it ended."""
 
 
 class ReplayError(RuntimeError):
@@ -34,12 +36,13 @@ class Told:
     Attributes:
         conversation: Conversation of the agent.
         turns: Number of turns it contains, with their observations.
-        spoke: Whether the agent wrote the next turn itself and has not received its observation.
+        unanswered: The agent's last message, whose observation the conversation does not contain,
+            and the seconds that it took. None if there is none.
     """
 
     conversation: Conversation
     turns: int = 0
-    spoke: bool = False
+    unanswered: tuple[Message, float] | None = None
 
 
 @dataclass(slots=True)
@@ -67,8 +70,13 @@ class LiveEpisode:
     @property
     def over(self) -> bool:
         """Whether the environment, the turn limit or the token budget ended the episode."""
+        return self.out_of_tokens or self._ended
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the environment or the turn limit ended the episode."""
         trajectory = self.trajectory
-        return self.out_of_tokens or trajectory.outcome is not Outcome.TRUNCATED or len(trajectory.turns) >= trajectory.horizon
+        return trajectory.outcome is not Outcome.TRUNCATED or len(trajectory.turns) >= trajectory.horizon
 
     @property
     def ending(self) -> str:
@@ -90,21 +98,22 @@ class LiveEpisode:
     async def advance(self, name: str, agent: Agent, budgets: Budgets) -> None:
         """Let an agent play one turn if its token budget allows it.
 
-        If it raises an exception, the trajectory is unchanged.
+        If it raises an exception, the episode is unchanged. If only the environment failed, the
+        next call performs the same message, because the server may have performed it already.
         """
         async with self._turn:
-            self.out_of_tokens = False
-            if self.over:
+            if self._ended:
                 return
             try:
-                told = await self._tell(name, agent, budgets)
-                began = time.perf_counter()
-                message = await told.conversation.act(len(self.trajectory.turns))
+                message, seconds = await self._next_message(name, agent, budgets)
             except TokenBudgetError as limit:
+                await self._forget(name)
                 self.out_of_tokens, self.trajectory.reason = True, str(limit)
                 return
-            told.spoke = True
-            await self._perform(message, name, time.perf_counter() - began)
+            except BaseException:
+                await self._forget(name)  # the conversation may lack a turn or contain it twice
+                raise
+            await self._perform(message, name, seconds)
 
     def play_on(self, opening: Callable[[], Awaitable[tuple[str, Agent]]], budgets: Budgets) -> None:
         """Let an agent play to the end in the background. `pause` stops it between two turns.
@@ -149,25 +158,51 @@ class LiveEpisode:
                 raise ReplayError(f"turn {number + 1} is answered otherwise than recorded: the world's version here is another one")
 
     async def close(self) -> None:
-        """Close the conversations and the session."""
+        """Stop the agent that plays, and close the conversations and the session."""
         self.pause()
-        for told in self._told.values():
+        if self._playing is not None:
+            await asyncio.wait([self._playing])
+        async with self._turn:
+            for name in list(self._told):
+                await self._forget(name)
+            await self.client.close(self.session)
+
+    async def _next_message(self, name: str, agent: Agent, budgets: Budgets) -> tuple[Message, float]:
+        """Return the agent's message of this turn, and the seconds that it took to write."""
+        told = await self._tell(name, agent, budgets)
+        if told.unanswered is None:
+            began = time.perf_counter()
+            message = await told.conversation.act(len(self.trajectory.turns))
+            told.unanswered = message, time.perf_counter() - began
+        return told.unanswered
+
+    async def _forget(self, name: str) -> None:
+        """Close an agent's conversation. Its next turn begins another one."""
+        if (told := self._told.pop(name, None)) is not None:
             await told.conversation.close()
-        await self.client.close(self.session)
 
     async def _tell(self, name: str, agent: Agent, budgets: Budgets) -> Told:
         """Add all turns that an agent has not received to its conversation."""
         trajectory = self.trajectory
+        if name in self._told and self._was_overtaken(name):
+            await self._forget(name)
         if name not in self._told:
             conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
             self._told[name] = Told(conversation)
         told = self._told[name]
         for turn in trajectory.turns[told.turns :]:
-            if not told.spoke:
+            if told.unanswered is None:
                 told.conversation.recall(_message(turn))
             await told.conversation.observe(turn.observation)
-            told.turns, told.spoke = told.turns + 1, False
+            told.turns, told.unanswered = told.turns + 1, None
         return told
+
+    def _was_overtaken(self, name: str) -> bool:
+        """Return whether another turn was played in place of the agent's unanswered message."""
+        told = self._told[name]
+        if told.unanswered is None or len(self.trajectory.turns) == told.turns:
+            return False
+        return self.by[told.turns] != name or self.trajectory.turns[told.turns].message != told.unanswered[0].text
 
     async def _perform(self, message: Message, by: str, seconds: float) -> None:
         turn = Turn(
@@ -194,8 +229,8 @@ class LiveEpisode:
         if done:
             self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
             self.trajectory.reason = ""
-        elif self.over:
-            self.trajectory.reason = "horizon"
+        else:
+            self.trajectory.reason = "horizon" if self._ended else STOPPED
 
 
 def _message(turn: Turn) -> Message:
@@ -210,5 +245,5 @@ async def begin(client: EnvironmentClient, environment: str, task: int, seed: in
     """
     session, observation = await client.start(task, lease_s=LEASE_SECONDS)
     trajectory = Trajectory(environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation)
-    trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "left while it was played"
+    trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, STOPPED
     return LiveEpisode(trajectory, client, session)

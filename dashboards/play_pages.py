@@ -48,7 +48,7 @@ async def start(request: Request) -> Response:
         raise FilterError(f"environment must be one of {', '.join(sorted(WORLDS))}, it is {environment!r}")
     client = await _players(request).client(World(name=environment))
     task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
-    return _opened(request, await begin(client, environment, task))
+    return await _opened(request, await begin(client, environment, task))
 
 
 async def branch(request: Request) -> Response:
@@ -68,7 +68,7 @@ async def branch(request: Request) -> Response:
     except BaseException:
         await episode.close()
         raise
-    return _opened(request, episode, address)
+    return await _opened(request, episode, address)
 
 
 async def watch_policy(request: Request) -> Response:
@@ -88,7 +88,7 @@ async def watch_policy(request: Request) -> Response:
     episode.play_on(
         lambda: players.agent(world_of(run, environment), source), budgets_of(run, float(run.field("evaluation.temperature", 1.0)))
     )
-    return _opened(request, episode)
+    return await _opened(request, episode)
 
 
 async def watch(request: Request) -> Response:
@@ -167,14 +167,14 @@ def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
     return f"{folder.relative_to(runs)}/played-{number}"
 
 
-def _opened(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
+async def _opened(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
     episodes = request.app.state.episodes
     number = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     episodes[number] = (episode, origin)
     while len(episodes) > MOST_EPISODES:
         oldest = next(iter(episodes))
         gone, _ = episodes.pop(oldest)
-        gone.pause()
+        await gone.close()
     return RedirectResponse(f"/play/{number}", 303)
 
 

@@ -1,0 +1,82 @@
+"""Episodes that are played in the viewer: lost answers, several players, and the limit of open episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.requests import Request
+
+from dashboards import play_pages
+from dashboards.live_episode import BY_HAND, begin
+from environments.client import EnvironmentClient
+from environments.errors import EnvironmentCallError
+from environments.registry import load_world
+from tasks.agents.agent import Budgets
+from tasks.agents.scripted_agent import ScriptedAgent
+from tasks.rollout.trajectory import Outcome
+from tests.support.faulty_proxy import faulty_proxy
+from tests.support.playing import starting
+
+BUDGETS = Budgets(0.0, 64, 4096)
+EXPERT = ScriptedAgent(load_world("textcraft"), "bare")
+
+
+def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(tmp_path: Path) -> None:
+    async def play(url: str, proxy: Any) -> None:
+        async with EnvironmentClient([url], deadline_s=1.0) as client:
+            episode = await begin(client, "textcraft", 0)
+            await episode.advance("expert", EXPERT, BUDGETS)
+            proxy._share = 1.0
+            with pytest.raises(EnvironmentCallError):
+                await episode.advance("expert", EXPERT, BUDGETS)
+            assert len(episode.trajectory.turns) == len(episode.by) == 1
+            proxy._share = 0.0
+            while not episode.over:
+                await episode.advance("expert", EXPERT, BUDGETS)
+            assert episode.trajectory.outcome is Outcome.SUCCESS
+            await episode.close()
+
+    with starting("textcraft", tmp_path) as start, faulty_proxy(start().url, "lost", 0.0) as (url, proxy):
+        asyncio.run(play(url, proxy))
+
+
+def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path: Path) -> None:
+    async def play(url: str) -> None:
+        async with EnvironmentClient([url], deadline_s=1.0) as client:
+            episode = await begin(client, "textcraft", 0)
+            await episode.advance("expert", EXPERT, BUDGETS)
+            replica = episode.session.replica
+            replica.address = replica.url = "http://127.0.0.1:9"  # the request does not reach the server
+            with pytest.raises(EnvironmentCallError):
+                await episode.advance("expert", EXPERT, BUDGETS)
+            replica.address = replica.url = url
+            await episode.act("inventory")
+            while not episode.over:
+                await episode.advance("expert", EXPERT, BUDGETS)
+            assert episode.trajectory.outcome is Outcome.SUCCESS
+            assert episode.by[:3] == ["expert", BY_HAND, "expert"]
+            await episode.close()
+
+    with starting("textcraft", tmp_path) as start:
+        asyncio.run(play(start().url))
+
+
+def test_the_oldest_episode_is_closed_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play_pages, "MOST_EPISODES", 2)
+
+    async def open_three(url: str) -> None:
+        app = SimpleNamespace(state=SimpleNamespace(episodes={}))
+        async with EnvironmentClient([url]) as client:
+            for task in range(3):
+                episode = await begin(client, "textcraft", task)
+                await play_pages._opened(cast(Request, SimpleNamespace(app=app)), episode)
+            (health,) = (await client.health()).values()
+            assert not isinstance(health, EnvironmentCallError)
+            assert health.sessions == len(app.state.episodes) == 2
+
+    with starting("textcraft", tmp_path) as start:
+        asyncio.run(open_three(start().url))
