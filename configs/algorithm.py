@@ -1,25 +1,25 @@
-"""Fields that every learning method shares, and the registry of methods (`ALGORITHMS`).
+"""Fields that all algorithms share, and the registry of algorithms (`ALGORITHMS`).
 
-A method is one file and one line of `ALGORITHMS`. Its file holds its configuration, with only the
-fields that it uses, and its formulas. See `tasks/training/ADDING_AN_ALGORITHM.md`. Importing a
-method loads no torch, so recipes can be checked on any machine.
+An algorithm's config model has only the fields that the algorithm uses. `tasks/training` has the
+formulas. An algorithm in another package is found by its entry point: see
+`tasks/training/ADDING_AN_ALGORITHM.md`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from configs.kinds import Kinds
-from configs.part import Part
+from configs.config_model import ConfigModel
+from configs.registry import Registry
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment
 
 
-class Algorithm(Part):
-    """Base configuration of every learning method: how trajectories become policy updates."""
+class Algorithm(ConfigModel):
+    """Base of all algorithms: how trajectories become policy updates."""
 
     compares_groups: ClassVar[bool] = False
     """Whether an advantage is relative to the other trajectories of its group.
@@ -28,9 +28,9 @@ class Algorithm(Part):
     """
 
     name: str
-    """The learning method.
+    """The algorithm.
 
-    RL methods:
+    RL:
 
     - grpo (arXiv 2402.03300)
     - rloo (2402.14740)
@@ -38,13 +38,14 @@ class Algorithm(Part):
     - ppo (1707.06347), with a critic
     - gigpo (2505.10978)
 
-    Imitation methods:
+    Imitation:
 
     - sft: behaviour cloning on successes
     - dpo (2305.18290): success preferred over failure of the same task
     - agentevol (2406.04151): explore, keep the successes, clone, repeat
 
-    Any other method: its module and class, e.g. mine.tricks:MyGRPO.
+    Any other: the name of an installed package's entry point, or module:Class, e.g.
+    mine.tricks:MyGRPO.
     """
     steps: PositiveInt
     """Training steps. Each step collects one batch of groups and updates the policy on it."""
@@ -79,11 +80,12 @@ class Algorithm(Part):
     """
 
     @model_validator(mode="after")
-    def _one_way_to_cut(self) -> Self:
+    def _check_micro_batching(self) -> Self:
         if self.micro_batch_tokens is not None and self.micro_batches is not None:
             raise ValueError(
-                f"micro_batches ({self.micro_batches}) and micro_batch_tokens ({self.micro_batch_tokens}) both say how a batch is cut; "
-                "leave one out (or set it to null)"
+                f"micro_batches ({self.micro_batches}) and micro_batch_tokens "
+                f"({self.micro_batch_tokens}) exclude each other; "
+                "remove one, or set it to null"
             )
         return self
 
@@ -98,35 +100,28 @@ class Algorithm(Part):
         return self.epochs * self.mini_batches
 
     def check(self, experiment: Experiment) -> None:
-        """Check the method against the rest of the recipe.
+        """Check the algorithm against the rest of the recipe.
 
         Raises:
             ValueError: The two are incompatible. The message names the fields and the fix.
         """
 
-    def trainer(self) -> type[Any]:
-        """Return the `BaseTrainer` class of `tasks.training` that performs the updates."""
-        raise NotImplementedError
 
-    def batches(self) -> type[Any]:
-        """Return the `BatchSource` class of `tasks.training` that supplies trajectories."""
-        raise NotImplementedError
-
-
-ALGORITHMS = Kinds(
-    "algorithm",
-    "name",
-    Algorithm,
-    {
-        "grpo": "tasks.training.algorithms.grpo:GRPO",
-        "rloo": "tasks.training.algorithms.rloo:RLOO",
-        "reinforce++": "tasks.training.algorithms.reinforce_plus_plus:ReinforcePlusPlus",
-        "ppo": "tasks.training.algorithms.ppo:PPO",
-        "gigpo": "tasks.training.algorithms.gigpo:GiGPO",
-        "sft": "tasks.training.algorithms.sft:SFT",
-        "dpo": "tasks.training.algorithms.dpo:DPO",
-        "agentevol": "tasks.training.algorithms.agentevol:AgentEvol",
+ALGORITHMS = Registry(
+    what="algorithm",
+    field="name",
+    base=Algorithm,
+    built_in={
+        "grpo": "configs.policy_gradient:GRPO",
+        "rloo": "configs.policy_gradient:RLOO",
+        "reinforce++": "configs.policy_gradient:ReinforcePlusPlus",
+        "ppo": "configs.policy_gradient:PPO",
+        "gigpo": "configs.policy_gradient:GiGPO",
+        "sft": "configs.imitation:SFT",
+        "dpo": "configs.imitation:DPO",
+        "agentevol": "configs.imitation:AgentEvol",
     },
+    group="agentgym.algorithms",
     default="grpo",
 )
-"""Name in a recipe -> "module:Class". A recipe may also give any `module:Class` itself."""
+"""The config models of `algorithm`."""

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
+from configs.config_model import ConfigModel
 from configs.conversation_start import ConversationStart
 from configs.environment import WorldByName
 from configs.experiment import Policy, Rollout
-from configs.part import Part
 from configs.task_selection import TaskSelection
 
 
-class Source(Part):
+class Source(ConfigModel):
     """The policy that acts, and its prompt format."""
 
     kind: Literal["model", "vllm", "openai", "oracle", "random", "twin"]
@@ -51,17 +51,23 @@ class Source(Part):
     """dtype of a model in this process."""
 
     @model_validator(mode="after")
-    def _complete(self) -> Source:
+    def _check_source(self) -> Source:
         if self.kind in ("model", "openai") and not self.model:
-            raise ValueError(f"model is missing: kind {self.kind!r} needs the name of one")
+            raise ValueError(f"model is missing, but kind {self.kind!r} requires one; give its name")
         if self.kind in ("vllm", "openai") and not self.urls:
-            raise ValueError(f"urls is empty: kind {self.kind!r} needs at least one")
+            raise ValueError(f"urls is empty, but kind {self.kind!r} requires an address; give at least one")
         if self.kind == "openai" and len(self.urls) > 1:
-            raise ValueError(f"urls holds {len(self.urls)} addresses: kind 'openai' takes one endpoint")
+            raise ValueError(f"urls has {len(self.urls)} addresses, but kind 'openai' supports one endpoint; give one")
         return self
 
 
-TRAINED_FORM = ("action_format", "instruction", "conversation_start", "chat_template_kwargs", "dtype")
+TRAINED_FORM = (
+    "action_format",
+    "instruction",
+    "conversation_start",
+    "chat_template_kwargs",
+    "dtype",
+)
 """Fields of a source that must match the recipe that its model was trained with."""
 
 
@@ -73,7 +79,7 @@ def trained_form(policy: Policy) -> dict[str, Any]:
     return {name: getattr(policy, name) for name in TRAINED_FORM}
 
 
-class Collection(Part):
+class Collection(ConfigModel):
     """A set of trajectories to collect. Equal collections give equal plans of episodes."""
 
     environment: WorldByName
@@ -96,7 +102,7 @@ class Collection(Part):
     """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Collection:
+    def _check_tasks(self) -> Collection:
         self.environment.check_tasks(self.tasks, "tasks")
         self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         return self

@@ -7,21 +7,17 @@ horizons of its reference schedule ("random" only on average). So it costs as mu
 from __future__ import annotations
 
 import random
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, SerializeAsAny, field_validator
 
 from configs.curriculum import SCHEDULES, Curriculum, Training
 
 
-def _schedule(value: Any) -> Any:
-    return SCHEDULES.validated(value)
-
-
 class ControlSchedule(Curriculum):
     """Base of the controls: holds the reference schedule."""
 
-    of: Annotated[SerializeAsAny[Curriculum], BeforeValidator(_schedule)]
+    of: Annotated[SerializeAsAny[Curriculum], BeforeValidator(SCHEDULES.validated)]
     """The reference schedule, written as in a recipe.
 
     Example: {kind: stepwise, horizons: [6, 10, 16], every: 10}.
@@ -29,9 +25,11 @@ class ControlSchedule(Curriculum):
 
     @field_validator("of")
     @classmethod
-    def _known_beforehand(cls, of: Curriculum) -> Curriculum:
+    def _check_known_in_advance(cls, of: Curriculum) -> Curriculum:
         if of.looks_back:
-            raise ValueError(f"the horizons of {of.kind} are not known beforehand, so they cannot be put in another order")
+            raise ValueError(
+                f"the horizons of kind {of.kind} depend on the training and cannot be reordered; set of.kind to stepwise, for example"
+            )
         return of
 
     def horizons(self, training: Training) -> list[int]:

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from configs.part import Part
+from configs.config_model import ConfigModel
 
 ROLES = {"human": "user", "gpt": "assistant"}
 """AgentGym's role names, mapped to those of chat templates."""
 
 
-class OpeningMessage(Part):
+class OpeningMessage(ConfigModel):
     """A message before the first observation. AgentGym's `from`, `value` and `loss` also work."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -27,13 +27,18 @@ class OpeningMessage(Part):
 def _read(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and value not in ("system", "agentgym"):
         folders = [Path(), *((info.context or {}).get("folders", ()))]
-        path = next((found for folder in folders if (found := folder / Path(value).expanduser()).is_file()), None)
+        path = next(
+            (found for folder in folders if (found := folder / Path(value).expanduser()).is_file()),
+            None,
+        )
         if path is None:
-            raise ValueError("write system, agentgym, or the name of a JSON file with the messages; there is no such file")
+            raise ValueError(
+                "is neither system nor agentgym nor an existing file; use one of the two, or the path of a JSON file with messages"
+            )
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as fault:
-            raise ValueError(f"{path} is no JSON: {fault}") from fault
+            raise ValueError(f"{path} is not JSON: {fault}") from fault
     if isinstance(value, list | tuple):
         return [_message(each) for each in value]
     return value
@@ -46,7 +51,8 @@ def _message(given: Any) -> Any:
 
 
 ConversationStart = Annotated[
-    Literal["system", "agentgym"] | Annotated[tuple[OpeningMessage, ...], Field(min_length=1)], BeforeValidator(_read)
+    Literal["system", "agentgym"] | Annotated[tuple[OpeningMessage, ...], Field(min_length=1)],
+    BeforeValidator(_read),
 ]
 """How a conversation begins: one of the following.
 

@@ -3,9 +3,9 @@
 h_{t+1} = h_t + delta_h every few steps. Short horizons come first (exploitation: reliable basic
 skills). Long ones follow (exploration: planning and recovery).
 
-A schedule is one class and one line of `SCHEDULES`. See ADDING_A_SCHEDULE.md in this folder. It is
-a pure function of the step and of the metrics of earlier steps. Every checkpoint holds these
-metrics. So a schedule has no state to save, and a resumed run continues at the exact step.
+A schedule is a pure function of the step and of the metrics of earlier steps. Every checkpoint
+contains these metrics. So a schedule has no state to save, and a resumed run continues at the exact
+step. A schedule in another package is found by its entry point: see configs/ADDING_A_SCHEDULE.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.kinds import Kinds
-from configs.part import Part
+from configs.config_model import ConfigModel
+from configs.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ class Training:
     history: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
-class Curriculum(Part):
+class Curriculum(ConfigModel):
     """Base class of the horizon schedules."""
 
     kind: str = ""
-    """The schedule: a name of `SCHEDULES`, or the module and class of another.
+    """The schedule: fixed, stepwise, linear, success-gated, reversed, shuffled or random.
 
-    Example: mine.schedules:Cosine.
+    Any other: the name of an installed package's entry point, or module:Class, e.g.
+    mine.schedules:Cosine.
     """
 
     looks_back: ClassVar[bool] = False
@@ -87,9 +88,9 @@ class StepwiseHorizon(Curriculum):
         return self.horizons[min(step // self.every, len(self.horizons) - 1)]
 
     @model_validator(mode="after")
-    def _grows(self) -> StepwiseHorizon:
+    def _check_ascending(self) -> StepwiseHorizon:
         if any(b <= a for a, b in zip(self.horizons, self.horizons[1:], strict=False)):
-            raise ValueError(f"horizons must grow, they are {self.horizons}; for one horizon use kind: fixed")
+            raise ValueError(f"horizons {self.horizons} must be in ascending order; for one horizon set kind: fixed")
         return self
 
 
@@ -110,17 +111,17 @@ class LinearHorizon(Curriculum):
         return min(self.start + self.delta * (step // self.every), self.maximum)
 
     @model_validator(mode="after")
-    def _reaches(self) -> LinearHorizon:
+    def _check_maximum(self) -> LinearHorizon:
         if self.maximum < self.start:
-            raise ValueError(f"maximum {self.maximum} is below start {self.start}")
+            raise ValueError(f"maximum ({self.maximum}) must be at least start ({self.start}); raise it")
         return self
 
 
-SCHEDULES = Kinds(
-    "schedule",
-    "kind",
-    Curriculum,
-    {
+SCHEDULES = Registry(
+    what="schedule",
+    field="kind",
+    base=Curriculum,
+    built_in={
         "fixed": "configs.curriculum:FixedHorizon",
         "stepwise": "configs.curriculum:StepwiseHorizon",
         "linear": "configs.curriculum:LinearHorizon",
@@ -129,5 +130,6 @@ SCHEDULES = Kinds(
         "shuffled": "configs.control_schedules:ShuffledHorizon",
         "random": "configs.control_schedules:RandomHorizon",
     },
+    group="agentgym.schedules",
 )
-"""Kind in a recipe -> "module:Class". A recipe may also give any `module:Class` itself."""
+"""The config models of `curriculum`."""

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
+from configs.config_model import ConfigModel
 from configs.conversation_start import ConversationStart
-from configs.part import Part
 from configs.rules import Dialect, Rules
 from configs.task_selection import TaskSelection, check_world
 
 
-class World(Part):
+class World(ConfigModel):
     """An environment as its servers host it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+-]+$")] = "textcraft"
@@ -42,12 +42,12 @@ class World(Part):
     """
 
     @model_validator(mode="after")
-    def _complete(self) -> World:
+    def _check_dialect(self) -> World:
         if self.dialect == "agentgym":
             if self.success_score is None:
-                raise ValueError("success_score: give a value, since servers with dialect: agentgym tell none")
+                raise ValueError("success_score is empty, but servers with dialect: agentgym do not report one; give a value")
             if self.rules == "ours":
-                raise ValueError("rules is 'ours', which servers with dialect: agentgym do not play by; set rules: agentgym")
+                raise ValueError("rules: ours is not supported by servers with dialect: agentgym; set rules: agentgym")
         return self
 
     def check_instruction(self, instructed: bool, conversation_start: ConversationStart) -> None:
@@ -63,8 +63,9 @@ class World(Part):
         """
         if self.dialect == "agentgym" and self.instruction is None and instructed and isinstance(conversation_start, str):
             raise ValueError(
-                "environment.instruction is empty, and servers with dialect: agentgym know none; write it there, or give the whole prompt "
-                "as conversation_start"
+                "environment.instruction is empty, but servers with dialect: agentgym do not "
+                "report one; "
+                "give it, or the whole prompt as conversation_start"
             )
 
     def check_tasks(self, tasks: TaskSelection, field: str) -> None:
@@ -76,7 +77,7 @@ class World(Part):
         """
         check_world(tasks, self.name, field)
         if self.dialect == "agentgym" and isinstance(tasks, str):
-            raise ValueError(f"{field} is the list {tasks!r}, but servers with dialect: agentgym know no lists; give indices or a file")
+            raise ValueError(f"{field} is the list {tasks!r}, but servers with dialect: agentgym have no lists; give indices or a file")
 
 
 class Environment(World):

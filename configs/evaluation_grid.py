@@ -7,13 +7,13 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from configs.collection import Collection, Source
+from configs.config_model import ConfigModel
 from configs.environment import WorldByName
 from configs.experiment import Rollout
-from configs.part import Part
 from configs.task_selection import TaskSelection, selection_name
 
 
-class EvaluationGrid(Part):
+class EvaluationGrid(ConfigModel):
     """An evaluation of every combination of task list, horizon and temperature.
 
     All cells use the same tasks and seeds.
@@ -48,18 +48,18 @@ class EvaluationGrid(Part):
     """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
-    def _fits(self) -> EvaluationGrid:
+    def _check_cells(self) -> EvaluationGrid:
         for tasks in self.tasks:
             self.environment.check_tasks(tasks, "tasks")
         for name, tasks in self.categories.items():
             if isinstance(tasks, str):
-                raise ValueError(f"categories.{name} is the list {tasks!r}; give indices or a file of AgentGym's item ids")
+                raise ValueError(f"categories.{name} is the list {tasks!r}, which is not supported here; give indices or a file")
             self.environment.check_tasks(tasks, f"categories.{name}")
         self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         for name in ("tasks", "horizons", "temperatures"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
-                raise ValueError(f"{name} holds a value twice")
+                raise ValueError(f"{name} has a duplicate value; remove it")
         return self
 
     def list_names(self) -> list[str]:

@@ -6,9 +6,10 @@ recipe runs on a laptop and on a GPU node.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeFloat,
@@ -16,20 +17,19 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
 from configs.algorithm import ALGORITHMS, Algorithm
+from configs.config_model import ConfigModel, Fraction
 from configs.conversation_start import ConversationStart
 from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
-from configs.part import Fraction, Part
+from configs.plugins import ENGINES, check_names, plugins
 from configs.task_selection import TaskSelection
 
 
-class StarterPolicy(Part):
+class StarterPolicy(ConfigModel):
     """A small policy with random initial weights, cloned from the oracle's episodes.
 
     It serves machines without a GPU and without access to a model hub.
@@ -49,22 +49,21 @@ class StarterPolicy(Part):
     tokens: PositiveInt = 600_000
     """Token budget of the behaviour cloning, repeats counted.
 
-    With `until_foretold` it is an upper limit.
+    With `stop_at_exact_match` it is an upper limit.
     """
-    until_foretold: Fraction | None = None
+    stop_at_exact_match: Fraction | None = None
     """Stop behaviour cloning once this fraction of unseen expert episodes is predicted exactly.
 
-    Every token of such an episode must be right. The number of tokens until a policy learns to copy
+    Every token of such an episode must be correct. The number of tokens until a policy learns to copy
     from its context differs between seeds. Empty: train on all of `tokens`.
     """
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the behaviour cloning."""
     demonstrations: PositiveInt = 5_000
-    """Most episodes that the oracle plays.
+    """Largest number of episodes that the oracle plays.
 
     They are repeated if they have fewer tokens than the budget.
     """
-
     excerpts: tuple[Fraction, ...] = ()
     """Fractions of observation lines kept, one for each pass over shortened demonstrations.
 
@@ -72,37 +71,24 @@ class StarterPolicy(Part):
     three lines, the lines that hold the next action, and this fraction of the others. In long pages
     a small policy does not find what to copy. The passes do not count towards `tokens`.
     """
-    first_weights: Literal["look-back", "copy"] = "look-back"
+    attention_init: Literal["previous-token", "induction"] = "previous-token"
     """Initial attention weights.
 
-    "look-back" attends to the previous tokens, with otherwise random weights. "copy" is an
-    induction head. It repeats how the text continued earlier. Tasks with many names require it,
-    with a lower learning rate (2e-3).
+    - previous-token: the heads attend to the previous tokens. All other weights are random.
+    - induction: induction heads (arXiv 2209.11895), which repeat how the text continued earlier.
+      Tasks with many names require it, with a lower learning rate (2e-3).
     """
 
-    @model_serializer(mode="wrap")
-    def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer fields with default values.
-
-        Earlier builds and results then keep their names.
-        """
-        fields: dict[str, Any] = handler(self)
-        if not self.excerpts:
-            fields.pop("excerpts", None)
-        if self.first_weights == "look-back":
-            fields.pop("first_weights", None)
-        return fields
-
     @model_validator(mode="after")
-    def _divisible(self) -> StarterPolicy:
+    def _check_heads(self) -> StarterPolicy:
         if self.hidden_size % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
-        if self.first_weights == "copy" and self.heads % 2:
-            raise ValueError(f'first_weights "copy" needs an even number of heads, not {self.heads}: words take up half of the width')
+        if self.attention_init == "induction" and self.heads % 2:
+            raise ValueError(f"heads ({self.heads}) must be even with attention_init: induction")
         return self
 
 
-class Lora(Part):
+class Lora(ConfigModel):
     """LoRA (arXiv 2106.09685): train low-rank corrections to the linear layers.
 
     The layers' own weights stay fixed.
@@ -114,7 +100,7 @@ class Lora(Part):
     """Scale of the correction, as alpha / rank."""
 
 
-class Policy(Part):
+class Policy(ConfigModel):
     """The language model that acts, and its prompt and turn format."""
 
     model: str = "starter"
@@ -161,18 +147,27 @@ class Policy(Part):
     """
 
 
+BUILT_IN_ENGINES = ("vllm", "transformers")
 SLOWEST_TOKEN_SECONDS = 0.1
 """Seconds per token for a model without visible progress. A slower model counts as stuck."""
-MAX_LEFT_OUT_SHARE = 0.2
 
 
-class Rollout(Part):
+def _check_engine(name: str) -> str:
+    check_names(
+        [name],
+        "engine",
+        [*BUILT_IN_ENGINES, *(plugins(ENGINES) if name not in BUILT_IN_ENGINES else ())],
+    )
+    return name
+
+
+class Rollout(ConfigModel):
     """How episodes are collected."""
 
-    engine: Literal["vllm", "transformers"] = "vllm"
-    """Inference engine: "vllm", or plain "transformers".
+    engine: Annotated[str, AfterValidator(_check_engine)] = "vllm"
+    """Inference engine: vllm, transformers, or the entry point of an installed package.
 
-    The latter is slow. It serves models that vLLM does not support.
+    transformers is slow. It supports models that vLLM does not.
     """
     tasks_per_step: PositiveInt = 32
     """Groups in a batch, i.e. different tasks per training step."""
@@ -233,7 +228,7 @@ class Rollout(Part):
     """
     retries: NonNegativeInt = 2
     """Retries of a failed episode before its group is left out."""
-    max_left_out_share: Fraction = MAX_LEFT_OUT_SHARE
+    max_left_out_share: Fraction = 0.2
     """Largest fraction of a step's episodes that may be left out, 0 to 1.
 
     Training stops before the update if more are left out. An episode is left out if infrastructure
@@ -241,19 +236,8 @@ class Rollout(Part):
     biased sample.
     """
 
-    @model_serializer(mode="wrap")
-    def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit `max_left_out_share` if it has its default.
 
-        Runs from before this field then keep their names.
-        """
-        fields: dict[str, Any] = handler(self)
-        if self.max_left_out_share == MAX_LEFT_OUT_SHARE:
-            fields.pop("max_left_out_share", None)
-        return fields
-
-
-class Evaluation(Part):
+class Evaluation(ConfigModel):
     """How the policy is evaluated on held-out tasks."""
 
     tasks: TaskSelection = "test"
@@ -290,7 +274,7 @@ class Evaluation(Part):
         return self.each_phase or step == last or (self.every is not None and step % self.every == 0)
 
 
-class Seeds(Part):
+class Seeds(ConfigModel):
     """Seeds of all random sources. Equal seeds give equal runs."""
 
     training: NonNegativeInt = 0
@@ -301,7 +285,7 @@ class Seeds(Part):
     """Weights and demonstrations of the starter policy."""
 
 
-class Experiment(Part):
+class Experiment(ConfigModel):
     """One ScalingInter-RL run: policy, environment, curriculum, algorithm and evaluation."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")] = "scaling-inter"
@@ -326,7 +310,7 @@ class Experiment(Part):
     """Number of recent checkpoints kept for resuming. Those at phase ends are always kept."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Experiment:
+    def _check_consistency(self) -> Experiment:
         self.environment.check_tasks(self.environment.train_tasks, "environment.train_tasks")
         self.environment.check_tasks(self.evaluation.tasks, "evaluation.tasks")
         self.environment.check_instruction(self.policy.instruction, self.policy.conversation_start)
@@ -340,7 +324,8 @@ class Experiment(Part):
         parts = self.algorithm.mini_batches * (1 if self.algorithm.micro_batch_tokens else self.algorithm.passes)
         if parts > batch:
             raise ValueError(
-                f"algorithm.mini_batches x micro_batches ({parts}) is more than the {batch} episodes of a batch "
-                "(rollout.tasks_per_step x group_size); lower one of the two"
+                f"algorithm.mini_batches x micro_batches ({parts}) must be at most "
+                f"rollout.tasks_per_step x group_size ({batch}); lower mini_batches or "
+                "micro_batches"
             )
         return self

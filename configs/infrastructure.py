@@ -12,18 +12,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from configs.config_model import ConfigError
 from configs.launch import RAY, Launch, load_launch
 from configs.recipe import explain
-from configs.renamed_fields import RENAMED_SETTINGS
 
 PREFIX = "AGENTGYM_"
 
 
-class SettingsError(ValueError):
-    """An unusable setting. The message names each variable, its value and the fix."""
+class SettingsError(ConfigError):
+    """An invalid environment variable."""
 
 
 class InfraSettings(BaseSettings):
@@ -34,7 +42,12 @@ class InfraSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", use_attribute_docstrings=True, frozen=True
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        extra="ignore",
+        use_attribute_docstrings=True,
+        frozen=True,
     )
 
     runs: Path = Path("runs")
@@ -155,55 +168,66 @@ class InfraSettings(BaseSettings):
 
     @field_validator("shared_storage")
     @classmethod
-    def _url_or_whole_path(cls, value: str | None) -> str | None:
+    def _check_shared_storage(cls, value: str | None) -> str | None:
         if value and "://" not in value and not value.startswith("/"):
-            raise ValueError("give the absolute path of a folder, or a URL, e.g. s3://bucket/runs, gs://bucket/runs or file:///mnt/runs")
+            raise ValueError("must be an absolute path or a URL, e.g. s3://bucket/runs, gs://bucket/runs or file:///mnt/runs")
         return value
 
     @field_validator("launch")
     @classmethod
-    def _readable(cls, value: str | None) -> str | None:
+    def _check_launch_file(cls, value: str | None) -> str | None:
         if value:
             load_launch(value)
         return value or None
 
     @model_validator(mode="after")
-    def _somebody_says_the_first_node(self) -> Self:
+    def _check_first_node(self) -> Self:
         if self.launch and not self.ray_address and load_launch(self.launch).first_node == RAY:
-            raise ValueError(f"launch is {self.launch}, whose first_node Ray says, but ray_address is empty; set it, or launch to another")
+            raise ValueError(
+                f"launch {self.launch} has first_node: ray, which requires ray_address; set ray_address, or another launch file"
+            )
         return self
 
     @model_validator(mode="after")
-    def _ray_is_installed(self) -> Self:
+    def _check_ray_installed(self) -> Self:
         if self.ray_address and find_spec("ray") is None:
-            raise ValueError("ray_address is set, but Ray is not installed: pip install 'agentgym-pipeline[ray]', on every node")
+            raise ValueError(
+                f"ray_address is {self.ray_address}, but Ray is not installed; run pip install 'agentgym-pipeline[ray]' on every node"
+            )
         return self
 
     @model_validator(mode="after")
-    def _nodes_find_the_runs(self) -> Self:
+    def _check_runs_path_absolute(self) -> Self:
         if self.ray_address and not self.runs.is_absolute():
-            raise ValueError(f"runs is {self.runs}; beside ray_address it must be the absolute path of a folder that every node sees")
+            raise ValueError(f"runs ({self.runs}) must be an absolute path if ray_address is set; give a folder that every node can access")
         return self
 
     @model_validator(mode="after")
-    def _ray_places_alone(self) -> Self:
-        taken = {"engine_gpus": self.engine_gpus, "environment_backend": self.environment_backend == "container"}
+    def _check_ray_placement(self) -> Self:
+        taken = {
+            "engine_gpus": self.engine_gpus,
+            "environment_backend": self.environment_backend == "container",
+        }
         if self.ray_address and (named := [name for name, is_set in taken.items() if is_set]):
-            raise ValueError(f"{' and '.join(named)} cannot be set beside ray_address: Ray places the processes; unset one of them")
+            raise ValueError(
+                f"{' and '.join(named)} cannot be combined with ray_address, since Ray places the processes; unset one of them"
+            )
         return self
 
     @model_validator(mode="after")
-    def _one_gpu_for_each_server(self) -> Self:
+    def _check_engine_gpus(self) -> Self:
         if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
-            raise ValueError(f"engine_gpus names {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; name one for each")
+            raise ValueError(
+                f"engine_gpus lists {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; list one GPU per server"
+            )
         return self
 
     @model_validator(mode="after")
-    def _no_server_sleeps(self) -> Self:
+    def _check_engine_sleep(self) -> Self:
         if self.engine_sleep and (self.engine_urls or self.engine_servers):
             servers = f"engine_servers is {self.engine_servers}" if self.engine_servers else f"engine_urls is {','.join(self.engine_urls)}"
             raise ValueError(
-                f"engine_sleep is true, but {servers}: servers share no GPU with the trainer and never sleep; unset one of the two"
+                f"engine_sleep is true, but {servers}: only an engine in the trainer's process can sleep; unset one of the two"
             )
         return self
 
@@ -237,15 +261,12 @@ def infra_settings() -> InfraSettings:
         SettingsError: A value is wrong, or a variable with the prefix AGENTGYM_ is not a setting.
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
-    strange = []
+    unknown = []
     for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
         close = difflib.get_close_matches(name, known, 1)
-        if name in RENAMED_SETTINGS:
-            strange.append(f"{name}: is called {RENAMED_SETTINGS[name]} now")
-        else:
-            strange.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
-    if strange:
-        raise SettingsError("\n".join(strange))
+        unknown.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
+    if unknown:
+        raise SettingsError("\n".join(unknown))
     try:
         settings = InfraSettings()
         for name in ("environment_token", "engine_token"):
@@ -257,7 +278,10 @@ def infra_settings() -> InfraSettings:
             os.environ[_variable("environment_urls")] = ",".join(settings.environment_urls)
         return settings
     except ValidationError as problem:
-        raise SettingsError(f"these settings cannot be used:\n{explain(problem, 'the settings', _variable)}") from None
+        raise SettingsError(
+            f"these settings cannot be used:\n{explain(problem, 'the settings', _variable)}",
+            problem,
+        ) from None
 
 
 def _variable(field: str) -> str:

@@ -39,7 +39,9 @@ def weighted_lists(world: str, name: str) -> tuple[tuple[str, int], ...]:
     lists = tuple((part.group(2), int(part.group(1) or 1)) for part in parts if part is not None)
     if len(lists) < len(parts) or len(parts) not in (1, len(worlds)) or any(weight < 1 for _, weight in lists):
         raise KeyError(
-            f"{name!r} names no tasks of {world}: write a list of each of {', '.join(worlds)}, in this order, such as "
-            f"{SEPARATOR.join(['train'] * len(worlds))}, with weights where wanted (2*train), or one that each of them has"
+            f"{name!r} is not a task list of {world}; give one list each for {', '.join(worlds)}, "
+            "in this order, e.g. "
+            f"{SEPARATOR.join(['train'] * len(worlds))} (with weights: 2*train), or one list that "
+            "all of them have"
         )
     return lists * len(worlds) if len(lists) == 1 else lists

@@ -53,7 +53,7 @@ def check_model(model: str) -> None:
         if _is_path(model):
             raise ModelError(f"there is no folder {model}{_nearby(folder)}")
     elif not (folder / "config.json").is_file():
-        raise ModelError(f"{model} holds no model (no config.json in it){_nearby(folder)}")
+        raise ModelError(f"{model} is not a model folder (it has no config.json){_nearby(folder)}")
 
 
 def recipe_of(model: str) -> Experiment | None:
@@ -69,8 +69,8 @@ def recipe_of(model: str) -> Experiment | None:
         return Experiment.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (yaml.YAMLError, ValidationError) as problem:
         raise ModelError(
-            f"{file}, which says how the checkpoint is to be used, is not understood; correct it, or remove it and give the format "
-            f"yourself:\n{problem}"
+            f"{file}, the recipe of the checkpoint, is not valid; correct it, or delete it and "
+            f"set the format fields in your recipe:\n{problem}"
         ) from None
 
 
@@ -131,4 +131,4 @@ def _nearby(folder: Path) -> str:
         found = sorted(each for each in place.glob("step-*") if (each / "config.json").is_file()) if place.is_dir() else []
         if found:
             return f"; the checkpoints of this run are in {place}: {', '.join(each.name for each in found)}"
-    return "; give the folder of a checkpoint (runs/.../checkpoints/step-...), or a name of Hugging Face, e.g. Qwen/Qwen2.5-3B-Instruct"
+    return "; give the folder of a checkpoint (runs/.../checkpoints/step-...), or a Hugging Face name, e.g. Qwen/Qwen2.5-3B-Instruct"

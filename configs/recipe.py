@@ -13,16 +13,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.algorithm import ALGORITHMS
+from configs.config_model import ConfigError
 from configs.curriculum import SCHEDULES
 from configs.experiment import Experiment
 from configs.model_folder import ModelError, format_left_to_checkpoint
-from configs.renamed_fields import renamed
 
 FOLDER = Path(__file__).parent
 
 
-class RecipeError(ValueError):
-    """An unusable recipe. The message names each wrong field, its value and the fix."""
+class RecipeError(ConfigError):
+    """An invalid recipe."""
 
 
 def recipe_names() -> list[str]:
@@ -53,8 +53,8 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     Args:
         recipe: Path of a YAML file, or name of a recipe in configs/.
         overrides: New values by dotted field name, e.g. {"algorithm.steps": 10}. Nested mappings
-            work too. If they change algorithm.name, fields that only the file's method has are
-            dropped.
+            work too. If they change algorithm.name, fields that only the file's algorithm has
+            are dropped.
 
     Raises:
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of
@@ -64,7 +64,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     in_file, tree = _read(path), _read(path)
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
-    _leave_out_other_methods_fields(tree, in_file, overrides or {})
+    _drop_fields_of_other_algorithms(tree, in_file, overrides or {})
     try:
         for name, value in format_left_to_checkpoint(tree, in_file, overrides or {}).items():
             _put(tree, name.split("."), value, name)
@@ -73,7 +73,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     try:
         return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:
-        raise RecipeError(_blame(path, in_file, overrides or {}, problem)) from None
+        raise RecipeError(_blame(path, in_file, overrides or {}, problem), problem) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise RecipeError(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict):
-        raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
+        raise RecipeError(f"{path} must be a mapping of fields, not {type(tree).__name__}")
     return tree
 
 
@@ -143,7 +143,10 @@ def fingerprint(experiment: Experiment) -> str:
 
 
 def explain(
-    problem: ValidationError, whole: str = "the recipe", spelt: Callable[[str], str] = str, model: type[BaseModel] = Experiment
+    problem: ValidationError,
+    whole: str = "the recipe",
+    spelt: Callable[[str], str] = str,
+    model: type[BaseModel] = Experiment,
 ) -> str:
     """Return one line per wrong field: its dotted name, its value and the fix.
 
@@ -161,7 +164,7 @@ def explain(
             known = _fields_of(error["loc"][:-1], model)
             close = difflib.get_close_matches(names[-1], known, 1)
             fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
-            lines.append(f"  {where}: " + (renamed(".".join(names), error["input"]) or f"there is no such field; {fix}"))
+            lines.append(f"  {where}: there is no such field; {fix}")
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
@@ -189,16 +192,16 @@ def _fields_of(location: Sequence[int | str], root: type[BaseModel]) -> list[str
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    for kinds in (ALGORITHMS, SCHEDULES):
-        if annotation is kinds.base:
-            return list(kinds.all().values())
+    for registry in (ALGORITHMS, SCHEDULES):
+        if annotation is registry.base:
+            return list(registry.all_built_in().values())
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
-def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Drop the file's method-specific fields if an override selects another method."""
+def _drop_fields_of_other_algorithms(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Drop fields that only the file's algorithm has, if an override selects another one."""
     algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
     if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
         return
@@ -206,7 +209,7 @@ def _leave_out_other_methods_fields(tree: dict[str, Any], in_file: Mapping[str, 
         known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
     except ValueError:
         return  # validation reports it
-    elsewhere = {field for kind in ALGORITHMS.all().values() for field in kind.model_fields}
+    elsewhere = {field for model in ALGORITHMS.all_built_in().values() for field in model.model_fields}
     for field in written:
         overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
         if field in algorithm and field not in known and field in elsewhere and not overridden:
@@ -217,6 +220,6 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
     for part in path[:-1]:
         below = tree.setdefault(part, {})
         if not isinstance(below, dict):
-            raise RecipeError(f"{name}: {part} holds {_short(below)}, which has no fields of its own")
+            raise RecipeError(f"{name}: {part} is {_short(below)}, which has no fields; remove the rest of the name")
         tree = below
     tree[path[-1]] = value

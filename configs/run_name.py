@@ -24,7 +24,12 @@ def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None)
             last part of the field name if unambiguous.
     """
     seeds = experiment.seeds
-    parts = [experiment.algorithm.name, _schedule(experiment), experiment.environment.name, f"seed {seeds.training}"]
+    parts = [
+        experiment.algorithm.name,
+        _schedule(experiment),
+        experiment.environment.name,
+        f"seed {seeds.training}",
+    ]
     different = {
         name: value
         for name, value in (overrides or {}).items()

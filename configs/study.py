@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from configs.config_model import ConfigModel, Fraction
 from configs.experiment import Experiment
-from configs.part import Fraction, Part
-from configs.recipe import RecipeError, load_recipe
+from configs.recipe import RecipeError, explain, load_recipe
 from configs.task_selection import TaskSelection
 
 FOLDER = Path(__file__).parent / "studies"
@@ -26,7 +34,7 @@ START = "start"
 """In a comparison: the arm's own policy before training."""
 
 
-class Endpoint(Part):
+class Endpoint(ConfigModel):
     """The outcome that decides a comparison."""
 
     measure: Literal["success", "reward"] = "success"
@@ -41,7 +49,7 @@ class Endpoint(Part):
     """Number of environment turns for "turns". Empty: the turns of the run with the fewest."""
 
 
-class Beyond(Part):
+class Beyond(ConfigModel):
     """Further evaluations of every run's first and last policy.
 
     They use other tasks, horizons or temperatures.
@@ -57,7 +65,7 @@ class Beyond(Part):
     """Episodes per task."""
 
 
-class Study(Part):
+class Study(ConfigModel):
     """Arms x seeds of one recipe."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$")]
@@ -68,7 +76,10 @@ class Study(Part):
     """A recipe of configs/ by name, or the path of a YAML file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """New values for all arms, by dotted field name."""
-    arms: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]], Field(min_length=1)]
+    arms: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]],
+        Field(min_length=1),
+    ]
     """Name of each arm to its new values, by dotted field name."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     """Seeds of each arm. A number n means 0 to n - 1.
@@ -96,20 +107,25 @@ class Study(Part):
         return tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
 
     @model_validator(mode="after")
-    def _agrees(self) -> Study:
+    def _check_arms(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds holds a seed twice: {list(self.seeds)}")
+            raise ValueError(f"seeds {list(self.seeds)} has a duplicate; remove it")
         if START in self.arms:
-            raise ValueError(f"no arm can be called {START!r}: in a comparison it is the policy before training")
+            raise ValueError(f"arms has the name {START!r}, which is reserved for the policy before training; rename the arm")
         for arm, other in self.comparisons:
             for name in {arm, other} - set(self.arms) - ({START} - {arm}):
-                raise ValueError(f"comparisons names {name!r}, which is no arm; there are {', '.join(self.arms)}")
+                raise ValueError(f"comparisons has {name!r}, which is not an arm; use one of: {', '.join(self.arms)}")
         return self
 
     def fields(self, arm: str, seed: int) -> dict[str, Any]:
         """Return the overrides of a run. Those of the arm come first."""
         seeds = {f"seeds.{name}": seed for name in ("training", "evaluation", "starter")}
-        return {**self.arms[arm], **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]}, "name": self.name, **seeds}
+        return {
+            **self.arms[arm],
+            **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]},
+            "name": self.name,
+            **seeds,
+        }
 
     def experiment(self, arm: str, seed: int) -> Experiment:
         """Return the experiment of a run.
@@ -149,13 +165,13 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(tree, dict):
-            raise RecipeError(f"{path} must hold a mapping of fields; it holds {type(tree).__name__}")
+            raise RecipeError(f"{path} must be a mapping of fields, not {type(tree).__name__}")
         found = Study.model_validate(tree | dict(overrides or {}), context={"folders": [path.parent]})
     except yaml.YAMLError as problem:
         raise RecipeError(f"{path} is not YAML: {problem}") from problem
     except ValidationError as problem:
-        wrong = "\n".join(f"  {'.'.join(map(str, error['loc'])) or 'the study'}: {error['msg']}" for error in problem.errors())
-        raise RecipeError(f"{path} is not a valid study:\n{wrong}") from None
+        wrong = explain(problem, "the study", model=Study)
+        raise RecipeError(f"{path} is not a valid study:\n{wrong}", problem) from None
     measured = {}
     for arm in found.arms:
         try:
@@ -167,6 +183,6 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     for arm, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:
             raise RecipeError(
-                f"{path}: the arms {first!r} and {arm!r} are measured differently (evaluation.{different[0]}), so they cannot be compared"
+                f"{path}: the arms {first!r} and {arm!r} have different evaluations (evaluation.{different[0]}), so they cannot be compared"
             )
     return found

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic import Field, PositiveInt, model_validator
 
+from configs.config_model import Fraction
 from configs.curriculum import Curriculum, Training
-from configs.part import Fraction
 
 QUANTILE = 1.645
 """Quantile of the normal distribution for one-sided bounds at 95 %."""
@@ -52,11 +52,11 @@ class SuccessGatedHorizon(Curriculum):
     """
 
     @model_validator(mode="after")
-    def _agrees(self) -> SuccessGatedHorizon:
+    def _check_thresholds(self) -> SuccessGatedHorizon:
         if any(b <= a for a, b in zip(self.horizons, self.horizons[1:], strict=False)):
-            raise ValueError(f"horizons must grow, they are {self.horizons}")
+            raise ValueError(f"horizons {self.horizons} must be in ascending order")
         if self.retreat_below is not None and self.retreat_below >= self.threshold:
-            raise ValueError(f"retreat_below ({self.retreat_below}) must be below threshold ({self.threshold}), or it goes to and fro")
+            raise ValueError(f"retreat_below ({self.retreat_below}) must be below threshold ({self.threshold}); lower it")
         return self
 
     def horizon_at(self, step: int, training: Training) -> int:

@@ -29,23 +29,27 @@ def _read(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str) or not _names_a_file(value):
         return value
     folders = [Path(), *((info.context or {}).get("folders", ()))]
-    path = next((found for folder in folders if (found := folder / Path(value).expanduser()).is_file()), None)
+    path = next(
+        (found for folder in folders if (found := folder / Path(value).expanduser()).is_file()),
+        None,
+    )
     if path is None:
-        raise ValueError(f"there is no file {value!r}; a list of the world is named without a suffix or a slash, e.g. train")
+        raise ValueError(f"there is no file {value!r}; give an existing file, or a task list's name without suffix and slash, e.g. train")
     try:
         ids = read_ids(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as fault:
-        raise ValueError(f"{path} is no list of tasks: {fault}; it is JSON such as [3, 5] or [{{'item_id': 'babyai_3'}}], or has one "
-                         "index a line") from fault  # fmt: skip
+        raise ValueError(
+            f"{path} is not a list of tasks: {fault}; write JSON such as [3, 5] or [{{'item_id': 'babyai_3'}}], or one index per line"
+        ) from fault
     if not ids:
-        raise ValueError(f"{path} lists no task")
+        raise ValueError(f"{path} lists no tasks; add at least one")
     return [_checked(each) for each in ids]
 
 
 def _checked(each: Any) -> int | str:
     if not isinstance(each, bool) and ((isinstance(each, int) and each >= 0) or (isinstance(each, str) and _ITEM.fullmatch(each))):
         return each
-    raise ValueError(f'{each!r} is no task: write an index such as 17, or an id of AgentGym\'s such as "babyai_17"')
+    raise ValueError(f'{each!r} is not a task; write an index such as 17, or an AgentGym item id such as "babyai_17"')
 
 
 TaskSelection = Annotated[str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)]
@@ -67,12 +71,12 @@ def read_ids(text: str) -> list[int | str]:
     except ValueError:
         entries = [_line(line) for line in text.splitlines() if line.strip()]
     if not isinstance(entries, list):
-        raise ValueError(f"it holds {type(entries).__name__}")
+        raise ValueError(f"it contains {type(entries).__name__}, not a list")
     ids: list[int | str] = []
     for entry in entries:
         each = entry.get("item_id") if isinstance(entry, dict) else entry
         if isinstance(each, bool) or not isinstance(each, int | str):
-            raise ValueError(f"one entry is {entry!r}")
+            raise ValueError(f"the entry {entry!r} is not a task")
         goal = _GOAL.search(json.dumps(entry)) if isinstance(entry, dict) and isinstance(each, str) else None
         if goal:
             each = f"{each}: {goal[1]}"
@@ -98,7 +102,7 @@ def _parts(item: str) -> tuple[str, str, str | None]:
     """
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise ValueError(f"{item!r} is no item id of AgentGym's")
+        raise ValueError(f"{item!r} is not an AgentGym item id")
     return match[1], match[2], match[3]
 
 
@@ -117,7 +121,7 @@ def check_world(selection: str | Sequence[int | str], world: str, field: str) ->
         return
     for each in selection:
         if isinstance(each, str) and each.partition("_")[0] != world:
-            raise ValueError(f"{field} holds {each!r}, a task of {each.partition('_')[0]}, but the world is {world}")
+            raise ValueError(f"{field} has {each!r}, a task of {each.partition('_')[0]}, but environment.name is {world}; remove it")
 
 
 def _names_a_file(value: str) -> bool:

@@ -55,11 +55,11 @@ def recipe_page() -> str:
     """Return the page of all fields of a recipe."""
     intro = "A recipe is a YAML file with the sections below. Every field can be overridden on the command line by its dotted name."
     parts = [f"# Recipe fields\n\n{intro}\n", *sections(Experiment, "")]
-    for title, name, registry in (("Methods", "algorithm", ALGORITHMS), ("Schedules", "curriculum", SCHEDULES)):
+    for title, name, registry in (("Algorithms", "algorithm", ALGORITHMS), ("Schedules", "curriculum", SCHEDULES)):
         parts.append(f"## {title}\n\nThe field `{name}.{registry.field}` selects one of these.\n")
         parts.append(f"### Fields of every entry of `{name}`\n\n{table(registry.base, f'{name}.')}")
         shared = registry.base.model_fields
-        for kind, model in registry.all().items():
+        for kind, model in registry.all_built_in().items():
             own = {key: field for key, field in model.model_fields.items() if not same(field, shared.get(key))}
             parts.append(f"### `{name}.{registry.field}: {kind}`\n\n{paragraphs(model.__doc__)}\n\n{table(model, f'{name}.', own)}")
             parts += [section for key in own for section in nested(model.model_fields[key], f"{name}.{key}", level=4)]

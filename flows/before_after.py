@@ -93,7 +93,7 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     # More tokens need more demonstrations: the longer behaviour cloning must not repeat the same
     # ones.
     unseen = max(starter.demonstrations, -(-made.demonstrations * tokens // made.tokens))
-    more = starter.model_copy(update={"tokens": tokens, "demonstrations": unseen, "until_foretold": None})
+    more = starter.model_copy(update={"tokens": tokens, "demonstrations": unseen, "stop_at_exact_match": None})
     longer = starter_policy(policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None)
     return BeforeAfter(results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure))
 

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.policy_gradient import PolicyGradient
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
 from environments.registry import load_world, task_indices_of
@@ -24,7 +25,6 @@ from flows.gpu_memory import plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
-from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.memory_plan import Machine, PlanAnswer
 from tasks.training.step_time import ASSUMPTIONS, GPUS, Engines, StepTokens, in_words, operations_per_token, rollout_seconds, update_seconds
 

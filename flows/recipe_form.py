@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, WithJsonSchema, model_serializer
 
 from configs.algorithm import ALGORITHMS
+from configs.config_model import ConfigModel
 from configs.experiment import Experiment
-from configs.part import Part
 from configs.recipe import RecipeError, explain, load_recipe, recipe_names
 from environments.registry import WORLDS
 
@@ -44,7 +44,7 @@ def _one_of(names: list[str]) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "enum": names})
 
 
-class RecipeForm(Part):
+class RecipeForm(ConfigModel):
     """The fields that people change most. Empty fields keep the recipe's value."""
 
     model_config = ConfigDict(json_schema_extra=_plain)
@@ -57,8 +57,8 @@ class RecipeForm(Part):
     """The language model: a Hugging Face name, a folder, or a checkpoint's folder
     (runs/.../checkpoints/step-000040).
     """
-    method: Annotated[str, _one_of(list(ALGORITHMS.table))] | None = None
-    """The learning method."""
+    method: Annotated[str, _one_of(ALGORITHMS.names())] | None = None
+    """The algorithm."""
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Training steps, at least 1. Each step collects one batch of groups and learns from it."""
     horizons: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]], Field(min_length=1, max_length=100)] | None = None
@@ -120,7 +120,7 @@ def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
     try:
         return RecipeForm.model_validate(given or {})
     except ValidationError as problem:
-        raise RecipeError(f"this form cannot be used:\n{explain(problem, 'the form', model=RecipeForm)}") from None
+        raise RecipeError(f"this form cannot be used:\n{explain(problem, 'the form', model=RecipeForm)}", problem) from None
 
 
 def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -12,17 +12,17 @@ from typing import Literal, Self
 import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from configs.part import Part
+from configs.config_model import ConfigError, ConfigModel
 from configs.recipe import explain
 
 FOLDER = Path(__file__).parent
 
 
-class LaunchError(ValueError):
-    """An unusable launch file. The message names each wrong field, its value and the fix."""
+class LaunchError(ConfigError):
+    """An invalid launch file."""
 
 
-class Needs(Part):
+class Needs(ConfigModel):
     """Resources that Ray reserves for a process on its node."""
 
     gpus: NonNegativeInt | None = None
@@ -40,7 +40,7 @@ RAY = "ray"
 """Value of `first_node` if Ray provides the address."""
 
 
-class Launch(Part):
+class Launch(ConfigModel):
     """Where the trainer's processes run, and how the weights are sharded."""
 
     nodes: PositiveInt = 1
@@ -71,10 +71,11 @@ class Launch(Part):
     """Resources that Ray reserves for each environment server."""
 
     @model_validator(mode="after")
-    def _can_meet(self) -> Self:
+    def _check_rendezvous(self) -> Self:
         if self.nodes > 1 and self.first_node != RAY and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
             raise ValueError(
-                f"{self.nodes} nodes need first_node, an address that all of them reach (now {self.first_node}), and port (now {self.port})"
+                f"nodes ({self.nodes}) requires first_node ({self.first_node}), an address that "
+                f"every node can reach, and port ({self.port}); set both"
             )
         return self
 
@@ -100,4 +101,4 @@ def load_launch(name: str) -> Launch:
     except yaml.YAMLError as problem:
         raise LaunchError(f"{path} is not YAML: {problem}") from problem
     except ValidationError as problem:
-        raise LaunchError(f"{path} is not a valid launch file:\n{explain(problem, 'the file')}") from None
+        raise LaunchError(f"{path} is not a valid launch file:\n{explain(problem, 'the file')}", problem) from None

@@ -3,7 +3,7 @@
 The container has no capabilities, no root, a read-only file system, and limits on memory and
 processes. It ends with its owner in one of three ways:
 - `end` removes it.
-- A process that watches the owner removes it (container_watch.py).
+- A process that watches the owner removes it (container_watcher.py).
 - If that process was killed too, the sweep before the next start removes it.
 """
 

@@ -59,12 +59,12 @@ class Update:
 
     Attributes:
         loss: Weighted mean negative log-likelihood of the batch, in nats.
-        foretold: Number of examples in which the policy's most likely token was correct for every
+        exact: Number of examples in which the policy's most likely token was correct for every
             token of the oracle.
     """
 
     loss: float
-    foretold: int
+    exact: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def clone(
     learning_rate: float,
     seed: int,
     progress: Callable[[int, float], None],
-    until_foretold: float | None = None,
+    stop_at_exact_match: float | None = None,
 ) -> Cloning:
     """Train the model on at most one pass over the examples.
 
@@ -136,7 +136,7 @@ def clone(
         seed: Seed of the batch order.
         progress: Callback after each update. It receives the tokens seen so far and the mean loss
             in nats.
-        until_foretold: Exact-match rate at which to stop early, or None for a full pass. The rate
+        stop_at_exact_match: Exact-match rate at which to stop early, or None for a full pass. The rate
             is measured on the last RECENT_EXAMPLES unseen examples. An example counts if every
             oracle token is predicted. From then on the learning rate decays, and it reaches 0 after
             COOL_DOWN times the tokens seen so far.
@@ -148,7 +148,7 @@ def clone(
         torch.optim.AdamW(others, learning_rate, betas=BETAS, weight_decay=0.0): learning_rate,
     }
     total = sum(len(example.tokens) for example in examples)
-    falls_from = (1 - DECAY) * total if until_foretold is None else total / (1 + COOL_DOWN)
+    falls_from = (1 - DECAY) * total if stop_at_exact_match is None else total / (1 + COOL_DOWN)
     fall = total - falls_from
     recent = deque[bool](maxlen=RECENT_EXAMPLES)
     shown, seen, losses = list[Example](), 0, list[float]()
@@ -168,8 +168,8 @@ def clone(
         progress(seen, update.loss)
         # An episode that a detour ended at once has no oracle tokens.
         taught = sum(any(example.learned) for example in batch)
-        recent.extend([True] * update.foretold + [False] * (taught - update.foretold))
-        if until_foretold is not None and seen < falls_from and sum(recent) >= until_foretold * RECENT_EXAMPLES:
+        recent.extend([True] * update.exact + [False] * (taught - update.exact))
+        if stop_at_exact_match is not None and seen < falls_from and sum(recent) >= stop_at_exact_match * RECENT_EXAMPLES:
             falls_from, fall = seen, COOL_DOWN * seen
     model.eval()
     return Cloning(losses, len(shown), seen, sum(sum(example.learned) for example in shown))
@@ -186,17 +186,17 @@ def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> Update:
     sums = torch.zeros(sum(p.numel() for p in parameters) + 2)
     for part in range(rank, PARTS, size):
         if examples := batch[part::PARTS]:
-            loss, foretold = cloning_loss(model, examples)
+            loss, exact = cloning_loss(model, examples)
             gradients = torch.autograd.grad(loss, parameters)
-            figures = torch.stack([loss.detach(), torch.tensor(float(foretold))])
+            figures = torch.stack([loss.detach(), torch.tensor(float(exact))])
             sums += torch.cat([*(gradient.flatten() for gradient in gradients), figures])
     if size > 1:
         distributed.all_reduce(sums)
-    foretold = int(sums[-1])
+    exact = int(sums[-1])
     sums /= sum(sum(weights_of(example)[1:]) for example in batch)
     for parameter, gradient in zip(parameters, torch.split(sums[:-2], [p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter)
-    return Update(sums[-2].item(), foretold)
+    return Update(sums[-2].item(), exact)
 
 
 def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[torch.Tensor, int]:
@@ -222,9 +222,9 @@ def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[tor
     weighed = weights > 0
     logits, targets = model.lm_head(hidden[:, :-1][weighed]), tokens[:, 1:][weighed]
     losses = functional.cross_entropy(logits, targets, reduction="none")
-    foretold = torch.ones_like(weighed)
-    foretold[weighed] = logits.argmax(-1) == targets
-    return (losses * weights[weighed]).sum(), int((learned.any(1) & (foretold | ~learned[:, 1:]).all(1)).sum())
+    exact = torch.ones_like(weighed)
+    exact[weighed] = logits.argmax(-1) == targets
+    return (losses * weights[weighed]).sum(), int((learned.any(1) & (exact | ~learned[:, 1:]).all(1)).sum())
 
 
 def weights_of(example: Example) -> list[float]:

@@ -115,7 +115,7 @@ def clone_from_oracle(
                 report("tokens", sum(tokens[: len(done)]) + seen, sum(tokens), loss)
 
         for dataset in datasets:
-            until = config.until_foretold if len(done) == len(config.excerpts) else None
+            until = config.stop_at_exact_match if len(done) == len(config.excerpts) else None
             done.append(clone(model, dataset, config.learning_rate, seed, progress, until))
     finally:
         torch.set_num_threads(threads)

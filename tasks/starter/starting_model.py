@@ -9,7 +9,7 @@ from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from configs.experiment import StarterPolicy
-from tasks.starter.first_weights import ROPE_BASE, copy, look_back
+from tasks.starter.attention_init import ROPE_BASE, induction, previous_token
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 CHAT_TEMPLATE = (
@@ -55,7 +55,7 @@ def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
 def build_model(config: StarterPolicy, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     """Build a Qwen2 model with random float32 weights and initialised attention.
 
-    `config.first_weights` selects the attention initialisation.
+    `config.attention_init` selects the attention initialisation.
     """
     end = tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):
@@ -79,5 +79,5 @@ def build_model(config: StarterPolicy, tokenizer: Qwen2Tokenizer, seed: int) -> 
                 dtype=torch.float32,
             )
         )
-        (copy if config.first_weights == "copy" else look_back)(model)
+        (induction if config.attention_init == "induction" else previous_token)(model)
         return model

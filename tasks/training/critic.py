@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from configs.experiment import Policy
-from tasks.training.algorithms.policy_gradient import Critic as CriticSettings
+from configs.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import load_optimiser, load_tensors, save_optimiser, save_tensors

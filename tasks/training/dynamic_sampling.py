@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from configs.experiment import Experiment
+from configs.policy_gradient import PolicyGradient
 from tasks.rollout.episode import RolloutRequest
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.groups import learnable_groups, zero_variance
 from tasks.training.task_order import resampling_plans
 

@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
 
 from configs.experiment import Experiment
+from configs.imitation import DPO, Imitation
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.algorithms.dpo import DPO
-from tasks.training.algorithms.imitation import Imitation
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import give_adapters
 from tasks.training.micro_batches import Tensors, pad_trajectories

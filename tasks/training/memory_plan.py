@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from configs.config_model import ConfigModel
 from configs.experiment import Experiment, Lora
-from configs.part import Part
 
 if TYPE_CHECKING:
     from tasks.training.memory_trace import TracedUpdate, TrainerMemory
@@ -26,7 +26,7 @@ ENGINE_OVERHEAD = 1.5 * GB
 """Part of vLLM's memory besides weights and KV cache, in bytes."""
 
 
-class Machine(Part):
+class Machine(ConfigModel):
     """The hardware of a run."""
 
     gpus: int
@@ -43,7 +43,7 @@ class Machine(Part):
     """GPU model, one of `step_time.GPUS`. None for any other model."""
 
 
-class PlanRequest(Part):
+class PlanRequest(ConfigModel):
     """The input of a memory plan."""
 
     experiment: Experiment
@@ -54,7 +54,7 @@ class PlanRequest(Part):
     """The hardware."""
 
 
-class MemoryPlan(Part):
+class MemoryPlan(ConfigModel):
     """The memory of one GPU, in bytes.
 
     `memory_trace` traces the numbers in `trainer` with torch, on the largest micro-batch that the
@@ -120,7 +120,7 @@ class MemoryPlan(Part):
         return self.model_copy(update={"machine": machine})
 
 
-class PlanAnswer(Part):
+class PlanAnswer(ConfigModel):
     """The output of a memory plan."""
 
     text: str

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from configs.config_model import ConfigModel
 from configs.experiment import Experiment
-from configs.part import Part
 
 
-class TrainerJob(Part):
+class TrainerJob(ConfigModel):
     """The job of a trainer process, passed as a JSON file."""
 
     experiment: Experiment

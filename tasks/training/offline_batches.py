@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from configs.imitation import Imitation
 from tasks.curriculum.horizon import horizon_at
 from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.tracking.step_metrics_file import Steps
-from tasks.training.algorithms.imitation import Imitation
+from tasks.training.algorithms.table import select
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
@@ -62,7 +63,7 @@ class OfflineBatches:
         seconds = time.perf_counter() - began
         pool = [t for exploration in range(explorations) for t in self._found(exploration)]
         rollout, seed = self._experiment.rollout, self._experiment.seeds.training
-        chosen = self._algorithm.batch(pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
+        chosen = select(self._algorithm, pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
         processes, unit = self._worker.processes, self._algorithm.unit
         self._worker.sleep()  # an exploration or an earlier evaluation woke it
         mine = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]

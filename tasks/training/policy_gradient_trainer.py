@@ -19,9 +19,10 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
+from configs.policy_gradient import PolicyGradient
 from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.algorithms.policy_gradient import PolicyGradient
+from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of, padded
@@ -164,7 +165,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             experience = self._with_penalties(experience, trajectories)
         targets: list[ValueTargets] | None = None
         if self.critic is None:
-            advantages = algorithm.advantages(experience)
+            advantages = advantages_of(algorithm, experience)
         else:
             with torch.no_grad():
                 values = self._rows(self.critic.values, trajectories, extra=1)
@@ -173,7 +174,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             if bootstrapped:
                 cut = [float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0 for row, t in zip(values, trajectories, strict=True)]
                 experience = replace(experience, last_values=torch.tensor(cut, dtype=torch.float64))
-            advantages = algorithm.advantages(experience)
+            advantages = advantages_of(algorithm, experience)
             targets = value_targets(trajectories, values, advantages, after_turns=bootstrapped)
             self.batch_metrics["critic/explained_variance"] = explained_variance(targets, trajectories, self.all_reduce_sum)
         if algorithm.scale_advantages == "batch":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from configs.policy_gradient import PolicyGradient
 from tasks.curriculum.horizon import horizon_at
 from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.step_metrics_file import Steps
-from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.dynamic_sampling import discarded_cost, resampled
 from tasks.training.left_out import check_left_out

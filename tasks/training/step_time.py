@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from configs.experiment import Experiment
-from tasks.training.algorithms.policy_gradient import PolicyGradient
+from configs.policy_gradient import PolicyGradient
 
 UTILISATION = 0.35
 """Fraction of the GPU's peak reached by large matrix products, in the update and in prefill."""

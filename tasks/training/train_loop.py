@@ -6,13 +6,15 @@ plan -> collect -> advantages -> loss -> optimiser -> weights to the engine -> r
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from configs.experiment import Experiment
 from tasks.rollout.collector import Batch
 from tasks.rollout.trajectory import Trajectory
 from tasks.tracking.step_metrics_file import Steps
+from tasks.training.micro_batches import Tensors
 from tasks.training.step_metrics import device_metrics, rollout_metrics
 
 
@@ -82,14 +84,54 @@ class BatchSource(Protocol):
         ...
 
 
+class Trainer(Protocol):
+    """The policy, the loss and the optimiser, on this rank. `BaseTrainer` implements it."""
+
+    def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
+        """Compute advantages or labels and split the batch into mini-batches of micro-batches.
+
+        Args:
+            trajectories: This rank's trajectories.
+            step: The training step (from 0) that uses them.
+        """
+        ...
+
+    def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
+        """Run a forward and backward pass. Gradients accumulate until `optimiser_step`.
+
+        Args:
+            micro_batch: A micro-batch of `mini_batches_of`.
+            number: Its number in the mini-batch, from 1.
+            of: Number of micro-batches in the mini-batch.
+        """
+        ...
+
+    def optimiser_step(self) -> None:
+        """Update the policy with the accumulated gradients."""
+        ...
+
+    def record(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
+        """Write the train samples and the timeline of a training step (counted from 1).
+
+        Args:
+            step: Number of training steps done.
+            spans: Name of each part of the step -> its start and end, in seconds since the epoch.
+        """
+        ...
+
+    def update_metrics(self) -> dict[str, float]:
+        """Return the metrics of the step's updates."""
+        ...
+
+
 class TrainLoop:
     """Train one step at a time. Every rank runs the same steps on its share of the trajectories."""
 
-    def __init__(self, experiment: Experiment, trainer: Any, source: BatchSource) -> None:
+    def __init__(self, experiment: Experiment, trainer: Trainer, source: BatchSource) -> None:
         """
         Args:
             experiment: The recipe.
-            trainer: A prepared `BaseTrainer`, which holds the policy, the loss and the optimiser.
+            trainer: The policy, the loss and the optimiser.
             source: The source of the trajectories.
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source

@@ -35,6 +35,7 @@ class TrainerMain:
 
         from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
+        from tasks.training.implementations import batches_class, trainer_class
         from tasks.training.process_group import join
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
@@ -51,7 +52,7 @@ class TrainerMain:
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
         with vllm_left_out():
-            trainer = algorithm.trainer()
+            trainer = trainer_class(algorithm)
         self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
         checkpoints = job.folder / "checkpoints"
         self.resume, self.notes = (
@@ -62,7 +63,7 @@ class TrainerMain:
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
-        self.loop = TrainLoop(self.experiment, self.trainer, algorithm.batches()(job, self.worker, self.trainer))
+        self.loop = TrainLoop(self.experiment, self.trainer, batches_class(algorithm)(job, self.worker, self.trainer))
         self.checkpoint_seconds = 0.0
         self.seconds = {
             "imports": imported - began,
@@ -181,12 +182,13 @@ def import_all(job: TrainerJob) -> None:
     """Import the modules that `run` needs, so that processes forked afterwards share them."""
     from tasks.inference.vllm_engine import import_vllm
     from tasks.training import checkpoint, rollout_worker, train_loop  # noqa: F401
+    from tasks.training.implementations import batches_class, trainer_class
 
     if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
         import_vllm(job.engine_cpu_cache_gb)
     with vllm_left_out():
-        job.experiment.algorithm.trainer()
-    job.experiment.algorithm.batches()
+        trainer_class(job.experiment.algorithm)
+    batches_class(job.experiment.algorithm)
 
 
 def run(job: TrainerJob) -> None:

@@ -9,8 +9,8 @@ import torch
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from configs.experiment import Experiment
-from tasks.training.algorithms.dpo import DPO
-from tasks.training.algorithms.policy_gradient import PolicyGradient
+from configs.imitation import DPO
+from configs.policy_gradient import PolicyGradient
 
 LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 

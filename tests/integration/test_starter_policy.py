@@ -272,23 +272,23 @@ def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(ma
 
 
 @torch.no_grad()
-def test_an_example_is_foretold_if_every_token_of_the_oracle_was_the_likeliest(made: StarterReport) -> None:
+def test_an_example_counts_as_exact_if_every_token_of_the_oracle_is_the_most_likely(made: StarterReport) -> None:
     model = AutoModelForCausalLM.from_pretrained(made.path)
     tokens = [5, 6, 7]
     for learned in (False, True, True, False, True):
         likeliest = int(model(torch.tensor([tokens])).logits[0, -1].argmax())
         tokens.append(likeliest if learned else likeliest + 1)
     learned = [False, False, False, False, True, True, False, True]
-    foretold = cloning.Example(tokens, learned)
+    exact = cloning.Example(tokens, learned)
     missed = cloning.Example([*tokens[:-1], tokens[-1] + 1], learned)
     told_nothing = cloning.Example(tokens, [False] * len(tokens))
-    for batch, count in (([foretold], 1), ([missed], 0), ([told_nothing], 0), ([foretold, missed, told_nothing, foretold], 2)):
+    for batch, count in (([exact], 1), ([missed], 0), ([told_nothing], 0), ([exact, missed, told_nothing, exact], 2)):
         assert cloning.cloning_loss(model, batch)[1] == count
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0.0, 500, 4_000), (1.0, 10_000, 11_000)])
-def test_cloning_ends_where_the_share_is_foretold_and_else_at_the_last_token(tmp_path: Path, share: float, least: int, most: int) -> None:
-    built = build_starter_policy(bare(tokens=10_000, until_foretold=share), "textcraft", 0, tmp_path)
+def test_cloning_stops_at_the_exact_match_rate_or_at_the_last_token(tmp_path: Path, share: float, least: int, most: int) -> None:
+    built = build_starter_policy(bare(tokens=10_000, stop_at_exact_match=share), "textcraft", 0, tmp_path)
     assert least <= built.tokens <= most
     assert built.learned_tokens < built.tokens
 

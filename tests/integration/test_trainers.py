@@ -247,9 +247,10 @@ def test_a_trainer_whose_engine_is_not_vllm_imports_neither_vllm_nor_mlflow() ->
 import sys
 from importlib.util import find_spec
 from configs.recipe import load_recipe
+from tasks.training.implementations import trainer_class
 from tasks.training.trainer_main import vllm_left_out
 with vllm_left_out():
-    load_recipe("textcraft").algorithm.trainer()
+    trainer_class(load_recipe("textcraft").algorithm)
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """
     done = subprocess.run(

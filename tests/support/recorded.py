@@ -14,6 +14,7 @@ from configs.experiment import Experiment
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.step_metrics_file import Steps
+from tasks.training.implementations import trainer_class
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
@@ -64,7 +65,7 @@ def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise
 
 def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path | None = None, sharded: bool = False) -> Any:
     """The method's trainer, prepared."""
-    trainer = experiment.algorithm.trainer()(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded)
+    trainer = trainer_class(experiment.algorithm)(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded)
     trainer.prepare(resume)
     return trainer
 

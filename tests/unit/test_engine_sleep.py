@@ -29,5 +29,5 @@ def test_an_engine_without_sleep_mode_is_refused() -> None:
 def test_servers_never_sleep(variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_SLEEP", "true")
     monkeypatch.setenv(f"AGENTGYM_{variable}", value)
-    with pytest.raises(SettingsError, match=f"engine_sleep is true, but {message}: .* unset one of the two"):
+    with pytest.raises(SettingsError, match=f"engine_sleep is true.*{message}"):
         infra_settings()

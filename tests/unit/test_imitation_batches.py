@@ -11,10 +11,10 @@ import pytest
 
 from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
+from configs.policy_gradient import PolicyGradient
 from configs.recipe import RecipeError, load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import write_trajectories
-from tasks.training.algorithms.policy_gradient import PolicyGradient
 from tasks.training.dynamic_sampling import discarded_cost, resampled
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_batches import OfflineBatches
@@ -163,39 +163,52 @@ def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "field", "code"),
     [
-        (
-            {"algorithm.name": "rloo", "algorithm.scale_advantages": "group"},
-            "scale_advantages: Input should be 'batch' or 'none' (it is 'group')",
-        ),
-        ({"algorithm.truncated": "bootstrapped"}, "needs the critic of ppo"),
-        ({"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"}, "set loss_aggregation: trajectory"),
-        ({"algorithm.dual_clip": 1.1}, "dual_clip (1.1) below 1 + clip_high (1.2) would also clip where the advantage is positive"),
-        ({"algorithm.kl_in": "reward"}, "kl_coefficient is 0"),
-        (
-            {"algorithm.name": "agentevol", "algorithm.trajectories": "x"},
-            "does nothing in agentevol, only in sft, dpo; leave it out (it is 'x')",
-        ),
-        ({"algorithm.gae_lambda": 0.9}, "algorithm.gae_lambda: does nothing in grpo, only in ppo; leave it out (it is 0.9)"),
-        ({"algorithm.name": "sft", "algorithm.clip_high": 0.3}, "algorithm.clip_high: does nothing in sft, only in grpo, rloo"),
-        ({"algorithm.name": "pppo"}, "algorithm.name: there is no algorithm 'pppo'; did you mean 'ppo'?"),
-        ({"algorithm.name": "json:loads"}, "algorithm.name: there is no algorithm 'json:loads'"),
-        ({"algorithm.name": "nowhere.at:All"}, "algorithm.name: the algorithm 'nowhere.at:All' cannot be imported"),
-        ({"algorithm.name": "ppo", "algorithm.critic.learning_rat": 1}, "did you mean 'learning_rate'?"),
-        ({"algorithm.gae_decay": 1}, "algorithm.gae_decay: is called algorithm.gae_lambda now"),
-        (
-            {"algorithm.offline.trajectories": "x"},
-            "algorithm.offline: is no part any more; its fields are called algorithm.trajectories now",
-        ),
-        ({"algorithm.name": "sft", "rollout.max_off_policy_steps": 1}, "plays batches ahead, which sft cannot use"),
-        ({"algorithm.max_resample_rounds": 1, "rollout.max_off_policy_steps": 1}, "set one of the two to 0"),
+        ({"algorithm.name": "rloo", "algorithm.scale_advantages": "group"}, "scale_advantages", "literal_error"),
+        ({"algorithm.name": "agentevol", "algorithm.trajectories": "x"}, "trajectories", "field_of_another"),
+        ({"algorithm.gae_lambda": 0.9}, "gae_lambda", "field_of_another"),
+        ({"algorithm.name": "sft", "algorithm.clip_high": 0.3}, "clip_high", "field_of_another"),
+        ({"algorithm.name": "pppo"}, "name", "unknown_name"),
+        ({"algorithm.name": "json:loads"}, "name", "unknown_name"),
+        ({"algorithm.name": "nowhere.at:All"}, "name", "unknown_name"),
+        ({"algorithm.name": "ppo", "algorithm.critic.learning_rat": 1}, "critic.learning_rat", "extra_forbidden"),
+        ({"algorithm.update_metrics": ["nowhere"]}, "update_metrics", "value_error"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_with_the_fix(overrides: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError) as problem:
+def test_an_invalid_field_is_refused_with_its_name_and_value(overrides: dict[str, Any], field: str, code: str) -> None:
+    with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", overrides)
-    assert said in str(problem.value)
+    assert refused.value.codes == {f"algorithm.{field}": code}
+    value = list(overrides.values())[-1]
+    assert repr(value) in str(refused.value)
+
+
+def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("textcraft", {"algorithm.name": "agentevol", "algorithm.trajectories": "x"})
+    assert "sft, dpo" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"algorithm.truncated": "bootstrapped"}, ["truncated", "ppo"]),
+        ({"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"}, ["ratio", "loss_aggregation", "trajectory"]),
+        ({"algorithm.dual_clip": 1.1}, ["dual_clip (1.1)", "clip_high", "1.2"]),
+        ({"algorithm.kl_in": "reward"}, ["kl_in", "kl_coefficient"]),
+        ({"algorithm.micro_batches": 2, "algorithm.micro_batch_tokens": 9}, ["micro_batches (2)", "micro_batch_tokens (9)"]),
+        ({"algorithm.name": "sft", "rollout.max_off_policy_steps": 1}, ["rollout.max_off_policy_steps (1)", "sft"]),
+        (
+            {"algorithm.max_resample_rounds": 1, "rollout.max_off_policy_steps": 1},
+            ["algorithm.max_resample_rounds (1)", "rollout.max_off_policy_steps (1)"],
+        ),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_with_their_names(overrides: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("textcraft", overrides)
+    assert [word for word in named if word not in str(refused.value)] == []
 
 
 def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
@@ -206,7 +219,7 @@ def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
 
 
 def test_every_method_has_only_fields_that_it_describes_and_survives_the_way_to_the_trainer() -> None:
-    for name, kind in ALGORITHMS.all().items():
+    for name, kind in ALGORITHMS.all_built_in().items():
         assert all(field.description for field in kind.model_fields.values()), name
         experiment = load_recipe("textcraft", {"algorithm.name": name})
         assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment

@@ -37,7 +37,7 @@ ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 STARTED_BY_US = {
     "flows.settle",
     "tasks.agents.chat_format_check",
-    "tasks.provision.container_watch",
+    "tasks.provision.container_watcher",
     "tasks.provision.heartbeats",
     "tasks.provision.prefect_set_up",
     "tasks.provision.subreaper",
@@ -124,6 +124,65 @@ def run(code: str, packages: set[str]) -> tuple[set[str], str]:
     done = subprocess.run([sys.executable, "-c", wrapped], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stderr.rpartition("loaded:")[2].split()), done.stdout
+
+
+LOADED = "print([name for name in sys.modules if name.partition('.')[0] in ('tasks', 'flows', 'environments', 'dashboards')])"
+
+
+def test_configs_and_every_recipe_load_without_the_rooms_above() -> None:
+    code = f"""import sys
+{import_all("configs")}
+from configs.recipe import load_recipe, recipe_names
+from configs.study import load_study, study_names
+for name in recipe_names():
+    load_recipe(name)
+for name in study_names():
+    load_study(name)
+for algorithm in ALGORITHMS.all_built_in():
+    load_recipe("textcraft", {{"algorithm.name": algorithm}})
+"""
+    code = code.replace("from configs.recipe", "from configs.algorithm import ALGORITHMS\nfrom configs.recipe")
+    _, printed = run(code + LOADED, HEAVY)
+    assert printed.strip() == "[]"
+
+
+def test_no_room_has_a_circle_of_imports() -> None:
+    names = {module_name(path): path for room in BELOW for path in modules(room)}
+    ways = {name: {found for found in targets(path) if found in names} - {name} for name, path in names.items()}
+    assert circles(ways) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [frozenset({"b", "c"})]
+
+
+def targets(path: Path) -> Iterator[str]:
+    """The modules that a file imports when it runs, in functions too, but not for types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = {
+        id(below)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for below in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) not in typing and isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif id(node) not in typing and isinstance(node, ast.ImportFrom):
+            yield from (name for alias in node.names for name in (f"{node.module}.{alias.name}", str(node.module)))
+
+
+def circles(ways: dict[str, set[str]]) -> list[frozenset[str]]:
+    """The largest sets of modules that import each other, directly or not."""
+
+    def reached(start: str) -> set[str]:
+        seen, rest = set[str](), [start]
+        while rest:
+            for name in ways.get(rest.pop(), set()) - seen:
+                seen.add(name)
+                rest.append(name)
+        return seen
+
+    below = {name: reached(name) for name in ways}
+    return list({frozenset(other for other in below[name] if name in below.get(other, ())) for name in ways if name in below[name]})
 
 
 def import_all(package: str) -> str:

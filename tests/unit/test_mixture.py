@@ -113,7 +113,7 @@ def test_a_session_goes_from_one_world_to_another() -> None:
 
 @pytest.mark.parametrize("wrong", ["train+train+train", "0*train+train", "train+", "2x*train+train", "train +train"])
 def test_a_list_that_does_not_name_one_of_each_world_is_refused_with_how_to_write_it(wrong: str) -> None:
-    with pytest.raises(KeyError, match=r"write a list of each of textcraft, searchqa, in this order, such as train\+train"):
+    with pytest.raises(KeyError, match=r"textcraft, searchqa.*train\+train"):
         weighted_lists(BOTH, wrong)
 
 

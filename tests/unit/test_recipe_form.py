@@ -64,23 +64,25 @@ def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "codes"),
     [
-        ({"steps": 0}, "steps: Input should be greater than or equal to 1 (it is 0)"),
-        ({"learning_rate": -1.0}, "learning_rate: Input should be greater than 0 (it is -1.0)"),
-        ({"group_size": "many"}, "group_size: Input should be a valid integer"),
-        ({"step": 3}, "step: there is no such field; did you mean 'steps'?"),
-        ({"horizons": []}, "horizons: List should have at least 1 item"),
-        ({"horizons": [5], "steps_per_horizon": 2}, "steps_per_horizon: it is 2, but a single horizon (5)"),
+        ({"steps": 0}, {"steps": "greater_than_equal"}),
+        ({"learning_rate": -1.0}, {"learning_rate": "greater_than"}),
+        ({"group_size": "many"}, {"group_size": "int_parsing"}),
+        ({"step": 3}, {"step": "extra_forbidden"}),
+        ({"horizons": []}, {"horizons": "too_short"}),
+        ({"horizons": [5], "steps_per_horizon": 2}, {}),
     ],
 )
-def test_a_wrong_value_is_refused_with_field_value_and_fix(fields: dict[str, Any], said: str) -> None:
+def test_a_wrong_value_is_refused_with_field_and_value(fields: dict[str, Any], codes: dict[str, str]) -> None:
     with pytest.raises(RecipeError) as refused:
         filled(**fields)
-    assert said in str(refused.value)
+    assert refused.value.codes == codes
+    assert list(fields)[-1] in str(refused.value)
+    assert repr(list(fields.values())[-1]) in str(refused.value)
 
 
-@pytest.mark.parametrize(("fields", "said"), [({"horizons": [9, 3]}, "horizons must grow"), ({"world": "babyia"}, "babyia")])
+@pytest.mark.parametrize(("fields", "said"), [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")])
 def test_what_only_the_recipe_can_refuse_is_refused_by_it(fields: dict[str, Any], said: str) -> None:
     from configs.infrastructure import InfraSettings
     from flows.checks import check_experiment
@@ -101,7 +103,7 @@ def test_prefects_form_offers_lists_ranges_and_help() -> None:
     assert "recipes in configs/" in schema["properties"]["recipe"]["description"]
     fields = schema["definitions"]["RecipeForm"]["properties"]
     assert fields["world"]["enum"] == sorted(WORLDS)
-    assert fields["method"]["enum"] == list(ALGORITHMS.table)
+    assert fields["method"]["enum"] == ALGORITHMS.names()
     assert (fields["steps"]["type"], fields["steps"]["minimum"]) == ("integer", 1)
     assert fields["learning_rate"]["exclusiveMinimum"] == 0
     assert schema["properties"]["changes"]["default"] == {}

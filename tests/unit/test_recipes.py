@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from configs.algorithm import ALGORITHMS
-from configs.collection import Source
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, fingerprint, load_recipe, parse_overrides, recipe_names
-from configs.renamed_fields import RENAMED
 from flows.commands.collect import collection_arguments
 
 
@@ -33,54 +30,60 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("field", "value", "code", "hint"),
     [
-        ({"algorithm.lerning_rate": 1}, "algorithm.lerning_rate: there is no such field; did you mean 'learning_rate'?"),
-        ({"curriculum.evry": 3}, "curriculum.evry: there is no such field; did you mean 'every'?"),
-        ({"polcy.model": "x"}, "polcy: there is no such field; did you mean 'policy'?"),
-        ({"curriculum.every": 0}, "curriculum.every: Input should be greater than 0 (it is 0)"),
-        (
-            {"rollout.group_size": "many"},
-            "rollout.group_size: Input should be a valid integer, unable to parse string as an integer (it is 'many')",
-        ),
-        ({"rollout.group_size": 1}, "rollout.group_size: Input should be greater than or equal to 2 (it is 1)"),
-        ({"policy.starter.heads": 3}, "heads (3) must divide hidden_size (128)"),
-        ({"curriculum.horizons": [4, 4]}, "horizons must grow, they are [4, 4]"),
-        ({"curriculum.kind": "stepped"}, "curriculum.kind: there is no schedule 'stepped'; did you mean 'stepwise'?"),
-        ({"environment.name": "mine craft"}, "environment.name: String should match pattern"),
-        ({"environment.rules": "theirs"}, "environment.rules: Input should be 'ours' or 'agentgym' (it is 'theirs')"),
-        ({"environment.train_tasks": [3, "three"]}, "environment.train_tasks: 'three' is no task: write an index such as 17"),
-        ({"environment.train_tasks": [-3]}, "environment.train_tasks: -3 is no task"),
-        ({"evaluation.tasks": "ids.json"}, "evaluation.tasks: there is no file 'ids.json'"),
-        ({"evaluation.tasks": ["babyai_7"]}, "evaluation.tasks holds 'babyai_7', a task of babyai, but the world is textcraft"),
-        (
-            {"environment.dialect": "agentgym"},
-            "success_score: give a value, since servers",
-        ),
-        (
-            {
-                "environment.dialect": "agentgym",
-                "environment.rules": "agentgym",
-                "environment.success_score": 1,
-                "environment.train_tasks": [1],
-                "evaluation.tasks": [1],
-                "policy.instruction": True,
-            },
-            "environment.instruction is empty",
-        ),
-        ({"policy.conversation_start": "sytem"}, "policy.conversation_start: write system, agentgym, or the name of a JSON file"),
-        ({"algorithm.steps.many": 3}, "algorithm.steps.many: steps holds"),
-        ({"algorithm.mini_batches": 400}, "is more than the 384 episodes of a batch"),
-        ({"rollout.turn_tokens": 4096}, "rollout.turn_tokens (4096) must be below rollout.trajectory_tokens (1024)"),
-        ({"name": "../elsewhere"}, "name: String should match pattern"),
-        ({"rollout.overlap": 1}, "rollout.overlap: is called rollout.max_off_policy_steps now"),
-        ({"policy.message": "bare"}, "policy.message: is called policy.action_format now"),
+        ("algorithm.lerning_rate", 1, "extra_forbidden", "'learning_rate'"),
+        ("curriculum.evry", 3, "extra_forbidden", "'every'"),
+        ("polcy", {"model": "x"}, "extra_forbidden", "'policy'"),
+        ("curriculum.every", 0, "greater_than", "0"),
+        ("rollout.group_size", "many", "int_parsing", "'many'"),
+        ("rollout.group_size", 1, "greater_than_equal", "1"),
+        ("rollout.engine", "vlm", "value_error", "'vllm'"),
+        ("curriculum.kind", "stepped", "unknown_name", "'stepwise'"),
+        ("environment.name", "mine craft", "string_pattern_mismatch", "mine craft"),
+        ("environment.rules", "theirs", "literal_error", "'theirs'"),
+        ("environment.train_tasks", [3, "three"], "value_error", "'three'"),
+        ("environment.train_tasks", [-3], "value_error", "-3"),
+        ("evaluation.tasks", "ids.json", "value_error", "'ids.json'"),
+        ("name", "../elsewhere", "string_pattern_mismatch", "../elsewhere"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value_and_the_fix(overrides: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError) as problem:
+def test_an_invalid_field_is_named_with_its_value_and_the_fix(field: str, value: Any, code: str, hint: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("textcraft", {field: value})
+    assert refused.value.codes == {field: code}
+    assert f"  {field}: " in str(refused.value)
+    assert hint in str(refused.value)
+
+
+AGENTGYM = {
+    "environment.dialect": "agentgym",
+    "environment.rules": "agentgym",
+    "environment.success_score": 1,
+    "environment.train_tasks": [1],
+    "evaluation.tasks": [1],
+    "policy.instruction": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"policy.starter.heads": 3}, ["policy.starter", "heads (3)", "hidden_size (128)"]),
+        ({"curriculum.horizons": [4, 4]}, ["curriculum", "horizons [4, 4]"]),
+        ({"evaluation.tasks": ["babyai_7"]}, ["evaluation.tasks", "'babyai_7'", "textcraft"]),
+        ({"environment.dialect": "agentgym"}, ["environment", "success_score"]),
+        (AGENTGYM, ["environment.instruction", "conversation_start"]),
+        ({"policy.conversation_start": "sytem"}, ["policy.conversation_start", "'sytem'", "system"]),
+        ({"algorithm.steps.many": 3}, ["algorithm.steps.many", "steps"]),
+        ({"algorithm.mini_batches": 400}, ["algorithm.mini_batches", "(384)"]),
+        ({"rollout.turn_tokens": 4096}, ["rollout.turn_tokens (4096)", "rollout.trajectory_tokens (1024)"]),
+    ],
+)
+def test_fields_that_exclude_each_other_are_named_with_their_values(overrides: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", overrides)
-    assert said in str(problem.value)
+    assert [word for word in named if word not in str(refused.value)] == []
 
 
 def test_a_wrong_override_is_blamed_and_not_the_file() -> None:
@@ -197,7 +200,7 @@ def serving(models: dict[str, Any]) -> Iterator[str]:
 
 def test_a_recipe_in_a_checkpoint_that_is_not_understood_is_named(checkpoint: str) -> None:
     (Path(checkpoint) / "recipe.yaml").write_text("algorithm: {steps: never}\n")
-    with pytest.raises(RecipeError, match=r"recipe.yaml, which says how the checkpoint is to be used, is not understood"):
+    with pytest.raises(RecipeError, match=r"recipe.yaml"):
         load_recipe("textcraft", {"policy.model": checkpoint})
 
 
@@ -208,19 +211,10 @@ def test_a_name_of_the_hub_is_left_to_the_hub(name: str) -> None:
 
 def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(checkpoint: str, tmp_path: Path) -> None:
     for wrong in (Path(checkpoint).with_name("step-000009"), tmp_path, Path(checkpoint).parent):
-        with pytest.raises(ModelError, match=f"the checkpoints of this run are in {Path(checkpoint).parent}: step-000004"):
+        with pytest.raises(ModelError, match=f"{Path(checkpoint).parent}: step-000004"):
             check_model(str(wrong))
-    with pytest.raises(ModelError, match=r"there is no folder \./nowhere; give the folder of a checkpoint"):
+    with pytest.raises(ModelError, match=r"\./nowhere"):
         check_model("./nowhere")
-
-
-def test_every_renamed_field_is_gone_and_its_new_name_is_a_field() -> None:
-    for old, new in RENAMED.items():
-        (room, before), (_, now) = old.split(".")[:2], new.split(".")
-        kinds = list(ALGORITHMS.all().values())
-        parts = {"source": [Source], "algorithm": kinds}.get(room) or [Experiment.model_fields[room].annotation]
-        assert any(now in part.model_fields for part in parts), new  # type: ignore[union-attr]
-        assert not any(before in part.model_fields for part in parts), old  # type: ignore[union-attr]
 
 
 def test_a_missing_recipe_is_named_with_the_ones_that_exist() -> None:
@@ -291,7 +285,7 @@ def test_settings_come_from_the_environment_and_lists_are_comma_separated(monkey
 
 def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_GPUS", "6, 7")
-    with pytest.raises(SettingsError, match="names 2 GPUs for 0 engine_servers"):
+    with pytest.raises(SettingsError, match=r"engine_gpus.*2.*0 engine_servers"):
         infra_settings()
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "2")
     assert infra_settings().engine_gpus == ["6", "7"]
@@ -302,8 +296,5 @@ def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVERS: .*valid integer.*'two'"):
         infra_settings()
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
-    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: there is no such setting; did you mean AGENTGYM_ENGINE_SERVERS\?"):
-        infra_settings()
-    monkeypatch.setenv("AGENTGYM_ACCELERATE_CONFIG", "zero3.yaml")
-    with pytest.raises(SettingsError, match="AGENTGYM_ACCELERATE_CONFIG: is called AGENTGYM_LAUNCH now"):
+    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: .*AGENTGYM_ENGINE_SERVERS"):
         infra_settings()

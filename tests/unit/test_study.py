@@ -74,21 +74,22 @@ def test_all_methods_that_reinforce_average_the_loss_in_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
-        ({"comparisons": [["long", "medium"]]}, "comparisons names 'medium', which is no arm; there are long, short"),
-        ({"comparisons": [["start", "long"]]}, "comparisons names 'start'"),
-        ({"seeds": [1, 1]}, "holds a seed twice"),
-        ({"arms": {"start": {}}, "comparisons": []}, "no arm can be called 'start'"),
-        ({"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []}, "(?s)arm 'a'.*did you mean 'steps'"),
-        ({"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []}, r"measured differently \(evaluation.horizon\)"),
-        ({"recipe": "quickstrat"}, "Did you mean 'quickstart'"),
-        ({"endpoints": {}}, "endpoints"),
+        ({"comparisons": [["long", "medium"]]}, ["comparisons", "'medium'", "long", "short"]),
+        ({"comparisons": [["start", "long"]]}, ["comparisons", "'start'"]),
+        ({"seeds": [1, 1]}, ["seeds", "[1, 1]"]),
+        ({"arms": {"start": {}}, "comparisons": []}, ["arms", "'start'"]),
+        ({"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []}, ["arm 'a'", "algorithm.stps", "'steps'"]),
+        ({"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []}, ["'a'", "'b'", "evaluation.horizon"]),
+        ({"recipe": "quickstrat"}, ["'quickstrat'", "'quickstart'"]),
+        ({"endpoints": {}}, ["endpoints", "'endpoint'"]),
     ],
 )
-def test_a_study_that_cannot_be_carried_out_is_refused_with_the_reason(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_an_invalid_study_is_refused_with_field_and_value(tmp_path: Path, fields: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(RecipeError) as refused:
         load_study(written(tmp_path, **fields))
+    assert [word for word in named if word not in str(refused.value)] == []
 
 
 def test_holm_by_hand() -> None:

@@ -6,33 +6,10 @@ same state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
-from pydantic import NonNegativeFloat
-
-from configs.part import Fraction
-from tasks.training.algorithms.grpo import EPSILON, GRPO, grpo_advantages
-
-if TYPE_CHECKING:
-    import torch
-
-    from tasks.training.experience import Experience
-
-
-class GiGPO(GRPO):
-    """Group-in-group policy optimisation, with credit for episodes and for turns.
-
-    A world may define when two states are equal.
-    """
-
-    discount: Fraction = 0.95
-    """Gamma, per turn."""
-    step_weight: NonNegativeFloat = 1.0
-    """Weight of the step-level advantage, which is added to the episode-level one."""
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Return the advantages of `gigpo_advantages`."""
-        return gigpo_advantages(experience, self.discount, self.step_weight, self.scale_advantages == "group")
+from tasks.training.algorithms.grpo import EPSILON, grpo_advantages
+from tasks.training.experience import Experience
 
 
 def gigpo_advantages(experience: Experience, discount: float, step_weight: float, scale: bool) -> torch.Tensor:
@@ -61,8 +38,6 @@ def gigpo_advantages(experience: Experience, discount: float, step_weight: float
 
 def step_advantages(experience: Experience, discount: float, scale: bool) -> torch.Tensor:
     """Compute the step-level advantage of each turn. Shape (B, K), 0 beyond the last turn."""
-    import torch
-
     inside = experience.turn_ends >= 0
     returns = turn_returns(experience, discount)
     owners = experience.groups.unsqueeze(1).expand_as(experience.states)

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import torch
 
-from tasks.training.algorithms.policy_gradient import PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
-
-    from tasks.training.experience import Experience
+from tasks.training.experience import Experience
 
 EPSILON = 1e-4
 """Keeps the quotient finite when the rewards of a group hardly differ (the value in TRL)."""
-
-
-class GRPO(PolicyGradient):
-    """Group-relative policy optimisation.
-
-    The paper averages the loss over each trajectory's tokens (loss_aggregation: trajectory).
-    """
-
-    scale_advantages: Literal["group", "batch", "none"] = "group"  # type: ignore[assignment]
-    """Divisor of the advantages. `group` is the standard deviation of the group's rewards, as in
-    the paper. `batch` subtracts the batch mean and divides by the batch standard deviation.
-    `none` is no division (arXiv 2503.20783)."""
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Return the advantages of `grpo_advantages`."""
-        return grpo_advantages(experience, self.scale_advantages == "group")
 
 
 def grpo_advantages(experience: Experience, scale: bool) -> torch.Tensor:

@@ -2,39 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+import torch
 
-from configs.part import Fraction
-from tasks.training.algorithms.policy_gradient import Critic, PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
-
-    from tasks.training.experience import Experience
-
-
-class PPO(PolicyGradient):
-    """Advantages from a learned value function, without comparison of groups."""
-
-    compares_groups: ClassVar[bool] = False
-
-    discount: Fraction = 1.0
-    """Gamma, per policy token."""
-    gae_lambda: Fraction = 1.0
-    """Lambda of the advantages (arXiv 1506.02438)."""
-    scale_advantages: Literal["batch", "none"] = "batch"
-    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
-    standard deviation. `none` leaves them unchanged."""
-    critic: Critic = Critic()
-    """The value function."""
-
-    def value_function(self) -> Critic:
-        """Return the critic's settings. Implements `PolicyGradient.value_function`."""
-        return self.critic
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Return the advantages of `gae_advantages`."""
-        return gae_advantages(experience, self.discount, self.gae_lambda)
+from tasks.training.experience import Experience
 
 
 def gae_advantages(experience: Experience, discount: float, gae_lambda: float) -> torch.Tensor:

@@ -5,31 +5,9 @@ It needs neither groups nor a critic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+import torch
 
-from configs.part import Fraction
-from tasks.training.algorithms.policy_gradient import PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
-
-    from tasks.training.experience import Experience
-
-
-class ReinforcePlusPlus(PolicyGradient):
-    """Reward-to-go of each token, relative to the whole batch."""
-
-    compares_groups: ClassVar[bool] = False
-
-    discount: Fraction = 1.0
-    """Gamma, per policy token."""
-    scale_advantages: Literal["batch", "none"] = "batch"
-    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
-    standard deviation, as in the paper. `none` leaves them unchanged."""
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Return the advantages of `reinforce_plus_plus_advantages`."""
-        return reinforce_plus_plus_advantages(experience, self.discount)
+from tasks.training.experience import Experience
 
 
 def reinforce_plus_plus_advantages(experience: Experience, discount: float) -> torch.Tensor:

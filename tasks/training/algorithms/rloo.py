@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
-from tasks.training.algorithms.policy_gradient import PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
-
-    from tasks.training.experience import Experience
-
-
-class RLOO(PolicyGradient):
-    """REINFORCE with a leave-one-out baseline."""
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Return the advantages of `rloo_advantages`."""
-        return rloo_advantages(experience)
+from tasks.training.experience import Experience
 
 
 def rloo_advantages(experience: Experience) -> torch.Tensor:

@@ -19,7 +19,7 @@ LOGIT_GAP = 6.0
 """Drop of the attention logit from the target distance to the next one."""
 SAME = 0
 LOOKED_FOR = (1, 1, SAME, 2)
-"""Match offset of each head in the later layers for `look_back`. A head attends to positions where
+"""Match offset of each head in the later layers for `previous_token`. A head attends to positions where
 the current token occurred this many tokens earlier.
 """
 COPY_GAIN = 0.4
@@ -30,7 +30,7 @@ MLP_GAIN = 0.25
 
 NOTHING = -1
 COPIED_FROM = (1, 1, 2, NOTHING)
-"""Match offset of each head in the later layers for `copy`, as in `LOOKED_FOR`. `NOTHING` disables
+"""Match offset of each head in the later layers for `induction`, as in `LOOKED_FOR`. `NOTHING` disables
 a head.
 """
 SHARPNESS = 3.0
@@ -44,7 +44,7 @@ weights.
 
 
 @torch.no_grad()
-def look_back(model: Qwen2ForCausalLM) -> None:
+def previous_token(model: Qwen2ForCausalLM) -> None:
     """Add a previous-token and induction pattern to random attention weights.
 
     Heads of the first layer attend 1, 2 and 3 tokens back and write that token to the residual
@@ -52,7 +52,7 @@ def look_back(model: Qwen2ForCausalLM) -> None:
     Heads of the later layers attend to positions where the current token occurred `LOOKED_FOR`
     tokens earlier. They write the token there into the prediction of the next token.
 
-    The random weights dominate, so the model does not copy at first (see `copy`). This variant
+    The random weights dominate, so the model does not copy at first (see `induction`). This variant
     remains for the recipes that were measured with it.
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
@@ -82,7 +82,7 @@ def look_back(model: Qwen2ForCausalLM) -> None:
 
 
 @torch.no_grad()
-def copy(model: Qwen2ForCausalLM) -> None:
+def induction(model: Qwen2ForCausalLM) -> None:
     """Initialise a model so that it copies from earlier in its context and does little else.
 
     Word embeddings occupy one half of the residual stream. Heads of the first layer attend 1, 2,
@@ -93,7 +93,7 @@ def copy(model: Qwen2ForCausalLM) -> None:
     output zero.
 
     Evidence: on TextCraft's chains, the exact-match rate on unseen episodes after 960,000 tokens is
-    8 % with `copy` at a learning rate of 0.002. With `look_back` it is 3 %, at a rate of 0.001 or
+    8 % with `induction` at a learning rate of 0.002. With `previous_token` it is 3 %, at a rate of 0.001 or
     0.003 (docs/evidence.md).
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads

@@ -1,25 +1,30 @@
-"""The base of RL methods: PPO's clipped loss (arXiv 1707.06347) and its options.
+"""Configuration of the RL algorithms: PPO's clipped loss (arXiv 1707.06347) and its options.
 
-It works with any advantages.
+`tasks/training/algorithms` has the advantages.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    field_validator,
+    model_validator,
+)
 
 from configs.algorithm import Algorithm
-from configs.part import Part
+from configs.config_model import ConfigModel, Fraction
+from configs.plugins import UPDATE_METRICS, check_names, plugins
 
 if TYPE_CHECKING:
-    import torch
-
     from configs.experiment import Experiment
-    from tasks.training.experience import Experience
 
 
-class Critic(Part):
+class Critic(ConfigModel):
     """The value function of a method: a copy of the policy's layers with a scalar head.
 
     It is trained together with the policy.
@@ -39,9 +44,10 @@ class Critic(Part):
 
 
 class PolicyGradient(Algorithm):
-    """Advantages of the policy's tokens in a clipped loss.
+    """Base of the RL algorithms: the options of PPO's clipped loss.
 
-    A method defines `advantages`. This class defines the options of the loss.
+    The loss works with any advantages. A subclass in another package computes them in a method
+    `advantages(self, experience)`.
     """
 
     compares_groups: ClassVar[bool] = True
@@ -99,10 +105,9 @@ class PolicyGradient(Algorithm):
     """Threshold of sequence-level masking (arXiv 2512.02556, section 3.1). Tokens with a
     negative advantage are removed from the loss if the mean log(pi_engine / pi) per token of
     their trajectory exceeds it. Empty for no masking."""
-
-    def advantages(self, experience: Experience) -> torch.Tensor:
-        """Compute the advantage of each policy token. Shape (B, T), 0 outside the mask."""
-        raise NotImplementedError
+    update_metrics: tuple[str, ...] = ()
+    """Additional metrics of the update, by the entry points of installed packages. Each is logged
+    as update/NAME."""
 
     def value_function(self) -> Critic | None:
         """Return the critic's settings, or None if the method has no critic."""
@@ -112,33 +117,95 @@ class PolicyGradient(Algorithm):
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         if experiment.rollout.max_off_policy_steps and self.max_resample_rounds:
             raise ValueError(
-                f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) plays batches ahead, which "
-                "algorithm.max_resample_rounds cannot use; set one of the two to 0"
+                f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) and "
+                f"algorithm.max_resample_rounds ({self.max_resample_rounds}) exclude each other; "
+                "set one of them to 0"
             )
 
-    def trainer(self) -> type[Any]:
-        """Return the trainer class. Implements `Algorithm.trainer`."""
-        from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
-
-        return PolicyGradientTrainer
-
-    def batches(self) -> type[Any]:
-        """Return the class of batches from the current policy. Implements `Algorithm.batches`."""
-        from tasks.training.rollout_batches import RolloutBatches
-
-        return RolloutBatches
+    @field_validator("update_metrics")
+    @classmethod
+    def _check_update_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        check_names(
+            names,
+            f"update metric (entry point of the group {UPDATE_METRICS})",
+            plugins(UPDATE_METRICS),
+        )
+        return names
 
     @model_validator(mode="after")
-    def _agrees(self) -> PolicyGradient:
+    def _check_loss_options(self) -> PolicyGradient:
         if self.truncated == "bootstrapped" and self.value_function() is None:
-            raise ValueError(f"truncated: bootstrapped needs the critic of ppo, name is {self.name}; choose masked or scored")
+            raise ValueError(
+                f"truncated: bootstrapped requires a critic, which {self.name} does not have; set it to masked or scored, or name to ppo"
+            )
         if self.ratio == "sequence" and self.loss_aggregation == "tokens":
-            raise ValueError("ratio: sequence optimises trajectories, not tokens; set loss_aggregation: trajectory")
+            raise ValueError("ratio: sequence excludes loss_aggregation: tokens; set loss_aggregation to trajectory")
         if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
             raise ValueError(
-                f"dual_clip ({self.dual_clip:g}) below 1 + clip_high ({1 + self.clip_high:g}) would also clip where the advantage is "
-                "positive; raise it, e.g. to 3, or lower clip_high"
+                f"dual_clip ({self.dual_clip:g}) must be at least 1 + clip_high "
+                f"({1 + self.clip_high:g}); "
+                "raise it, e.g. to 3, or lower clip_high"
             )
         if self.kl_in == "reward" and self.kl_coefficient == 0:
-            raise ValueError("kl_in: reward does nothing while kl_coefficient is 0; set kl_coefficient, or leave kl_in out")
+            raise ValueError("kl_in: reward has no effect with kl_coefficient 0; set kl_coefficient, or remove kl_in")
         return self
+
+
+class GRPO(PolicyGradient):
+    """Group-relative policy optimisation.
+
+    The paper averages the loss over each trajectory's tokens (loss_aggregation: trajectory).
+    """
+
+    scale_advantages: Literal["group", "batch", "none"] = "group"  # type: ignore[assignment]
+    """Divisor of the advantages. `group` is the standard deviation of the group's rewards, as in
+    the paper. `batch` subtracts the batch mean and divides by the batch standard deviation.
+    `none` is no division (arXiv 2503.20783)."""
+
+
+class RLOO(PolicyGradient):
+    """REINFORCE with a leave-one-out baseline (arXiv 2402.14740)."""
+
+
+class ReinforcePlusPlus(PolicyGradient):
+    """Reward-to-go of each token, relative to the whole batch."""
+
+    compares_groups: ClassVar[bool] = False
+
+    discount: Fraction = 1.0
+    """Gamma, per policy token."""
+    scale_advantages: Literal["batch", "none"] = "batch"
+    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
+    standard deviation, as in the paper. `none` leaves them unchanged."""
+
+
+class PPO(PolicyGradient):
+    """Advantages from a learned value function, without comparison of groups."""
+
+    compares_groups: ClassVar[bool] = False
+
+    discount: Fraction = 1.0
+    """Gamma, per policy token."""
+    gae_lambda: Fraction = 1.0
+    """Lambda of the advantages (arXiv 1506.02438)."""
+    scale_advantages: Literal["batch", "none"] = "batch"
+    """Normalisation of the advantages. `batch` subtracts the batch mean and divides by the batch
+    standard deviation. `none` leaves them unchanged."""
+    critic: Critic = Critic()
+    """The value function."""
+
+    def value_function(self) -> Critic:
+        """Return the critic's settings. Implements `PolicyGradient.value_function`."""
+        return self.critic
+
+
+class GiGPO(GRPO):
+    """Group-in-group policy optimisation, with credit for episodes and for turns.
+
+    A world may define when two states are equal.
+    """
+
+    discount: Fraction = 0.95
+    """Gamma, per turn."""
+    step_weight: NonNegativeFloat = 1.0
+    """Weight of the step-level advantage, which is added to the episode-level one."""
