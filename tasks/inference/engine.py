@@ -119,3 +119,23 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free all resources. Calling it again has no effect."""
         ...
+
+
+MEMBERS = (*Engine.__annotations__, "kv_cache_tokens", "progress", "generate", "load", "close")
+"""All members of `Engine`."""
+
+
+class EngineFactory(Protocol):
+    """An entry point of the group agentgym.engines: a class or a function that starts an engine."""
+
+    def __call__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str, gpu_memory_fraction: float) -> Engine:
+        """Start an engine in this process.
+
+        Args:
+            model: Hugging Face name or folder.
+            context_length: Maximum tokens of prompt and output together.
+            max_num_seqs: Maximum number of sequences in a batch.
+            dtype: "float32", "bfloat16" or "float16".
+            gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
+        """
+        ...

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from configs.experiment import Experiment, Rollout
-from tasks.inference.engine import Engine, EngineError
+from configs.plugins import ENGINES, load_plugin
+from tasks.inference.engine import MEMBERS, Engine, EngineError, EngineFactory
 
 
 def start_engine(
@@ -80,6 +81,15 @@ def local_engine(
         from tasks.inference.transformers_engine import TransformersEngine
 
         return TransformersEngine(model, context_length=rollout.trajectory_tokens, max_num_seqs=batch, dtype=dtype)
+    if rollout.engine != "vllm":
+        return _plugin_engine(
+            rollout.engine,
+            model,
+            context_length=rollout.trajectory_tokens,
+            max_num_seqs=batch,
+            dtype=dtype,
+            gpu_memory_fraction=gpu_memory_fraction,
+        )
     from tasks.inference.vllm_engine import VllmEngine
 
     return VllmEngine(
@@ -92,3 +102,19 @@ def local_engine(
         sleep_mode=sleep_mode,
         cpu_cache_gb=cpu_cache_gb,
     )
+
+
+def _plugin_engine(name: str, model: str, **options: Any) -> Engine:
+    """Start the engine of an installed package.
+
+    Raises:
+        EngineError: It cannot be imported, or its engine lacks a member of the contract.
+    """
+    try:
+        factory: EngineFactory = load_plugin(ENGINES, name)
+    except ValueError as problem:
+        raise EngineError(f"rollout.engine: {problem}") from None
+    engine = factory(model, **options)
+    if missing := [member for member in MEMBERS if not hasattr(engine, member)]:
+        raise EngineError(f"rollout.engine: {name} lacks {', '.join(missing)} of tasks.inference.engine.Engine; add them")
+    return engine

