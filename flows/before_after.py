@@ -28,11 +28,12 @@ from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
 from configs.task_selection import TaskSelection
 from environments.registry import load_world
-from flows.evaluate import evaluate, read_results
+from flows.evaluate import evaluate
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.recipe_form import Recipe
 from flows.records import finished_run
+from flows.results import BeforeAfterResult
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
 from flows.scripted_policies import scripted_results
@@ -51,14 +52,11 @@ TEMPERATURES = (1.0, 0.25)
     on_running=[note_flow_run],
     flow_run_name=named_by(lambda given: f"{given.get('recipe', 'quickstart')}, before and after"),
 )
-def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1) -> str:
+def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1) -> BeforeAfterResult:
     """Train under the seeds 0, 1, ... and evaluate three policies on the final tasks.
 
     These are the policy before RL, after RL, and after more behaviour cloning. Finished runs are
     not trained again. With one seed, the recipe's seed is used.
-
-    Returns:
-        The table, in Markdown.
     """
     infrastructure = infra_settings()
     found, experiment = [], fit_experiment(load_recipe(recipe, overrides))
@@ -69,14 +67,15 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
         if finished_run(infrastructure, experiment) is None:
             scaling_inter(recipe, overrides=fields)
         found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
-    table = before_after_table(found, scripted(experiment, infrastructure))
+    baselines = scripted(experiment, infrastructure)
+    table = before_after_table(found, baselines)
     seeds = f"{n_seeds}-seeds" if n_seeds > 1 else f"seed-{experiment.seeds.training}"
     path = infrastructure.runs / "before-after" / f"{experiment.name}-{seeds}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table, encoding="utf-8")
     create_markdown_artifact(table, key="before-after", description=experiment.name)
     print(f"\n{table}\n{path}")
-    return table
+    return BeforeAfterResult(path.absolute(), tuple(found), baselines)
 
 
 def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
@@ -123,8 +122,7 @@ def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) 
     )
     run = RunFolder(infrastructure.runs, experiment).path.name
     folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}"
-    evaluate(grid, folder)
-    return dict(read_results(folder))
+    return evaluate(grid, folder).cells
 
 
 def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str, dict[str, EvaluationResult]]:

@@ -25,6 +25,7 @@ from configs.task_selection import selection_name
 from flows.collection_session import CollectionSession, folder_name
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
+from flows.results import CollectedEpisodes
 from flows.run_names import named_by
 
 
@@ -36,16 +37,13 @@ def described(parameters: Mapping[str, Any]) -> str:
 
 
 @flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))
-def collect(collection: Collection, folder: Path | None = None) -> str:
+def collect(collection: Collection, folder: Path | None = None) -> CollectedEpisodes:
     """Collect trajectories of a policy.
 
     Args:
         collection: Policy, world, tasks and settings of the collection.
         folder: Where the parquet parts go. By default a folder below runs/collected that is named
             after the collection.
-
-    Returns:
-        The folder.
 
     Raises:
         MissingEpisodesError: Infrastructure failures broke episodes. Running the same collection
@@ -60,4 +58,4 @@ def collect(collection: Collection, folder: Path | None = None) -> str:
     get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{tally.summary()}\n{folder}")
     tally.check_complete(folder)
-    return str(folder)
+    return CollectedEpisodes(folder.absolute(), collection)

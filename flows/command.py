@@ -82,7 +82,11 @@ class LocalRecords:
     with the run even if the run is killed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handle_sigterm: bool = True) -> None:
+        """
+        Args:
+            handle_sigterm: Make SIGTERM end the process as Ctrl-C does (see `exit_on_sigterm`).
+        """
         from flows.prefect_stand_in import one_run_server
         from tasks.provision.errors import ProvisionError
         from tasks.provision.local import free_port
@@ -90,7 +94,8 @@ class LocalRecords:
         from tasks.provision.private_files import private_folder, private_runs
         from tasks.provision.services import addresses, login, mlflow_login
 
-        exit_on_sigterm()
+        if handle_sigterm:
+            exit_on_sigterm()
         try:
             settings = infra_settings()
             runs = private_runs(settings.runs.absolute())

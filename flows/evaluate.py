@@ -32,6 +32,7 @@ from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
 from flows.records import open_tracker
+from flows.results import Evaluation, cell_folder, read_results, stored_episodes
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
 from tasks.evaluation.agentgym_figures import HEADER, figure_rows
@@ -41,14 +42,11 @@ from tasks.evaluation.benchmark import (
     EvaluationResult,
     check_complete,
     incomplete_note,
-    read_evaluation,
     write_evaluation,
 )
 from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
 from tasks.evaluation.tables import Row, aligned, markdown
-from tasks.rollout.trajectory import Trajectory
-from tasks.rollout.trajectory_parquet import read_trajectories
 
 
 def described(parameters: Mapping[str, Any]) -> str:
@@ -63,7 +61,7 @@ def policy_name(grid: EvaluationGrid) -> str:
 
 
 @flow(name="evaluate", on_running=[note_flow_run], flow_run_name=named_by(described))
-def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None) -> str:
+def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None) -> Evaluation:
     """Evaluate a policy, and compare it with another one if `against` is given.
 
     Args:
@@ -72,9 +70,6 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
             after the evaluation.
         against: The folder of another policy's evaluation. Success is compared with it, paired by
             task.
-
-    Returns:
-        The table, in Markdown.
 
     Raises:
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
@@ -104,9 +99,9 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
     if note := incomplete_note(results.values()):
         lines.insert(0, note)
     print("\n".join(lines))
-    page = record(grid, folder, results, other, infrastructure, agentgym)
+    record(grid, folder, results, other, infrastructure, agentgym)
     check_complete(results.values(), f"the evaluation in {folder}")
-    return page
+    return Evaluation(folder.absolute(), grid, results, other or {})
 
 
 def categories_of(grid: EvaluationGrid) -> dict[int, str]:
@@ -150,16 +145,6 @@ def _world_of(folder: Path) -> dict[str, Any]:
     return world
 
 
-def cell_folder(name: str) -> str:
-    """Return the folder name of a cell's episodes, e.g. "wood-test-horizon-16-temperature-1"."""
-    return name.replace(", ", "-").replace(" ", "-")
-
-
-def stored_episodes(folder: Path) -> list[Trajectory]:
-    """Return the episodes of a collection, including failed ones."""
-    return [each for part in sorted([*folder.glob("part-*.parquet"), *folder.glob("failed/*.parquet")]) for each in read_trajectories(part)]
-
-
 def record(
     grid: EvaluationGrid,
     folder: Path,
@@ -167,14 +152,11 @@ def record(
     other: Results | None,
     infrastructure: InfraSettings,
     agentgym: Sequence[Row] = (),
-) -> str:
+) -> None:
     """Write the table, the picture and the figures to the folder, MLflow and Prefect.
 
     Args:
         agentgym: Rows with AgentGym-RL's figures (see `tasks.evaluation.agentgym_figures`).
-
-    Returns:
-        The table, in Markdown.
     """
     text, page = grid_tables(results, other)
     if agentgym:
@@ -204,7 +186,6 @@ def record(
     create_markdown_artifact(page, key="evaluation", description=title)
     show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
     print(f"\n{text}\n\nEpisodes, table, figures and picture: {folder}")
-    return page
 
 
 def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:
@@ -224,16 +205,3 @@ def learned_in(grid: EvaluationGrid) -> World:
     """
     recipe = recipe_of(grid.source.model) if grid.source.model else None
     return recipe.environment if recipe is not None and recipe.environment.served() == grid.environment else grid.environment
-
-
-def read_results(folder: Path) -> dict[str, EvaluationResult]:
-    """Return the results of an earlier evaluation.
-
-    Raises:
-        EvaluationFileError: The folder holds none.
-    """
-    try:
-        cells = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["cells"]
-        return {name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{folder} holds no evaluation: {problem}") from problem

@@ -32,13 +32,13 @@ from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
 from flows.command import expect_engine
-from flows.evaluate import stored_episodes
 from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.page_progress import PageProgress
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
+from flows.results import stored_episodes
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
 from tasks.evaluation.benchmark import EvaluationResult, check_complete, evaluate, write_evaluation
@@ -86,7 +86,7 @@ def nightly(
     start_from: StartFrom = "recipe",
     night: Date = None,
     overrides: Overrides = None,
-) -> str:
+) -> Night:
     """Train a challenger with tonight's seed and promote it if it beats the champion.
 
     Both policies are evaluated on the same held-out tasks.
@@ -102,7 +102,7 @@ def nightly(
             {"rollout.temperature": 0.8}.
 
     Returns:
-        The table of the nights, in Markdown.
+        The night: the verdict, success of both policies and their difference.
 
     Raises:
         RecipeError: A value is invalid. Nothing has been started.
@@ -136,7 +136,7 @@ def nightly(
         page.show(STAGES, f"verdict: {judged.verdict}")
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
-    return table
+    return judged
 
 
 def date_of(night: str | None) -> date:

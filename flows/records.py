@@ -112,8 +112,13 @@ def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Meas
 
 def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
     """Return the evaluations of a run so far, from the start to the last phase."""
+    return list(named_evaluations(folder, experiment).values())
+
+
+def named_evaluations(folder: RunFolder, experiment: Experiment) -> dict[str, EvaluationResult]:
+    """Return the evaluations of a run so far by name, from the start to the last phase."""
     names = [*(each.name for each in measurements(experiment, folder.metrics())), ROLLED_BACK]
-    return [read_evaluation(folder.evaluation(name)) for name in names if is_readable(folder.evaluation(name))]
+    return {name: read_evaluation(folder.evaluation(name)) for name in names if is_readable(folder.evaluation(name))}
 
 
 def is_readable(path: Path) -> bool:

@@ -25,7 +25,7 @@ from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
 
 
-def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> str:
+def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
     """Show the table of a finished run. Its folder and its run in MLflow stay unchanged."""
     results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
     if is_unsent(folder.path / "records"):  # MLflow was unreachable when the run ended
@@ -35,10 +35,9 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
     table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     create_markdown_artifact(table, key="evaluation", description=folder.path.name)
     print(f"\n{text_table(results)}\n{scripted}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
-    return table
 
 
-def report(run: Run) -> str:
+def report(run: Run) -> None:
     """Draw the learning curve and make the table, for MLflow, Prefect and the terminal."""
     results = evaluations(run.folder, run.experiment)
     picture = run.folder.path / "learning_curve.png"
@@ -58,7 +57,6 @@ def report(run: Run) -> str:
         run.tracker.flush()
     run.bar.close()
     print(f"\n{text_table(results)}\n{scripted}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
-    return table
 
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:

@@ -45,6 +45,7 @@ from flows.records import (
     phase_measurement,
     phase_name,
 )
+from flows.results import TrainingRun, training_run
 from flows.run import Run, environment_servers, opened_run, over_lost_nodes, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
@@ -86,7 +87,7 @@ def described(parameters: Mapping[str, Any]) -> str:
 # Parameters are checked in the flow, whose message names field, value and fix. Prefect's message
 # leaves the value out.
 @flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
-def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_CHANGED, overrides: Overrides = None) -> str:
+def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_CHANGED, overrides: Overrides = None) -> TrainingRun:
     """Train an agent by ScalingInter-RL and evaluate it on held-out tasks.
 
     Args:
@@ -94,9 +95,6 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
         changes: The fields that people change most. Empty fields keep the recipe's value.
         overrides: Other recipe fields by dotted name (see configs/experiment.py), e.g.
             {"rollout.temperature": 0.8}.
-
-    Returns:
-        The table of the results, in Markdown.
 
     Raises:
         RecipeError: A value is invalid. Nothing has been started.
@@ -107,7 +105,8 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
         upload_left_over(finished, experiment, infrastructure)
-        return show_finished(finished, experiment, infrastructure)
+        show_finished(finished, experiment, infrastructure)
+        return training_run(finished, experiment)
     check_experiment(experiment, infrastructure)
     check_memory(experiment, infrastructure)
     settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
@@ -118,7 +117,8 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:
             end_collapsed(run, noted)
-        return report(run)
+        report(run)
+    return training_run(run.folder, experiment)
 
 
 def is_subflow() -> bool:

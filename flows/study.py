@@ -30,6 +30,7 @@ from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.parallel_commands import carry_out, commands_at_once
 from flows.records import open_tracker
+from flows.results import StudyResult
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_in_study
 from flows.study_page import StudyPage, write_page
@@ -50,7 +51,7 @@ Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})
 
 
 @flow(name="study", on_running=[note_flow_run], flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"))
-def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> str:
+def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> StudyResult:
     """Train every arm under every seed, and compare the arms.
 
     Failed runs are reported at the end, after all others. The page then covers the successful ones.
@@ -58,9 +59,6 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
     Args:
         name: A study of configs/studies/ by name, or the path of a YAML file.
         overrides: New values of the study's own fields, e.g. {"seeds": 2}.
-
-    Returns:
-        The page, in Markdown.
 
     Raises:
         TrainerFailedError: At least one run failed. The same command retries only those.
@@ -84,7 +82,7 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
     print(f"\n{page.markdown}\nPage, figures and pictures: {runs.folder}")
     if failures:
         raise TrainerFailedError("\n".join(failures))
-    return page.markdown
+    return StudyResult(runs.folder, what, found, page)
 
 
 def say(line: str) -> None:

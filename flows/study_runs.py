@@ -15,10 +15,10 @@ from configs.infrastructure import InfraSettings
 from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
-from flows.evaluate import read_results
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, finished_run
+from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import StudyRun
 from tasks.evaluation.study_runs_file import run_key

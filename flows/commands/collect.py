@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from configs.collection import Collection, trained_form
+from configs.collection import Collection
 from configs.experiment import Experiment
-from configs.infrastructure import SettingsError, infra_settings
-from configs.model_folder import ModelError, format_of, recipe_of
-from configs.recipe import RecipeError, explain, parse_overrides
+from configs.infrastructure import SettingsError
+from configs.model_folder import ModelError, format_of
+from configs.recipe import RecipeError, parse_overrides
 from flows.arguments import Arguments
-from flows.checks import check_policy, check_task_lists, check_world, served_model
+from flows.checks import check_world
 from flows.command import LocalRecords, expect_engine, run_to_the_end
-from flows.model_check import fit_source
+from flows.requests import collection_request, of_part, trained_recipe
 
 EXAMPLES = """examples:
   agentgym collect textcraft --oracle --n-tasks 100
@@ -62,12 +60,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
         given |= {"tasks": parsed.tasks, "horizon": parsed.horizon, "temperature": parsed.temperature}
-        defaults = checkpoint_defaults(trained_by)
-        if trained_by is not None:
-            defaults |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
-        collection = Collection.model_validate(merged(defaults, given))
-        check_task_lists(parsed.environment, {"--tasks": collection.tasks}, infra_settings())
-        fit_source(collection.source, collection.rollout)
+        collection = collection_request(given, trained_by)
     say_checkpoint_defaults(trained_by)
     return collection, parsed.out
 
@@ -127,8 +120,6 @@ def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
         yield
     except (ModelError, RecipeError, SettingsError) as problem:
         parser.error(str(problem))
-    except ValidationError as problem:
-        parser.error(f"these values cannot be used:\n{explain(problem)}")
 
 
 def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:
@@ -142,12 +133,9 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
         raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
     check_world("the world", parsed.environment)
-    if parsed.model:
-        check_policy("--model", parsed.model)
     urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
-    model = served_model(urls[0]) if parsed.vllm and urls else parsed.model
-    given = {
-        "environment": {"name": parsed.environment} | _below("environment", overrides),
+    given: dict[str, Any] = {
+        "environment": {"name": parsed.environment} | of_part("environment", overrides),
         "source": {
             "kind": kind,
             "model": parsed.model or parsed.endpoint_model,
@@ -162,27 +150,9 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
         "n_tasks": parsed.n_tasks,
         "samples": parsed.samples,
         "seed": parsed.seed,
-        "rollout": _below("rollout", overrides),
+        "rollout": of_part("rollout", overrides),
     }
-    return given, recipe_of(model) if model else None
-
-
-def checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:
-    """Return the collection fields that a checkpoint's recipe provides: its format and budgets."""
-    if trained_by is None:
-        return {}
-    return {"source": trained_form(trained_by.policy), "rollout": trained_by.rollout.model_dump()}
-
-
-def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Merge `given` over `defaults`. None means that a value was not given."""
-    result = dict(defaults)
-    for name, value in given.items():
-        if isinstance(value, dict):
-            result[name] = merged(defaults.get(name, {}), value)
-        elif value is not None:
-            result[name] = value
-    return result
+    return given, trained_recipe(given["source"])
 
 
 def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
@@ -193,8 +163,3 @@ def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
     values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
     said = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
     print(f"As the checkpoint was trained, unless given here: {said}", file=sys.stderr)
-
-
-def _below(part: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the overrides of one part of the recipe, without the part's name."""
-    return {name.removeprefix(f"{part}."): value for name, value in overrides.items() if name.startswith(f"{part}.")}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
-from configs.infrastructure import infra_settings
-from flows.checks import check_task_lists
 from flows.command import LocalRecords, expect_engine, run_to_the_end
-from flows.commands.collect import checkpoint_defaults, merged, policy_of, policy_parser, say_checkpoint_defaults, usage_errors
-from flows.model_check import fit_source
+from flows.commands.collect import policy_of, policy_parser, say_checkpoint_defaults, usage_errors
+from flows.requests import evaluation_request
 
 EXAMPLES = """examples:
   agentgym evaluate textcraft --oracle --tasks wood-test
@@ -56,15 +54,7 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         if len({path.stem for path in parsed.categories or ()}) < len(parsed.categories or ()):
             parser.error("--categories: two files have the same name, which names the category; rename one")
         given |= {"categories": {path.stem: str(path) for path in parsed.categories or ()}}
-        defaults = checkpoint_defaults(trained_by)
-        if trained_by is not None:
-            evaluation = trained_by.evaluation
-            defaults |= {"horizons": (evaluation.horizon,), "temperatures": (evaluation.temperature,), "tasks": (evaluation.tasks,)}
-        grid = EvaluationGrid.model_validate(merged(defaults, given))
-        for tasks in grid.tasks:
-            check_task_lists(parsed.environment, {"--tasks": tasks}, infra_settings())
-        check_task_lists(parsed.environment, {f"--categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())
-        fit_source(grid.source, grid.rollout)
+        grid = evaluation_request(given, trained_by)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
         parser.error(f"--against: {parsed.against} holds no evaluation (there is no evaluation.json in it)")
     say_checkpoint_defaults(trained_by)

@@ -16,7 +16,7 @@ import pytest
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
 from flows.checks import check_experiment
-from flows.evaluate import read_results
+from flows.results import read_results
 from tasks.provision.local import LocalServer
 from tests.integration.test_real_data_pages import ROOT, blocks
 from tests.support.empty_databases import give_empty_databases

@@ -8,7 +8,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from flows.evaluate import read_results
+from flows.results import read_results
 from tests.integration.test_flow_commands import command
 from tests.support.empty_databases import give_empty_databases
 

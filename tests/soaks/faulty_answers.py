@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from flows.evaluate import read_results
+from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import share, success_share
 from tasks.evaluation.tables import aligned
