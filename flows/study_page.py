@@ -13,6 +13,7 @@ from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_pictures import draw_mechanism, draw_study
 from tasks.evaluation.study_report import Section, family_section, findings, timings
 from tasks.evaluation.study_results import Runs
+from tasks.evaluation.tables import filled
 
 CURVES, TRAINING = "success.png", "training.png"
 
@@ -41,7 +42,7 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
     folder.mkdir(parents=True, exist_ok=True)
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     found, timed = (findings(study, whole, scripted), timings(study, whole)) if whole else ([], [])
-    lines = [f"# {study.name}", study.question, _setting(study), _progress(study, whole)]
+    lines = [f"# {study.name}", filled(study.question), _setting(study), _progress(study, whole)]
     pictures: tuple[Path, ...] = ()
     if whole:
         family = family_section(study, whole)
@@ -49,7 +50,7 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
         draw_study(pictures[0], whole, family[0].data if family else {}, study.endpoint.measure)
         draw_mechanism(pictures[1], whole)
         lines += [f"![success]({CURVES})", *(section.markdown() for section in found), f"![training]({TRAINING})"]
-        lines += ["## What also depends on the machine", *(section.markdown() for section in timed)]
+        lines += ["## Results that depend on the machine", *(section.markdown() for section in timed)]
     page = "\n\n".join(lines) + "\n"
     figures = {"study": study.model_dump(mode="json"), "findings": _data(found), "timings": _data(timed)}
     (folder / "report.json").write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -59,15 +60,16 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
 
 def _setting(study: Study) -> str:
     """Describe recipe, arms and seeds in Markdown."""
-    overrides = f" with {_fields(study.overrides)}" if study.overrides else ""
+    changes = "\n".join(f"- {_fields({name: value})}" for name, value in study.overrides.items())
+    recipe = f"Recipe: `{study.recipe}`" + (f", with these changes in all arms:\n\n{changes}" if changes else ".")
     arms = "\n".join(f"- **{arm}**: {_fields(fields) or 'the recipe as it is'}" for arm, fields in study.arms.items())
-    seeds = ", ".join(map(str, study.seeds))
-    return f"Recipe `{study.recipe}`{overrides}; seeds {seeds} (starter policy, task order, sampling and evaluation). Arms:\n\n{arms}"
+    seeds = f"Seeds of the starter policy, the task order, the sampling and the evaluation: {', '.join(map(str, study.seeds))}."
+    return filled(f"{recipe}\n\n{seeds}\n\nArms:\n\n{arms}")
 
 
 def _progress(study: Study, runs: Runs) -> str:
     made, wanted = sum(map(len, runs.values())), len(study.arms) * len(study.seeds)
-    return f"All {wanted} runs are finished." if made == wanted else f"{made} of {wanted} runs are finished; the tables hold these alone."
+    return f"All {wanted} runs are finished." if made == wanted else f"{made} of {wanted} runs are finished. The tables contain only these."
 
 
 def _fields(fields: dict[str, Any]) -> str:

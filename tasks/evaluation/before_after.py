@@ -16,7 +16,7 @@ from tasks.evaluation.benchmark import EvaluationResult, check_complete
 from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
 from tasks.evaluation.report import change, partly_rewarded, share
 from tasks.evaluation.statistics import Estimate, Tallies, difference
-from tasks.evaluation.tables import markdown
+from tasks.evaluation.tables import filled, markdown
 
 Results = Mapping[str, EvaluationResult]
 """Maps the name of a cell, e.g. "wood-test, horizon 8, temperature 1", to its result."""
@@ -25,9 +25,9 @@ Rewards = Mapping[int, float]
 Side = TypeVar("Side")
 
 NOTE = (
-    "Start and end are sampled at the same temperature. Brackets are 95 % intervals. With one seed they are over tasks. "
-    "With several seeds, seeds and tasks are both resampled. Differences are paired by task, and with several seeds also "
-    "by seed. Differences of shares are in percentage points."
+    "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they are over tasks. "
+    "With several seeds, seeds and tasks are both resampled. Differences are paired by task and seed. "
+    "Differences of success rates are in percentage points. Further behaviour cloning takes as many seconds as RL."
 )
 
 
@@ -61,7 +61,8 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
         check_complete([*each.start.values(), *each.end.values(), *(each.cloned or {}).values()], "the before-after table")
     cloned = all(each.cloned is not None for each in seeds)
     names = list(next(iter(scripted.values()))) if scripted else []
-    header = ["", "start", "end", "end - start", *(["more cloning", "end - more cloning"] if cloned else []), *names]
+    further = ["further behaviour cloning", "after RL - further cloning"] if cloned else []
+    header = ["evaluation", "before RL", "after RL", "after - before", *further, *names]
     rows = []
     for cell in seeds[0].start:
         starts, ends = [each.start[cell] for each in seeds], [each.end[cell] for each in seeds]
@@ -73,7 +74,8 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
             reward = _columns([[result.rewards for result in side] for side in (starts, ends, others)], _mean_reward, reward_change)
             scripts = [f"{of_list[name].reward.value:.3f}" if name in of_list else "" for name in names]
             rows.append([f"{cell}: mean reward", *reward, *scripts])
-    return f"{markdown(header, rows)}\n\n{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}\n"
+    note = filled(f"{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}")
+    return f"{markdown(header, rows)}\n\n{note}\n"
 
 
 def _columns(

@@ -36,22 +36,22 @@ from tasks.evaluation.study_results import (
     paired,
     reached_at,
 )
-from tasks.evaluation.tables import markdown
+from tasks.evaluation.tables import filled, markdown
 
 MECHANISM = {
     "rollout/cut_by_horizon": "episodes cut by the horizon",
     "rollout/zero_variance_groups": "zero-variance groups",
     "rollout/entropy": "entropy",
-    "critic/explained_variance": "variance that the critic explains",
+    "critic/explained_variance": "explained variance of the critic",
 }
 """Metrics that the report shows for each third of training, if they were measured."""
 
 WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
-LINE = "It is read off straight lines between the measurements that both runs have, and each run's last."
-_PAIRED = "paired by seed and task, with 95 % intervals and p values of a bootstrap over seeds and tasks; intervals of"
+_INTERPOLATED = "Values are interpolated linearly between evaluations."
+_PAIRED = "They are paired by seed and task. Intervals are 95 % intervals. Those of differences, and p values, come from a bootstrap over"
 NOTES: dict[Measure, str] = {
-    "success": f"Differences are in points, {_PAIRED} shares are Student's t over seeds.",
-    "reward": f"Differences are of mean rewards, {_PAIRED} means are Student's t over seeds.",
+    "success": f"Differences are in points. {_PAIRED} seeds and tasks. Those of success rates are Student's t over seeds.",
+    "reward": f"Differences are between mean rewards. {_PAIRED} seeds and tasks. Those of mean rewards are Student's t over seeds.",
 }
 
 
@@ -75,7 +75,7 @@ class Section:
 
     def markdown(self) -> str:
         """Return heading, table and note."""
-        return "\n\n".join(filter(None, (f"### {self.title}", markdown(self.header, self.rows) if self.rows else "", self.note))) + "\n"
+        return "\n\n".join(filter(None, (f"### {self.title}", markdown(self.header, self.rows) if self.rows else "", filled(self.note))))
 
 
 def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
@@ -96,9 +96,9 @@ def timings(study: Study, runs: Runs) -> list[Section]:
     minutes = {arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm) for arm, of_arm in runs.items()}
     speeds = {arm: mean(_trajectories(run) / (run.positions("seconds")[-1] or math.nan) for run in of_arm) for arm, of_arm in runs.items()}
     rows = [[arm, number(minutes[arm]), number(speeds[arm])] for arm in runs]
-    note = "Rollouts, updates and weight sync, without start-up and measurements; mean over seeds."
-    data = {arm: {"minutes": minutes[arm].value, "trajectories a second": speeds[arm].value} for arm in runs}
-    trained = Section("Minutes of training", ["arm", "minutes", "trajectories a second"], rows, note, data)
+    note = "Rollouts, updates and weight sync, without start-up and evaluations. Means over seeds with Student's t intervals."
+    data = {arm: {"minutes": minutes[arm].value, "trajectories per second": speeds[arm].value} for arm in runs}
+    trained = Section("Training time", ["arm", "minutes", "trajectories per second"], rows, note, data)
     return [trained, *budget_section(study, runs, "seconds"), *threshold_section(study, runs, "seconds")]
 
 
@@ -118,7 +118,7 @@ def arms_section(study: Study, runs: Runs) -> Section:
         rows.append([arm, str(len(of_arm)), *reached, f"{turns:,.0f}", str(collapsed)])
         data[arm] = {"start": start.value, "end": end.value, "rise": _plain(rise), "turns": turns, "collapsed": collapsed}
     what = WORDS[measure]
-    header = ["arm", "seeds", f"{what} before", "after", "rise", "turns of training", "collapsed"]
+    header = ["arm", "seeds", f"{what} before", f"{what} after", "difference", "environment turns", "collapsed runs"]
     return Section(f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data)
 
 
@@ -126,8 +126,11 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
     """Return the table of baselines without learning."""
     rows = [baseline_row(name, results) for name, results in scripted.items()]
     data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
-    note = "Four random episodes a task, one of the others; intervals over tasks. Twins are looked for in what the first arm learns from."
-    return [Section("Without learning, on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
+    note = (
+        "Random valid actions play four episodes per task, the other policies one. Intervals are over tasks. "
+        "The nearest-neighbour replay searches the training tasks of the first arm."
+    )
+    return [Section("Scripted policies on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
@@ -154,11 +157,12 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         for (arm, other, found), p in zip(made, adjusted, strict=True)
     ]
     data = {f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)} for (arm, other, found), p in zip(made, adjusted, strict=True)}
-    when = "after training." if study.endpoint.at == "end" else f"after {budget:,.0f} environment turns. {LINE}"
-    measured = f"Endpoint, named beforehand: {WORDS[study.endpoint.measure]} {when}"
-    note = f"{measured} p (Holm) holds for the {len(made)} comparisons together. {NOTES[study.endpoint.measure]}"
+    at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
+    when = "after training" if study.endpoint.at == "end" else f"{at_turns}, and by each run's last one"
+    adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."
+    note = f"Endpoint, fixed before the first run: {WORDS[study.endpoint.measure]} {when}. {adjusted_for}"
     header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
-    return [Section("The comparisons", header, rows, note, data)] if made else []
+    return [Section("Comparisons", header, rows, note, data)] if made else []
 
 
 def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
@@ -171,7 +175,7 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
     if not arms or budget <= 0 or (axis == "turns" and study.endpoint.at == "turns" and study.endpoint.budget is None):
         return []  # the last condition: the endpoint is the same figure
     if reason := measured_differently(runs):
-        return [left_out("After equal environment turns" if axis == "turns" else "After equal time of training", reason)]
+        return [left_out("At equal environment turns" if axis == "turns" else "At equal training time", reason)]
     rows, data = [], {}
     for arm, other in arms:
         found = compared(
@@ -183,9 +187,8 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
         rows.append([f"{arm} - {other}", shown_change(found.estimate, study.endpoint.measure)])
         data[f"{arm} - {other}"] = _plain(found)
     amount = f"{budget:,.0f} environment turns" if axis == "turns" else f"{budget / 60:.1f} minutes of training"
-    read = "This is the most that every run has spent. The difference is read off straight lines between measurements."
-    note = f"{read} {NOTES[study.endpoint.measure]}"
-    return [Section(f"After {amount} in every run", ["comparison", "difference"], rows, note, data)]
+    note = f"Every run has spent at least this amount. {_INTERPOLATED}"
+    return [Section(f"At {amount}", ["comparison", "difference"], rows, note, data)]
 
 
 def beyond_sections(study: Study, runs: Runs) -> list[Section]:
@@ -193,20 +196,27 @@ def beyond_sections(study: Study, runs: Runs) -> list[Section]:
     cells = list(dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last))
     if not cells:
         return []
-    rows, data, measure = [], {}, study.endpoint.measure
-    for arm, of_arm in runs.items():
-        for name, side in ((f"{arm}, before", "first"), (arm, "last")):
-            found = [[level(getattr(run, side)[cell], measure) for run in of_arm if cell in getattr(run, side)] for cell in cells]
-            rows.append([name, *(shown(mean(values), measure) for values in found)])
-            data[name] = {cell: _known(mean(values).value) for cell, values in zip(cells, found, strict=True)}
-    note = f"{WORDS[measure].capitalize()}: mean over seeds with Student's t over seeds."
-    table = Section("Beyond the recipe's evaluation", ["policy", *cells], rows, note, data)
-    rows, differences = [], {}
-    for arm, other in study.comparisons:
-        there = {cell: _beyond_difference(runs, arm, other, cell, measure) for cell in cells}
-        rows.append([f"{arm} - {other}", *(shown_change(each.estimate, measure) for each in there.values())])
-        differences[f"{arm} - {other}"] = {cell: _plain(each) for cell, each in there.items()}
-    return [table, *([Section("The comparisons there", ["comparison", *cells], rows, NOTES[measure], differences)] if rows else [])]
+    data: dict[str, dict[str, float | None]] = {}
+    rows, measure = [], study.endpoint.measure
+    for cell in cells:
+        for arm, of_arm in runs.items():
+            before, later = (
+                mean(level(side[cell], measure) for side in sides if cell in side)
+                for sides in ([run.first for run in of_arm], [run.last for run in of_arm])
+            )
+            rows.append([cell, arm, shown(before, measure), shown(later, measure)])
+            data.setdefault(f"{arm}, before", {})[cell] = _known(before.value)
+            data.setdefault(arm, {})[cell] = _known(later.value)
+    header = ["evaluation", "arm", f"{WORDS[measure]} before", f"{WORDS[measure]} after"]
+    table = Section("Further evaluations", header, rows, "", data)
+    rows, differences = [], dict[str, dict[str, Any]]()
+    for cell in cells:
+        for arm, other in study.comparisons:
+            found = _beyond_difference(runs, arm, other, cell, measure)
+            rows.append([cell, f"{arm} - {other}", shown_change(found.estimate, measure)])
+            differences.setdefault(f"{arm} - {other}", {})[cell] = _plain(found)
+    header = ["evaluation", "comparison", "difference"]
+    return [table, *([Section("Comparisons on the further evaluations", header, rows, "", differences)] if rows else [])]
 
 
 def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Measure) -> PairedDifference:
@@ -219,12 +229,12 @@ def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Mea
 
 
 def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
-    """Return the amount spent until a measurement first reached a share of success.
+    """Return the amount spent until an evaluation first reached a success rate.
 
     If the amounts cannot be compared, the section gives the reason instead.
     """
-    what = "Turns" if axis == "turns" else "Minutes of training"
-    title = f"{what} to a share of success"
+    what = "environment turns" if axis == "turns" else "minutes of training"
+    title = f"{what.capitalize()} to a success rate"
     if study.thresholds and (reason := measured_differently(runs) or measured_at_the_ends(runs)):
         return [left_out(title, reason)]
     rows, data = [], {}
@@ -243,8 +253,11 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
                 ]
             )
             data[f"{arm}, {threshold:g}"] = {"median": _known(median), "reached": there}
-    note = "Median over seeds (Kaplan-Meier: a run that never reached the share is censored at its end); - where most runs did not."
-    return [Section(title, ["success", "arm", "median", "reached"], rows, note, data)] if rows else []
+    note = (
+        "The median over seeds is the Kaplan-Meier estimate. A run that never reached the rate is censored at its end. "
+        "A dash means that most runs did not reach it."
+    )
+    return [Section(title, ["success rate", "arm", f"median {what}", "seeds that reached it"], rows, note, data)] if rows else []
 
 
 def measured_differently(runs: Runs) -> str:
@@ -252,15 +265,16 @@ def measured_differently(runs: Runs) -> str:
     steps = measured_steps(runs)
     if len(set().union(*steps.values())) <= 1:
         return ""
-    each = "; ".join(f"{arm} after {' or '.join(', '.join(map(str, at)) for at in sorted(of_arm))}" for arm, of_arm in steps.items())
-    return f"The runs were measured after different training steps, so a figure would depend on how often each was measured: {each}."
+    each = "\n".join(f"- {arm}: {' or '.join(', '.join(map(str, at)) for at in sorted(of_arm))}" for arm, of_arm in steps.items())
+    why = "The figure would depend on how often each arm was evaluated. The arms were evaluated after these training steps:"
+    return f"{why}\n\n{each}"
 
 
 def measured_at_the_ends(runs: Runs) -> str:
     """Return a text if no run was measured between its start and its end, else empty."""
     if any(len(at) > 2 for of_arm in measured_steps(runs).values() for at in of_arm):
         return ""
-    return "The runs were measured only before and after training."
+    return "The runs were evaluated only before and after training."
 
 
 def left_out(title: str, reason: str) -> Section:
@@ -279,17 +293,17 @@ def mechanism_sections(runs: Runs) -> list[Section]:
         if thirds[metric][arm]
     ]
     if rows:
-        header = ["mean over the steps and seeds", "arm", "first third", "second", "last"]
-        sections.append(Section("What happened in training", header, rows, "", thirds))
+        header = ["metric", "arm", "first third", "second third", "last third"]
+        sections.append(Section("Training metrics", header, rows, "Means over the training steps of each third, and over seeds.", thirds))
     tags = sorted({tag for of_arm in runs.values() for run in of_arm for tag in run.results[-1].by_tag})
     if len(tags) > 1:
         found = {
             arm: {tag: mean(run.results[-1].by_tag[tag].value for run in of_arm if tag in run.results[-1].by_tag) for tag in tags}
             for arm, of_arm in runs.items()
         }
-        rows = [[arm, *(share(of_arm[tag]) for tag in tags)] for arm, of_arm in found.items()]
+        rows = [[tag, *(share(of_arm[tag]) for of_arm in found.values())] for tag in tags]
         data = {arm: {tag: _known(each.value) for tag, each in of_arm.items()} for arm, of_arm in found.items()}
-        sections.append(Section("Success after training by kind of task", ["arm", *tags], rows, "Student's t over seeds.", data))
+        sections.append(Section("Success after training by kind of task", ["kind of task", *found], rows, "", data))
     return sections
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 Row = Sequence[str]
@@ -22,3 +23,12 @@ def markdown(header: Row, rows: Sequence[Row]) -> str:
     """Format the same table in Markdown."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def filled(text: str) -> str:
+    """Break the lines of Markdown paragraphs and list items at 100 columns."""
+    blocks = []
+    for line in text.splitlines():
+        indent = "  " if line.startswith("- ") else ""
+        blocks.append(textwrap.fill(line, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(blocks)

@@ -21,8 +21,8 @@ from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
 pytestmark = pytest.mark.slow
 
 ARMS = {"short": {"curriculum": {"kind": "fixed", "horizon": 2}}, "long": {"curriculum": {"kind": "fixed", "horizon": 4}}}
-SCRIPTED = "Without learning, on the same tasks"
-FURTHER = {"Beyond the recipe's evaluation", "The comparisons there", SCRIPTED}
+SCRIPTED = "Scripted policies on the same tasks"
+FURTHER = {"Further evaluations", "Comparisons on the further evaluations", SCRIPTED}
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,9 @@ def undisturbed(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_written_and_every_run_is_a_child_of_one_run_in_mlflow(undisturbed: Path) -> None:
     (page,) = undisturbed.glob("studies/tiny-*/report.md")
     assert "All 2 runs are finished." in page.read_text()
-    assert "Recipe `textcraft`" in page.read_text()
+    assert "Recipe: `textcraft`" in page.read_text()
     assert "| long - short |" in page.read_text()
-    assert "### Without learning, on the same tasks" in page.read_text()
+    assert f"### {SCRIPTED}" in page.read_text()
     client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
     (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
     runs = client.search_runs([experiment.experiment_id])

@@ -28,7 +28,7 @@ def test_the_table_holds_start_end_more_cloning_and_the_scripted_policies() -> N
     table = before_after_table([one], {"wood-test": {"oracle": result(solved(8, 8, 8))}})
     header, _, row = table.splitlines()[:3]
     assert [cell.strip() for cell in header.strip("|").split("|")] == [
-        "", "start", "end", "end - start", "more cloning", "end - more cloning", "oracle",
+        "evaluation", "before RL", "after RL", "after - before", "further behaviour cloning", "after RL - further cloning", "oracle",
     ]  # fmt: skip
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:3] == [CELL, "50.0 %", "75.0 %"]
