@@ -43,13 +43,15 @@ def guarded(origin: str, login: str) -> dict[str, str]:
 class PrefectApi:
     """The API of one server."""
 
-    def __init__(self, url: str, login: str) -> None:
+    def __init__(self, url: str, login: str, patience_s: float = PATIENCE_S) -> None:
         """
         Args:
             url: The API's address, which ends in /api.
             login: The server's PREFECT_SERVER_API_AUTH_STRING: "user:password".
+            patience_s: Timeout of a request in seconds.
         """
         self._url = url
+        self._patience_s = patience_s
         self._headers = {
             "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}",
             "Content-Type": "application/json",
@@ -73,5 +75,5 @@ class PrefectApi:
 
     def _send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(f"{self._url}/{path}", data, self._headers | headers, method=method)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_S) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=self._patience_s) as response:
             return json.loads(response.read() or "null")

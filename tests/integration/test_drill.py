@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.counting_servers import ROOT
-from tests.support.drill import END_S, LIGHT, START_S, Drill, Job, make_deployment, wait_for
+from tests.support.drill import END_S, LIGHT, MLFLOW_CLIENT, START_S, Drill, Job, make_deployment, wait_for
 from tests.support.running_services import ask, services_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     runs = tmp_path_factory.mktemp("drill") / "runs"
     with services_up(runs), pytest.MonkeyPatch.context() as environment:
-        environment.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # of the drill's questions, not of the jobs
+        for name, value in MLFLOW_CLIENT.items():
+            environment.setenv(name, value)
         yield runs, make_deployment(runs, LIGHT)
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.drill import LIGHT, Drill, make_deployment, training
+from tests.support.drill import LIGHT, MLFLOW_CLIENT, Drill, make_deployment, training
 from tests.support.running_services import services_up
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -27,18 +27,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soaks.drill", description=__doc__.partition("\n")[0], epilog="example: --minutes 10 --seed 7"
     )
-    parser.add_argument("--minutes", type=float, default=60, help="no sequence begins later (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="no sequence but the first begins later (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence (default: %(default)s)")
     parser.add_argument("--kind", choices=["training", "light"], default="training", help="what the jobs do (default: %(default)s)")
     parser.add_argument("--runs", type=Path, help="where the runs go (default: a temporary folder)")
     arguments = parser.parse_args()
     place = arguments.runs or Path(tempfile.mkdtemp(prefix="drill-"))
     kind = LIGHT if arguments.kind == "light" else training(build_tiny_policy(place / "policy"))
-    ends, seed = time.monotonic() + 60 * arguments.minutes, arguments.seed
     with services_up(place / "runs"):
-        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"  # of the drill's questions, not of the jobs
+        os.environ.update(MLFLOW_CLIENT)
         deployment = make_deployment(place / "runs", kind)
-        while time.monotonic() < ends:
+        ends, seed = time.monotonic() + 60 * arguments.minutes, arguments.seed
+        while seed == arguments.seed or time.monotonic() < ends:
             print(f"seed {seed}", flush=True)
             Drill(place / "runs", kind, deployment, random.Random(seed), lambda line: print(line, flush=True)).go(OPERATIONS)
             seed += 1

@@ -26,7 +26,19 @@ from tests.support.running_services import addresses_of, ask, processes
 from tests.support.small_runs import SMALL
 
 START_S, END_S = 300.0, 30.0
-"""Deadlines whose passing is a hang."""
+"""Deadlines in seconds. A job that exceeds one hangs."""
+QUESTION_S = 30.0
+"""Timeout in seconds of the drill's requests.
+
+The clients' own limits, 120 and 180 s, would let one unanswered request delay the deadlines above.
+"""
+MLFLOW_CLIENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": f"{QUESTION_S:.0f}",
+}
+"""Variables of the process that checks jobs. The jobs have their own."""
+SLOW_S = 15.0
+"""Seconds after which a wait is reported, so that a slow start is not mistaken for a hang."""
 IN_MLFLOW = {"COMPLETED": "FINISHED", "CANCELLED": "KILLED", "CRASHED": "KILLED", "FAILED": "FAILED"}
 PARTS = {
     "flow": ("prefect.engine",),
@@ -110,13 +122,13 @@ class Drill:
             operation(job)
         for job in self.jobs:
             self.cancel(job)
-        wait_for(lambda: holders(self.runs) == [], END_S, "an accelerator stays taken")
+        self.wait_for(lambda: holders(self.runs) == [], END_S, "an accelerator stays taken")
 
     def start(self) -> Job:
         """Asks for a job."""
         name = f"drill{self.chance.getrandbits(32):08x}"
         wanted = {"name": name, "parameters": self.kind.parameters(name), "state": {"type": "SCHEDULED"}}
-        self.jobs.append(Job(name, ask(self.runs, f"deployments/{self.deployment}/create_flow_run", wanted)["id"]))
+        self.jobs.append(Job(name, self.ask(f"deployments/{self.deployment}/create_flow_run", wanted)["id"]))
         return self.jobs[-1]
 
     def wait(self, job: Job) -> None:
@@ -128,12 +140,12 @@ class Drill:
             job.recorded = job.recorded or self.steps(job) > before or waits
             return job.recorded or self.state(job) in IN_MLFLOW
 
-        wait_for(there, START_S, f"{job.name} does not start")
+        self.wait_for(there, START_S, f"{job.name} does not start")
 
     def cancel(self, job: Job) -> None:
         """Cancels a job, as Prefect's page does."""
         if self.state(job) not in IN_MLFLOW:
-            ask(self.runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
+            self.ask(f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
         self.must_end(job, {"CANCELLED"} if not job.recorded else set(IN_MLFLOW))
 
     def retry(self, job: Job) -> None:
@@ -141,7 +153,7 @@ class Drill:
         self.say(f"{time.monotonic():.0f} s: retry {job.name} ({self.state(job)}, step {self.steps(job)})")
         self.must_end(job, set(IN_MLFLOW))
         job.recorded = False
-        ask(self.runs, f"flow_runs/{job.id}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})
+        self.ask(f"flow_runs/{job.id}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})
 
     def kill(self, job: Job) -> None:
         """Kills a process of a job."""
@@ -164,9 +176,9 @@ class Drill:
                 victim.kill()
         if name == "worker":
             for each in self.jobs:
-                wait_for(lambda each=each: self.processes(each) == [], END_S, f"processes of {each.name} outlive the worker")  # type: ignore[misc]
-        wait_for(lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}")
-        wait_for(lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again")
+                self.wait_for(lambda each=each: self.processes(each) == [], END_S, f"processes of {each.name} outlive the worker")  # type: ignore[misc]
+        self.wait_for(lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}")
+        self.wait_for(lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again")
 
     def terminate(self, job: Job) -> None:
         """Stops a job by a signal to its process."""
@@ -179,17 +191,17 @@ class Drill:
 
     def must_end(self, job: Job, states: set[str]) -> None:
         """The job ends, in one of these states, and everything agrees about it."""
-        wait_for(lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect")
-        wait_for(lambda: self.processes(job) == [], END_S, f"processes of {job.name} go on")
+        self.wait_for(lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect")
+        self.wait_for(lambda: self.processes(job) == [], END_S, f"processes of {job.name} go on")
         assert not any(job.name in holder for holder in holders(self.runs))
         assert not self.is_claimed(job)
         state = self.state(job)
         assert state in states | {"CANCELLED", "CRASHED"}, state
         expected = {IN_MLFLOW[state]} if job.recorded else set(IN_MLFLOW.values())
-        wait_for(lambda: self.in_mlflow(job) <= expected, END_S, f"{job.name} is {state} in Prefect and {self.in_mlflow(job)} in MLflow")
+        self.wait_for(lambda: self.in_mlflow(job) <= expected, END_S, f"{job.name} is {state} in Prefect and not {expected} in MLflow")
 
     def state(self, job: Job) -> str:
-        (found,) = ask(self.runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [job.id]}}})
+        (found,) = self.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": [job.id]}}})
         return str(found["state_type"])
 
     def steps(self, job: Job) -> int:
@@ -221,6 +233,17 @@ class Drill:
     def processes(self, job: Job) -> list[psutil.Process]:
         """All that runs for a job."""
         return [each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)]
+
+    def ask(self, path: str, body: dict[str, Any]) -> Any:
+        """Sends a request to Prefect."""
+        return ask(self.runs, path, body, patience_s=QUESTION_S)
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Waits as `wait_for` does, and reports a long wait."""
+        begun = time.monotonic()
+        wait_for(condition, seconds, otherwise)
+        if (waited := time.monotonic() - begun) > SLOW_S:
+            self.say(f"  waited {waited:.0f} s of {seconds:.0f}, else: {otherwise}")
 
 
 def of_a_job(process: psutil.Process) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.prefect_api import PATIENCE_S, PrefectApi
 from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
 from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import command_line
@@ -76,16 +76,16 @@ def addresses_of(runs: Path) -> Addresses:
     return found
 
 
-def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST") -> Any:
+def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST", patience_s: float = PATIENCE_S) -> Any:
     found = addresses(runs)
     assert found is not None
-    return api(found.prefect_api_url, login(runs)).ask(path, body, method)
+    return api(found.prefect_api_url, login(runs), patience_s).ask(path, body, method)
 
 
 @cache
-def api(url: str, opens: str) -> PrefectApi:
+def api(url: str, opens: str, patience_s: float = PATIENCE_S) -> PrefectApi:
     """One for all questions: the server keeps a token for each in its database."""
-    return PrefectApi(url, opens)
+    return PrefectApi(url, opens, patience_s)
 
 
 def deployment_id(runs: Path, name: str) -> str:
