@@ -35,7 +35,8 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
         store: Name of the store, as passed to `Tracker`.
 
     Returns:
-        Number of completed outboxes. At the first error sending stops, and the next call retries.
+        Number of completed outboxes. The next call retries the others. Sending stops if MLflow does
+        not answer.
     """
     completed = 0
     for folder in folders:
@@ -55,11 +56,21 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
             except RunLostError:
                 sender.send_all()
         except Exception as problem:  # noqa: BLE001 - another run's records must not stop this command
-            _log.debug("could not send the records in %s to MLflow: %s", folder, problem)
-            return completed
+            if not _answers(tracking_uri):
+                return completed
+            _log.warning("could not send the records in %s to MLflow: %s", folder, problem)
+            continue
         completed += 1
         _log.warning("Sent the missing records of %s to MLflow.", folder.parent)
     return completed
+
+
+def _answers(tracking_uri: str) -> bool:
+    try:
+        connect(tracking_uri)
+    except Exception:  # noqa: BLE001 - MLflow's client may raise any error
+        return False
+    return True
 
 
 def end_killed_runs(tracking_uri: str) -> list[str]:

@@ -15,6 +15,8 @@ from mlflow import MlflowClient
 from tasks.tracking import relocation
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.mlflow_page import experiment_link
+from tasks.tracking.orphans import send_left_over, unsent_outboxes
+from tasks.tracking.outbox import Outbox, is_unsent
 from tasks.tracking.page_links import NOTE
 from tasks.tracking.store import open_store
 from tasks.tracking.tracker import Tracker
@@ -99,3 +101,14 @@ def test_an_experiment_is_one_of_model_training_and_has_a_view_that_shows_succes
     view = json.loads(tags[f"mlflow.sharedViewState.{link.rpartition('viewStateShareKey=')[2]}"])
     state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
     assert state["selectedColumns"][0] == "metrics.`evaluation/success`"
+
+
+def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+    for name in ("deleted", "later"):
+        outbox = Outbox(tmp_path / name / "records", name, "store")
+        for status in ("RUNNING", "FINISHED"):
+            record = {"id": "state of run", "kind": "state", "run": "run", "parent": None, "status": status, "name": name, "step": 0}
+            outbox.add(record | {"params": {}, "tags": {}}, update=True)
+    client.delete_experiment(client.create_experiment("deleted"))
+    assert send_left_over(uri, unsent_outboxes(tmp_path), "store") == 1
+    assert [is_unsent(tmp_path / name / "records") for name in ("deleted", "later")] == [True, False]
