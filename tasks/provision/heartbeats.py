@@ -75,10 +75,14 @@ def send_heartbeats(api: PrefectApi, flow_run: str, owner: int, every_s: float) 
 
 
 def running(api: PrefectApi, flow_run: str) -> list[str]:
-    """Return the flow run and all its subflows that are still running, nested ones included."""
+    """Return the flow run and its subflows that are running or about to, nested ones included.
+
+    If the process is killed before a pending subflow starts, only its heartbeat lets the automation
+    mark it.
+    """
     found: list[str] = []
     these: dict[str, Any] = {"id": {"any_": [flow_run]}}
-    while now := api.ask("flow_runs/filter", {"flow_runs": these | {"state": {"type": {"any_": ["RUNNING"]}}}}):
+    while now := api.ask("flow_runs/filter", {"flow_runs": these | {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}}):
         found += [each["id"] for each in now]
         these = {"parent_flow_run_id": {"any_": [each["id"] for each in now]}}
     return found

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.provision.heartbeats import running
 from tasks.provision.local import LocalServer
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
@@ -67,6 +68,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     server.start()
     yield server
     server.end()
+
+
+def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: LocalServer) -> None:
+    api = PrefectApi(f"{server.url}/api", LOGIN)
+    flow = api.ask("flows/", {"name": "caller"})["id"]
+
+    def start(state: str, caller: str | None = None) -> str:
+        task = {"flow_run_id": caller, "task_key": "call", "dynamic_key": state}
+        parent = {"parent_task_run_id": api.ask("task_runs/", task)["id"]} if caller else {}
+        return str(api.ask("flow_runs/", {"flow_id": flow, "state": {"type": state}} | parent)["id"])
+
+    run = start("RUNNING")
+    called = {start(state, run) for state in ("PENDING", "RUNNING")}
+    start("COMPLETED", run)
+    assert running(api, run)[0] == run
+    assert set(running(api, run)[1:]) == called
 
 
 @pytest.mark.slow
