@@ -35,6 +35,7 @@ from flows.command import expect_engine
 from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
+from flows.night_schedule import due_dates
 from flows.page_progress import PageProgress
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
@@ -180,7 +181,9 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
     if found := next((each for each in nights if each.date == tonight.isoformat()), None):
         return found
     earlier = [each for each in nights if each.date < tonight.isoformat()]
-    begun = Night(tonight.isoformat(), seed_of(tonight), champion(infrastructure, model, earlier), missed=missed_nights(earlier, tonight))
+    due = due_dates(date.fromisoformat(earlier[-1].date), tonight) if earlier else []
+    missed = missed_nights(earlier, due, tonight)
+    begun = Night(tonight.isoformat(), seed_of(tonight), champion(infrastructure, model, earlier), missed=missed)
     if begun.missed:
         log(f"Missed: no night began on {', '.join(begun.missed)}")
     write_night(folder, begun)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,12 +84,12 @@ def is_better(difference: Estimate) -> bool:
     return difference.low > 0  # False for nan
 
 
-def missed_nights(nights: Sequence[Night], tonight: date) -> tuple[str, ...]:
-    """Return the dates between the last night and tonight."""
+def missed_nights(nights: Sequence[Night], due: Iterable[date], tonight: date) -> tuple[str, ...]:
+    """Return the dates between the last night and tonight on which a night was due."""
     if not nights:
         return ()
     last = date.fromisoformat(nights[-1].date)
-    return tuple((last + timedelta(days=day)).isoformat() for day in range(1, (tonight - last).days))
+    return tuple(day.isoformat() for day in due if last < day < tonight)
 
 
 def write_night(folder: Path, night: Night) -> None:

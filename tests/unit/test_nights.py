@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
+from flows.night_schedule import due_dates, scheduled_dates
 from tasks.evaluation.nights import (
     UNKNOWN,
     WORDS,
@@ -52,10 +54,24 @@ def test_every_night_has_a_seed_of_its_own() -> None:
     assert seed_of(date(2026, 11, 22)) == 20261122
 
 
-def test_nights_between_the_last_and_tonight_were_missed() -> None:
-    assert missed_nights(NIGHTS, date(2026, 11, 23)) == ()
-    assert missed_nights(NIGHTS, date(2026, 11, 25)) == ("2026-11-23", "2026-11-24")
-    assert missed_nights([], date(2026, 11, 25)) == ()
+def test_due_nights_between_the_last_and_tonight_were_missed() -> None:
+    due = [date(2026, 11, day) for day in (20, 22, 24, 25)]
+    assert missed_nights(NIGHTS, due, date(2026, 11, 23)) == ()
+    assert missed_nights(NIGHTS, due, date(2026, 11, 25)) == ("2026-11-24",)
+    assert missed_nights([], due, date(2026, 11, 25)) == ()
+
+
+def test_only_the_dates_of_a_schedule_are_due() -> None:
+    first, end = date(2026, 11, 20), date(2026, 11, 25)  # Friday to Tuesday
+    weekdays, often = CronSchedule(cron="0 2 * * 1-5", timezone="UTC"), CronSchedule(cron="* * * * *")
+    other_zone = CronSchedule(cron="30 23 * * 5", timezone="America/New_York")
+    assert [day.day for day in scheduled_dates([weekdays], first, end)] == [20, 23, 24]
+    assert [day.day for day in scheduled_dates([weekdays, other_zone], first, end)] == [20, 21, 23, 24]
+    assert len(scheduled_dates([often], first, end)) == 5
+    assert scheduled_dates([], first, end) == []
+    assert len(due_dates(first, end)) == 5  # a command
+    every_second = IntervalSchedule(interval=timedelta(days=2), anchor_date=datetime(2026, 11, 1, 2, tzinfo=UTC))
+    assert [day.day for day in scheduled_dates([every_second], first, end)] == [21, 23]
 
 
 def test_nights_are_read_as_they_were_written_and_a_damaged_one_is_told(tmp_path: Path) -> None:
