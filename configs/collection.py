@@ -16,7 +16,7 @@ from configs.task_selection import TaskSelection
 class Source(ConfigModel):
     """The policy that acts, and its prompt format."""
 
-    kind: Literal["model", "vllm", "openai", "oracle", "random", "twin"]
+    kind: Literal["model", "vllm", "openai", "oracle", "random", "nearest-neighbour"]
     """What chooses the actions.
 
     - "model": a causal language model in this process.
@@ -24,7 +24,7 @@ class Source(ConfigModel):
     - "openai": an endpoint of OpenAI's chat protocol.
     - "oracle": the environment's expert.
     - "random": a random valid action, in environments that list them.
-    - "twin": the nearest-neighbour replay baseline. It replays the expert's actions in the training
+    - "nearest-neighbour": the nearest-neighbour replay baseline. It replays the expert's actions in the training
       task whose text is most similar.
     """
     model: str | None = None

@@ -86,7 +86,7 @@ class Environment(Protocol):
 class EnumerableEnvironment(Environment, Protocol):
     """An environment that lists its valid actions and states its objective.
 
-    The baselines "random" and "twin" use both.
+    The baselines "random" and "nearest-neighbour" use both.
     """
 
     @property

@@ -1,7 +1,7 @@
 """TextCraft: craft a Minecraft item by getting raw materials and following crafting commands."""
 
 TASK_LISTS = {
-    "train": "goals to learn from; validation and test are of other templates (plans without their names), so none has a twin here",
+    "train": "training goals; validation and test have other templates (plans without their names)",
     "validation": "goals to choose settings by, of templates that no other list has",
     "test": "held-out goals, of templates that no other list has",
     "renamed-train": "train under 50 other sets of names each, for demonstrations and training",

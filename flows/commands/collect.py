@@ -71,7 +71,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     A flow adds its own options to it.
     """
     parser = Arguments(
-        prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --twin) [options]", description, examples
+        prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --nearest-neighbour) [options]", description, examples
     )
     parser.add_argument("environment", help="the world: a name that agentgym worlds prints, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
@@ -84,7 +84,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     )
     who.add_argument("--oracle", action="store_true", help="the world's own expert")
     who.add_argument("--random", action="store_true", help="any valid action, drawn at random, in worlds that tell which are")
-    who.add_argument("--twin", action="store_true", help="what the expert does in the training task that reads most alike")
+    who.add_argument("--nearest-neighbour", action="store_true", help="replay the expert in the training task with the most similar text")
     parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
     parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
     parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
@@ -128,7 +128,8 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     Raises:
         RecipeError, ModelError: A name is wrong.
     """
-    kind = next(kind for kind in ("model", "vllm", "openai", "oracle", "random", "twin") if getattr(parsed, kind))
+    kinds = ("model", "vllm", "openai", "oracle", "random", "nearest-neighbour")
+    kind = next(kind for kind in kinds if getattr(parsed, kind.replace("-", "_")))
     overrides = parse_overrides(rest)
     if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
         raise RecipeError(f"there is no option --{strange[0]}; --help lists them")

@@ -33,10 +33,10 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
     """
     source, instruction = collection.source, world.instruction if collection.source.instruction else None
     action_format = reading_format(source.action_format, collection.environment.name, collection.environment.rules)
-    if source.kind in ("oracle", "random", "twin"):
+    if source.kind in ("oracle", "random", "nearest-neighbour"):
         from environments.registry import load_world
+        from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
         from tasks.agents.scripted_agent import ScriptedAgent
-        from tasks.agents.twin_replay import TwinReplay
 
         known = load_world(collection.environment.name, collection.environment.rules)
         if world.version not in ("", known.version):
@@ -44,9 +44,9 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
                 f"the servers host {world.identity}, but this process has version {known.version} of the world "
                 f"for the {source.kind} policy. Use servers of the same version."
             )
-        twins = TwinReplay(known, known.tasks("train")) if source.kind == "twin" else None
+        replay = NearestNeighbourReplay(known, known.tasks("train")) if source.kind == "nearest-neighbour" else None
         chat_format = _chat_format(source, source.tokenizer, instruction, action_format)
-        yield ScriptedAgent(known, action_format, chat_format, source.kind, twins)
+        yield ScriptedAgent(known, action_format, chat_format, source.kind, replay)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent

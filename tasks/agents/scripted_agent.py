@@ -18,8 +18,8 @@ from environments.errors import WrongWorldError
 from tasks.agents.action_format import ActionFormat, format_message
 from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat
+from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.agents.retokenisation import Retokenisation
-from tasks.agents.twin_replay import TwinReplay
 from tasks.inference.engine import EngineError
 
 T = TypeVar("T")
@@ -30,9 +30,9 @@ class ScriptedAgent:
     """An `Agent` that plays the oracle, random valid actions, or a nearest-neighbour replay.
 
     Attributes:
-        name: "oracle", "random" (uniform over the environment's `valid_actions`) or "twin" (replay
-            of the nearest training task, see `TwinReplay`).
-        twins: The replay for "twin".
+        name: "oracle", "random" (uniform over the environment's `valid_actions`) or "nearest-neighbour" (replay
+            of the nearest training task, see `NearestNeighbourReplay`).
+        replay: The replay for "nearest-neighbour".
         world: The world, in the version that the servers host.
         action_format: Format in which a message gives its action. For "react" the oracle also
             writes its thought, if its world provides one.
@@ -42,8 +42,8 @@ class ScriptedAgent:
     world: World
     action_format: ActionFormat
     chat_format: ChatFormat | None = None
-    name: Literal["oracle", "random", "twin"] = "oracle"
-    twins: TwinReplay | None = None
+    name: Literal["oracle", "random", "nearest-neighbour"] = "oracle"
+    replay: NearestNeighbourReplay | None = None
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
@@ -75,9 +75,10 @@ class ScriptedConversation:
         self._action_format = agent.action_format
         self._task = task
         self._environment = environment
-        self._choose = {"oracle": environment.oracle_action, "random": self._random_action, "twin": self._twin_action}[agent.name]
+        actions = {"oracle": environment.oracle_action, "random": self._random_action, "nearest-neighbour": self._replay_action}
+        self._choose = actions[agent.name]
         self._think = getattr(environment, "oracle_thought", str) if agent.name == "oracle" else str
-        self._twins = agent.twins
+        self._replay = agent.replay
         self._replayed: list[str] | None = None
         self._random = random.Random(seed)
         self._retokenisation = retokenisation
@@ -117,11 +118,11 @@ class ScriptedConversation:
         # checked in `begin`
         return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())
 
-    def _twin_action(self) -> str:
+    def _replay_action(self) -> str:
         """Return the next action of the replayed plan, and repeat its last one at the end."""
         if self._replayed is None:
-            assert self._twins is not None
-            self._replayed = self._twins.actions(cast(EnumerableEnvironment, self._environment).objective)
+            assert self._replay is not None
+            self._replayed = self._replay.actions(cast(EnumerableEnvironment, self._environment).objective)
         return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
     def _check_equal(self, theirs: str, ours: str) -> None:

@@ -20,14 +20,14 @@ from typing import Any
 from configs.rules import Rules
 from environments.environment import OracleError, World
 from environments.registry import load_world
-from tasks.agents.twin_replay import TwinReplay
+from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
 from tasks.evaluation.report import partly_rewarded, success_share
 from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
-RANDOM, TWIN, ORACLE = "random valid action", "twin replay", "oracle"
-SAMPLES = {RANDOM: 4, TWIN: 1, ORACLE: 1}
+RANDOM, REPLAY, ORACLE = "random valid action", "nearest-neighbour replay", "oracle"
+SAMPLES = {RANDOM: 4, REPLAY: 1, ORACLE: 1}
 """Episodes per task. Replay and oracle are deterministic."""
 BASELINE_HEADER = ("tasks", "n", *SAMPLES, "oracle's turns")
 Script = Callable[[Any], Iterator[str]]
@@ -71,7 +71,7 @@ def baselines(
 
 def can_play(world: World, name: str) -> bool:
     """Return whether a world provides the data that a scripted policy needs."""
-    needed = {RANDOM: "valid_actions", TWIN: "objective", ORACLE: "oracle_action"}[name]
+    needed = {RANDOM: "valid_actions", REPLAY: "objective", ORACLE: "oracle_action"}[name]
     environment = world.create()
     environment.close()
     return hasattr(type(environment), needed)
@@ -84,7 +84,7 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
     one. Tasks that a policy cannot solve therefore count against it.
     """
     environment: Any = world.create()
-    twins = TwinReplay(world, train_tasks) if name == TWIN else None
+    replay = NearestNeighbourReplay(world, train_tasks) if name == REPLAY else None
     needed = getattr(world, "success_score", 1.0)
     played = []
     try:
@@ -92,21 +92,21 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
             for member in range(SAMPLES[name]):
                 environment.reset(task)
                 trajectory = Trajectory(world.name, task, group, member, 0, horizon, 0, name)
-                script = scripted(name, environment, twins, Random(f"{name} {task} {member}"))
+                script = scripted(name, environment, replay, Random(f"{name} {task} {member}"))
                 _play(environment, script, trajectory, horizon, needed)
                 played.append(trajectory)
     finally:
         environment.close()
-        if twins is not None:
-            twins.close()
+        if replay is not None:
+            replay.close()
     tag = getattr(world, "tag", None)
     return evaluate(played, label=name, step=0, horizon=horizon, tags={task: tag(task) for task in tasks} if tag else None)
 
 
-def scripted(name: str, environment: Any, twins: TwinReplay | None, random: Random) -> Iterator[str]:
+def scripted(name: str, environment: Any, replay: NearestNeighbourReplay | None, random: Random) -> Iterator[str]:
     """Yield the actions of a scripted policy in the task that `environment` has just begun."""
-    if twins is not None:
-        yield from twins.actions(environment.objective)
+    if replay is not None:
+        yield from replay.actions(environment.objective)
         return
     while True:
         yield environment.oracle_action() if name == ORACLE else random.choice(environment.valid_actions())

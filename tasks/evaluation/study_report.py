@@ -48,11 +48,12 @@ MECHANISM = {
 
 WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
 _INTERPOLATED = "Values are interpolated linearly between evaluations."
-_PAIRED = "They are paired by seed and task. Intervals are 95 % intervals. Those of differences, and p values, come from a bootstrap over"
+_PAIRED = "paired by seed and task. Brackets are 95 % intervals. For differences, they and the p values come from a bootstrap over"
 NOTES: dict[Measure, str] = {
-    "success": f"Differences are in points. {_PAIRED} seeds and tasks. Those of success rates are Student's t over seeds.",
-    "reward": f"Differences are between mean rewards. {_PAIRED} seeds and tasks. Those of mean rewards are Student's t over seeds.",
+    "success": f"Differences are in percentage points, {_PAIRED} seeds and tasks. For success rates they are Student's t over seeds.",
+    "reward": f"Differences are {_PAIRED} seeds and tasks. For mean rewards they are Student's t over seeds.",
 }
+"""How to read the first table of a report. The other tables follow it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Scripted policies: what they know, and that a twin is found where there is one."""
+"""Scripted policies: their inputs, and the nearest neighbour that the replay finds."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
 from flows.evaluate import learned_in
 from flows.scripted_policies import scripted_results
-from tasks.agents.twin_replay import TwinReplay
-from tasks.evaluation.baselines import ORACLE, RANDOM, TWIN, baseline_table, baselines
+from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
+from tasks.evaluation.baselines import ORACLE, RANDOM, REPLAY, baseline_table, baselines
 
 
-def test_held_out_templates_cannot_be_replayed_and_twins_of_other_words_can(tmp_path: Path) -> None:
+def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(tmp_path: Path) -> None:
     held_out = task_list("wood-test")
     found = baselines("textcraft", held_out, task_list("train"), 8, tmp_path)
-    assert found[TWIN].success.value == 0.0
+    assert found[REPLAY].success.value == 0.0
     assert found[ORACLE].success.value == 1.0
     assert 0.0 < found[RANDOM].success.value < 1.0
-    # The same goals, had their twins in other woods been trained on: what the splits are there to prevent.
+    # The same goals, if training had the same templates with other woods. The splits prevent this.
     birches = [goals().index(name) for name in ("birch fence", "birch button", "birch sign")]
     oaks = [goals().index(name) for name in ("oak fence", "oak button", "oak sign")]
-    assert baselines("textcraft", birches, oaks, 8, tmp_path, [TWIN])[TWIN].success.value == 1.0
+    assert baselines("textcraft", birches, oaks, 8, tmp_path, [REPLAY])[REPLAY].success.value == 1.0
 
 
 @pytest.mark.parametrize(
-    ("learned", "first", "twins"),
+    ("learned", "first", "replayed"),
     [(("birch fence", "birch button"), None, 1.0), (("chest",), None, 0.0), (("chest", "birch fence", "birch button"), 1, 0.0)],
 )
-def test_the_table_of_a_run_looks_for_twins_among_the_tasks_that_it_learns_from(
-    tmp_path: Path, learned: tuple[str, ...], first: int | None, twins: float
+def test_the_replay_in_the_table_of_a_run_searches_the_training_tasks(
+    tmp_path: Path, learned: tuple[str, ...], first: int | None, replayed: float
 ) -> None:
     given = {"environment.train_tasks": [goals().index(name) for name in learned], "environment.n_train_tasks": first}
     experiment = load_recipe("textcraft", given)
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
     found = scripted_results(experiment.environment, oaks, 8, InfraSettings(runs=tmp_path))
-    assert found[TWIN].success.value == twins
+    assert found[REPLAY].success.value == replayed
 
 
-def test_an_evaluation_of_a_checkpoint_looks_for_twins_among_the_tasks_that_it_was_trained_on(tmp_path: Path) -> None:
+def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_tasks(tmp_path: Path) -> None:
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
     trained = {"environment.train_tasks": [goals().index(name) for name in ("birch fence", "birch button")]}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(load_recipe("textcraft", trained).model_dump(mode="json")))
@@ -54,14 +54,14 @@ def test_an_evaluation_of_a_checkpoint_looks_for_twins_among_the_tasks_that_it_w
         {"environment": "textcraft", "source": {"kind": "model", "model": str(tmp_path)}, "tasks": [oaks], "horizons": [8]}
     )
     found = scripted_results(learned_in(grid), oaks, 8, InfraSettings(runs=tmp_path / "runs"))
-    assert found[TWIN].success.value == 1.0
+    assert found[REPLAY].success.value == 1.0
     elsewhere = grid.model_copy(update={"environment": World(name="babyai")})
     assert learned_in(elsewhere) == World(name="babyai")
 
 
-def test_a_twins_plan_is_told_in_the_words_of_the_task() -> None:
+def test_a_replayed_plan_has_the_words_of_the_task() -> None:
     world = load_world("textcraft")
-    replay = TwinReplay(world, [goals().index("oak fence gate"), goals().index("chest")])
+    replay = NearestNeighbourReplay(world, [goals().index("oak fence gate"), goals().index("chest")])
     assert replay.actions("birch fence gate") == [
         "get 1 birch logs",
         "craft 4 birch planks using 1 birch logs",
@@ -80,5 +80,5 @@ def test_a_cut_episode_is_no_success_and_what_was_played_is_read_again(tmp_path:
 
 def test_the_table_names_each_policy_and_the_oracles_turns(tmp_path: Path) -> None:
     table = baseline_table({"wood-test": baselines("textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path)})
-    assert table.splitlines()[0] == "| tasks | n | random valid action | twin replay | oracle | oracle's turns |"
+    assert table.splitlines()[0] == "| tasks | n | random valid action | nearest-neighbour replay | oracle | oracle's turns |"
     assert table.splitlines()[2].startswith("| wood-test | 6 |")

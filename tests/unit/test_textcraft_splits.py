@@ -1,4 +1,4 @@
-"""What is held out has no twin and no solution in what is learned from; the whole lists are looked at, renamed tasks included."""
+"""Held-out tasks share no template and no solution with training tasks. The tests check whole lists, renamed tasks included."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_splits_share_no_goal_and_cover_all() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_plan_has_a_twin_on_another_side(family: str) -> None:
+def test_no_two_sides_share_a_plan(family: str) -> None:
     plans = {split: {without_names(index) for index in task_list(f"{family}{split}")} for split in ("train", "validation", "test")}
     for one, other in combinations(plans.values(), 2):
         assert not one & other

@@ -26,7 +26,7 @@ class Objective:
     words: tuple[str, ...]
 
 
-class TwinReplay:
+class NearestNeighbourReplay:
     """Finds the nearest training task of an objective."""
 
     def __init__(self, world: World, tasks: Sequence[int]) -> None:
@@ -50,12 +50,12 @@ class TwinReplay:
             objective: Objective of the task, e.g. "birch fence".
         """
         words = tuple(objective.split())
-        twin = max(self._objectives, key=lambda each: SequenceMatcher(None, each.words, words, autojunk=False).ratio())
-        changed = SequenceMatcher(None, twin.words, words, autojunk=False).get_opcodes()
-        actions = self._plan(twin.task)
+        nearest = max(self._objectives, key=lambda each: SequenceMatcher(None, each.words, words, autojunk=False).ratio())
+        changed = SequenceMatcher(None, nearest.words, words, autojunk=False).get_opcodes()
+        actions = self._plan(nearest.task)
         for kind, start, stop, here, until in changed:
             if kind == "replace":
-                old, new = " ".join(twin.words[start:stop]), " ".join(words[here:until])
+                old, new = " ".join(nearest.words[start:stop]), " ".join(words[here:until])
                 actions = [f" {action} ".replace(f" {old} ", f" {new} ").strip() for action in actions]
         return actions
 
