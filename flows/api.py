@@ -48,12 +48,12 @@ __all__ = [
 ]
 
 Policy = str | Path | Source
-"""A checkpoint's folder, a Hugging Face name, "oracle", "random", "twin", or any `Source`."""
+"""A checkpoint's folder, a Hugging Face name, "oracle", "random", "nearest-neighbour", or any `Source`."""
 Tasks = str | Sequence[int | str]
 """Name of a task list, a file of indices, or task indices."""
 Result = TypeVar("Result")
 
-SCRIPTED = ("oracle", "random", "twin")
+SCRIPTED = ("oracle", "random", "nearest-neighbour")
 
 
 def train(recipe: str | Path = "quickstart", overrides: Mapping[str, Any] | None = None) -> TrainingRun:
