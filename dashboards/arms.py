@@ -100,8 +100,8 @@ def measured_alike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str
     for run in finished:
         by_measurement[_measurement(run)].append(run)
     taken = max(by_measurement.values(), key=len, default=[])
-    left_out = {run.path.name: "it has not finished" for run in runs if run not in finished}
-    left_out |= {run.path.name: f"it was measured differently: {_measurement(run)}" for run in finished if run not in taken}
+    left_out = {run.path.name: "not finished" for run in runs if run not in finished}
+    left_out |= {run.path.name: f"evaluated differently: {_measurement(run)}" for run in finished if run not in taken}
     return taken, left_out
 
 

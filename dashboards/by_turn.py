@@ -77,8 +77,8 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
             data.append({**band, "y": [finite(share.high) for share in shares], "fill": "tonexty", "fillcolor": colour + "2e"})
         data.append({**line(turns, [finite(share.value) for share in shares], name, colour), "line": {"color": colour, "shape": "hv"}})
     layout = {
-        "xaxis": {"title": {"text": "turns"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "succeeded by then"}, **SHARE},
+        "xaxis": {"title": {"text": "within turns"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "held-out success"}, **SHARE},
         "height": 340,
     }
     return figure(data, layout)

@@ -43,7 +43,7 @@ def figure(request: Request) -> Response:
     """Return a run's figure as JSON. Live pages poll it."""
     folder, draw = named_run(request), FIGURES.get(request.path_params["figure"])
     if draw is None:
-        raise NotThereError(f"there is no figure {request.path_params['figure']!r}; there are: {', '.join(FIGURES)}")
+        raise NotThereError(f"There is no figure {request.path_params['figure']!r}. The figures are: {', '.join(FIGURES)}.")
     return JSONResponse(draw(index_of(request), folder) | {"live": folder.is_live(time.time())})
 
 
@@ -72,9 +72,9 @@ def drawing(request: Request) -> Response:
 def drawing_of(found: Shown, turns: int) -> Markup:
     """Draw the environment after some turns, or state why it is not drawn."""
     try:
-        return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>This world has no drawing.</p>")
+        return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>The viewer has no drawing for this world.</p>")
     except NotDrawnError as problem:
-        return Markup("<p class=quiet>Not drawn: {}</p>").format(problem)
+        return Markup("<p class=quiet>The world cannot be drawn: {}</p>").format(problem)
 
 
 def shared(request: Request) -> Response:
@@ -122,9 +122,9 @@ def data(request: Request) -> Response:
     if words["what"] == "metrics":
         folder = run_folder(index_of(request).runs, request.query_params.get("run", ""))
         if folder is None:
-            raise NotThereError(f"there is no run {request.query_params.get('run', '')!r}")
+            raise NotThereError(f"There is no run {request.query_params.get('run', '')!r}.")
         return _csv([{"step": number, **row} for number, row in folder.metrics().items()], f"{folder.name}-metrics.csv")
-    raise NotThereError(f"there is no data {words['what']!r}; there are: trajectories, metrics")
+    raise NotThereError(f"There is no table {words['what']!r}. The tables are: trajectories, metrics.")
 
 
 def plotly_script() -> bytes:
@@ -135,7 +135,7 @@ def plotly_script() -> bytes:
     """
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
-        raise NotThereError("plotly is not installed; run make setup")
+        raise NotThereError("Plotly is not installed. Run make setup.")
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 

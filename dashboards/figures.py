@@ -25,18 +25,18 @@ SHARE: dict[str, Any] = {"range": [-0.03, 1.03], "tickformat": ".0%", "tickvals"
 """Axis for fractions. Its range shows markers at 0 and 1 completely."""
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
 LANES = (
-    ("rollout/seconds", "engine and environments", BLUE),
-    ("update/seconds", "trainer", ORANGE),
-    ("sync/seconds", "weights to the engine", PURPLE),
+    ("rollout/seconds", "collection (engine and environments)", BLUE),
+    ("update/seconds", "update (trainer)", ORANGE),
+    ("sync/seconds", "weight sync", PURPLE),
     ("checkpoint/seconds", "checkpoint", GREY),
 )
 SIGNS = (
-    ("rollout/entropy", "entropy, nats a token"),
-    ("update/kl", "KL from the start, nats a token"),
+    ("rollout/entropy", "entropy, nats per token"),
+    ("update/kl", "KL from the initial policy, nats per token"),
     ("update/gradient_norm", "gradient norm"),
-    ("rollout/malformed_share", "malformed turns, share"),
-    ("rollout/refused_share", "refused turns, share"),
-    ("rollout/repeated_share", "repeated turns, share"),
+    ("rollout/malformed_share", "share of malformed turns"),
+    ("rollout/refused_share", "share of refused turns"),
+    ("rollout/repeated_share", "share of repeated turns"),
 )
 
 
@@ -55,15 +55,15 @@ def learning_curve(run: RunFolder) -> Figure:
         },
         {**line(steps, smooth(values_of(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
         with_interval(evaluations, ORANGE) | {"name": "held-out success, 95 % interval"},
-        {**line(steps, values_of(metrics, "rollout/truncated_share"), "episodes cut", GREY), "yaxis": "y2", "fill": "tozeroy"},
+        {**line(steps, values_of(metrics, "rollout/truncated_share"), "truncated episodes", GREY), "yaxis": "y2", "fill": "tozeroy"},
         {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", PURPLE), "yaxis": "y3", "line": {"shape": "vh", "color": PURPLE}},
-        {**line(steps, values_of(metrics, "rollout/turns"), "turns, mean", GREEN), "yaxis": "y3"},
+        {**line(steps, values_of(metrics, "rollout/turns"), "mean turns", GREEN), "yaxis": "y3"},
     ]
     layout = {
         "shapes": _shades(metrics),
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
         "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "cut"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
+        "yaxis2": {"title": {"text": "truncated"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
         "yaxis3": {"title": {"text": "turns"}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }
@@ -80,7 +80,7 @@ def lanes(run: RunFolder) -> Figure:
     ]
     stale = values_of(metrics, "update/staleness_largest")
     if any(stale):
-        data.append({**line(steps, stale, "staleness, steps", GREEN), "yaxis": "y2"})
+        data.append({**line(steps, stale, "largest staleness, steps", GREEN), "yaxis": "y2"})
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "training step"}},
@@ -102,7 +102,7 @@ def signs(run: RunFolder) -> Figure:
         if known:
             first = sum(known) / len(known)
             data.append(line(steps, [None if value is None else value / first for value in values], words, colour))
-    return figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "times its start"}}, "height": 340})
+    return figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "relative to start"}}, "height": 340})
 
 
 def bands(arms: Sequence[Arm]) -> Figure:

@@ -30,7 +30,15 @@ ROW = (
 
 
 class FilterError(ValueError):
-    """An invalid filter. The message names the filter and its valid values."""
+    """A field of an address or a form has an invalid value.
+
+    Attributes:
+        field: Name of the field.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field = field
 
 
 def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int:
@@ -42,7 +50,7 @@ def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int
     digits = word.removeprefix("-")
     if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST)) and low <= int(word) <= high:
         return int(word)
-    raise FilterError(f"{name} must be a whole number from {low} to {high}, it is {_shortened(word)}")
+    raise FilterError(name, f"must be an integer from {low} to {high}, not {_shortened(word)}")
 
 
 def real_number(word: str, name: str, low: float = -LARGEST, high: float = LARGEST) -> float:
@@ -56,7 +64,7 @@ def real_number(word: str, name: str, low: float = -LARGEST, high: float = LARGE
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise FilterError(f"{name} must be a number from {low:g} to {high:g}, it is {_shortened(word)}")
+        raise FilterError(name, f"must be a number from {low:g} to {high:g}, not {_shortened(word)}")
     return value
 
 
@@ -127,7 +135,7 @@ class Filters:
             values[field.name] = number(word, field.name, 1 if field.name == "page" else -LARGEST)
         found = cls(**values)
         if found.order not in ORDERS:
-            raise FilterError(f"order must be one of {', '.join(filter(None, ORDERS))}, it is {found.order!r}")
+            raise FilterError("order", f"must be one of {', '.join(filter(None, ORDERS))}, not {found.order!r}")
         return found
 
     def words(self, **changes: Any) -> str:

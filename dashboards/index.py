@@ -135,7 +135,7 @@ class Index:
         except HeldError as held:
             log.info("%s", held)
         except OSError as unwritable:
-            log.info("the index cannot be kept beside the runs: %s", unwritable)
+            log.info("the index is temporary, because its file cannot be written: %s", unwritable)
         self._temporary = tempfile.TemporaryDirectory(prefix="dashboards-")
         return _connected(Path(self._temporary.name) / "index.duckdb")
 
@@ -208,7 +208,7 @@ def unreadable(path: Path) -> str:
     except (OSError, ValueError) as problem:  # pyarrow's errors are ValueErrors
         return str(problem).splitlines()[0]
     missing = {"environment", "task", "group", "member", "turns", "outcome", "first_observation"} - names
-    return f"no trajectories: column {sorted(missing)[0]} is missing" if missing else ""
+    return f"not a file of trajectories: column {sorted(missing)[0]} is missing" if missing else ""
 
 
 def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
@@ -222,7 +222,7 @@ def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
         tag = getattr(load_world(environment), "tag", None)
         return {task: str(tag(task)) if tag else "" for task in tasks}
     except Exception as problem:  # noqa: BLE001 - third-party code, and tags are optional
-        log.info("no tags of %s: %s", environment, problem)
+        log.info("the kinds of %s's tasks are not available: %s", environment, problem)
         return dict.fromkeys(tasks, "")
 
 
@@ -231,8 +231,8 @@ def _connected(store: Path) -> duckdb.DuckDBPyConnection:
         connection = _with_tables(store)
     except duckdb.Error as damaged:
         if "lock" in str(damaged).lower():
-            raise HeldError(f"{store} is held by another viewer") from damaged
-        log.warning("%s is damaged and is made anew: %s", store, str(damaged).splitlines()[0])
+            raise HeldError(f"the index is temporary, because another viewer has locked {store}") from damaged
+        log.warning("%s is damaged and is rebuilt: %s", store, str(damaged).splitlines()[0])
         _remove(store)
         connection = _with_tables(store)
     (form,) = connection.execute("select max(number) from form").fetchone() or (None,)

@@ -123,7 +123,7 @@ class LiveEpisode:
 
         async def play() -> None:
             try:
-                self.note = "loading who plays…"
+                self.note = "Loading the agent…"
                 name, agent = await opening()
                 self.note = ""
                 await self.advance(name, agent, budgets)
@@ -147,7 +147,7 @@ class LiveEpisode:
             ReplayError: An observation differs from the recorded one.
         """
         if first_observation != self.trajectory.first_observation:
-            raise ReplayError("the task begins otherwise than recorded: the world's version here is another one")
+            raise ReplayError("The first observation differs from the recorded one. Another version of the world played it.")
         for number, turn in enumerate(turns):
             action = None if turn.malformed else turn.action
             message = Message(
@@ -155,7 +155,9 @@ class LiveEpisode:
             )
             await self._perform(message, "recorded", turn.generate_seconds)
             if self.trajectory.turns[-1].observation != turn.observation:
-                raise ReplayError(f"turn {number + 1} is answered otherwise than recorded: the world's version here is another one")
+                raise ReplayError(
+                    f"The observation of turn {number + 1} differs from the recorded one. Another version of the world played it."
+                )
 
     async def close(self) -> None:
         """Stop the agent that plays, and close the conversations and the session."""

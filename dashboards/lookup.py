@@ -32,7 +32,7 @@ def named_trajectory(request: Request) -> Shown:
     words = request.path_params
     found = shown(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
     if found is None:
-        raise NotThereError(f"there is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}")
+        raise NotThereError(f"There is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}.")
     return found
 
 
@@ -45,7 +45,7 @@ def named_run(request: Request) -> RunFolder:
     name = request.path_params["run"]
     found = run_folder(index_of(request).runs, name)
     if found is None:
-        raise NotThereError(f"there is no run {name!r} in {index_of(request).runs}")
+        raise NotThereError(f"There is no run {name!r} in {index_of(request).runs}.")
     return found
 
 
@@ -71,5 +71,5 @@ def named_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
     runs = index_of(request).runs
     taken, left_out = measured_alike([each for each in run_folders(runs) if each.recipe.get("name") == name])
     if not taken:
-        raise NotThereError(f"no run of the experiment {name!r} has finished")
+        raise NotThereError(f"No run of the experiment {name!r} has finished. A study needs finished runs.")
     return arms_of(taken, arms_of_studies(runs, name)), left_out

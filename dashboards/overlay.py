@@ -32,14 +32,14 @@ def overlay(runs: Sequence[RunFolder]) -> Figure:
         if len(runs) <= MANY:
             thin = line(steps, smooth(values_of(metrics, "rollout/success")), f"{name}, training, mean of 5 steps", colour)
             data.append({**thin, **grouped, "line": {"color": colour, "width": 1, "dash": "dot"}})
-        cut = line(steps, smooth(values_of(metrics, "rollout/truncated_share")), f"{name}, cut", colour)
+        cut = line(steps, smooth(values_of(metrics, "rollout/truncated_share")), f"{name}, truncated", colour)
         horizon = line(steps, values_of(metrics, "rollout/horizon"), f"{name}, horizon", colour)
         data.append({**cut, **grouped, "yaxis": "y2"})
         data.append({**horizon, **grouped, "yaxis": "y3", "line": {"shape": "vh", "color": colour}})
     layout = {
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
         "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "cut"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
+        "yaxis2": {"title": {"text": "truncated"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
         "yaxis3": {"title": {"text": "horizon"}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }

@@ -88,7 +88,7 @@ def step(request: Request) -> Response:
         [words["run"], words["kind"], words["name"]],
     )
     if not groups:
-        raise NotThereError(f"{words['run']} has no trajectories {words['kind']}/{words['name']}")
+        raise NotThereError(f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}.")
     names = index.query("select distinct name from trajectories where run = ? and kind = ? order by 1", [words["run"], words["kind"]])
     ordered = [row["name"] for row in names]
     at = ordered.index(words["name"])
@@ -120,7 +120,7 @@ def group(request: Request) -> Response:
     words = request.path_params
     members = group_of(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0))
     if not members:
-        raise NotThereError(f"there is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}")
+        raise NotThereError(f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}.")
     rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"]
     mean = sum(rewards) / len(rewards) if rewards else 0.0
     deviation = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if rewards else 0.0
@@ -133,7 +133,7 @@ def task(request: Request) -> Response:
     chosen = [name for name in request.query_params.getlist("run") if name]
     found: list[Attempt] = attempts_at(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
     if not found:
-        raise NotThereError(f"no evaluation holds task {number} of {environment}")
+        raise NotThereError(f"No evaluation contains task {number} of {environment}.")
     return html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
 
 

@@ -45,7 +45,7 @@ async def start(request: Request) -> Response:
     words = await request.form()
     environment = str(words.get("environment", ""))
     if environment not in WORLDS:
-        raise FilterError(f"environment must be one of {', '.join(sorted(WORLDS))}, it is {environment!r}")
+        raise FilterError("environment", f"must be one of {', '.join(sorted(WORLDS))}, not {environment!r}")
     client = await _players(request).client(World(name=environment))
     task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
     return await _opened(request, await begin(client, environment, task))
@@ -58,7 +58,7 @@ async def branch(request: Request) -> Response:
     index = request.app.state.index
     found = shown(index, address)
     if found is None:
-        raise NotThereError(f"there is no trajectory {address.path}")
+        raise NotThereError(f"There is no trajectory {address.path}.")
     turns = whole_number(str((await request.form()).get("turn", "0")), "turn")
     recorded = read_trajectories(Path(found.path))[found.row["row"]]
     client = await _players(request).client(world_of(run_folder(index.runs, address.run), found.row["environment"]))
@@ -116,6 +116,8 @@ async def state(request: Request) -> Response:
             "playing": episode.playing,
             "over": episode.over,
             "ending": episode.ending if episode.over else "",
+            "outcome": episode.trajectory.outcome if episode.over else "",
+            "reason": episode.trajectory.reason if episode.over else "",
             "note": episode.note,
         }
     )
@@ -133,7 +135,7 @@ async def act(request: Request) -> Response:
         elif what == "pause":
             episode.pause()
         elif what == "keep":
-            episode.note = f"Kept as {keep(request.app.state.index.runs, number, episode)}"
+            episode.note = f"Saved as {keep(request.app.state.index.runs, number, episode)}"
         elif what in ("turn", "rest"):
             source, run = _source(request, words, origin)
             own = run_folder(request.app.state.index.runs, origin.run) if origin else None
@@ -145,7 +147,7 @@ async def act(request: Request) -> Response:
             else:
                 episode.play_on(lambda: players.agent(world, source), budgets)
         else:
-            raise FilterError(f"do must be act, turn, rest, pause or keep, it is {what!r}")
+            raise FilterError("do", f"must be act, turn, rest, pause or keep, not {what!r}")
     except FilterError:
         raise
     except Exception as problem:  # noqa: BLE001 - the page shows the error
@@ -181,7 +183,7 @@ async def _opened(request: Request, episode: LiveEpisode, origin: Address | None
 def _episode(request: Request) -> tuple[str, LiveEpisode, Address | None]:
     number = request.path_params["number"]
     if number not in request.app.state.episodes:
-        raise NotThereError("this episode is not open any more; begin it anew")
+        raise NotThereError("This episode is no longer open. Start it again.")
     episode, origin = request.app.state.episodes[number]
     return number, episode, origin
 
@@ -200,13 +202,13 @@ def _source(request: Request, words: Any, origin: Address | None) -> tuple[Sourc
         try:
             return Source(kind="openai", urls=(str(words.get("url", "")),), model=str(words.get("model", "")) or None), own
         except ValidationError as problem:
-            raise FilterError(explain(problem, "the endpoint")) from None
+            raise FilterError("endpoint", f"is invalid: {explain(problem, 'the endpoint').strip()}") from None
     name, _, step = chosen.rpartition("/")
     run = run_folder(runs, name)
     for checkpoint in checkpoints_of(run) if run else []:
         if run and checkpoint.name == step:
             return checkpoint_source(run, checkpoint), run
-    raise FilterError(f"there is no checkpoint {chosen!r}; choose the expert, a checkpoint of the list, or an endpoint")
+    raise FilterError("agent", f"must be the expert, a listed checkpoint or an endpoint, not {chosen!r}")
 
 
 def _players(request: Request) -> Players:

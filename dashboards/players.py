@@ -22,7 +22,7 @@ from tasks.agents.agent import Agent, Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
 
-EXPERT = "the expert"
+EXPERT = "expert"
 DEADLINE_SECONDS = 120.0
 
 

@@ -23,10 +23,11 @@ MOST_EPISODES = 200
 """Maximum number of episodes drawn one by one. The lanes above include all episodes."""
 PARTS = {
     "update": ("update", ORANGE),
-    "sync": ("weights to the engine", PURPLE),
+    "sync": ("weight sync", PURPLE),
     "checkpoint": ("checkpoint", GREY),
     "evaluation": ("evaluation", GREEN),
 }
+CURRENT, WAITING = "generation, current weights", "waiting for the environment"
 Interval = tuple[float, float]
 
 
@@ -141,17 +142,17 @@ def lanes(clock: StepClock) -> Figure:
     zero = clock.window[0]
     turns = [turn for episode in clock.episodes for turn in episode.turns]
     data = [
-        _in_flight([(t.began - zero, t.written - zero) for t in turns], "engine: messages being written", BLUE, "y4"),
-        _in_flight([(t.written - zero, t.answered - zero) for t in turns], "environments: answers awaited", GREEN, "y3"),
+        _in_flight([(t.began - zero, t.written - zero) for t in turns], "engine: messages in generation", BLUE, "y4"),
+        _in_flight([(t.written - zero, t.answered - zero) for t in turns], "environments: pending actions", GREEN, "y3"),
         *_trainer(clock, zero),
         *_gantt(clock, zero),
     ]
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": "seconds since the step began"}, "anchor": "y", "range": [0, clock.window[1] - zero]},
+        "xaxis": {"title": {"text": "seconds since the start of the step"}, "anchor": "y", "range": [0, clock.window[1] - zero]},
         "yaxis": {"title": {"text": "episodes"}, "domain": [0, 0.46], "showticklabels": False, "zeroline": False},
         "yaxis2": {"domain": [0.5, 0.58], "showticklabels": False, "title": {"text": "trainer"}},
-        "yaxis3": {"domain": [0.62, 0.78], "title": {"text": "worlds"}, "rangemode": "tozero"},
+        "yaxis3": {"domain": [0.62, 0.78], "title": {"text": "environments"}, "rangemode": "tozero"},
         "yaxis4": {"domain": [0.82, 1], "title": {"text": "engine"}, "rangemode": "tozero"},
         "height": 660,
         "hovermode": "closest",
@@ -202,13 +203,13 @@ def _gantt(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
     for place, episode in enumerate(drawn):
         for turn in episode.turns:
             age = episode.step - 1 - turn.weights
-            words = "written by this step's weights" if age <= 0 else f"by weights {age} step{'s' * (age > 1)} old"
+            words = CURRENT if age <= 0 else f"generation, weights {age} step{'s' * (age > 1)} old"
             about = f"group {episode.group}.{episode.member}, turn {turn.number}"
             segments.setdefault(words, []).append((turn.began - zero, turn.written - zero, place, f"{about}: {words}"))
-            segments.setdefault("awaited of the world", []).append((turn.written - zero, turn.answered - zero, place, about))
+            segments.setdefault(WAITING, []).append((turn.written - zero, turn.answered - zero, place, about))
     ages = (colour for colour in COLOURS if colour not in (GREEN, BLUE))
-    for words in sorted(segments, key=lambda each: (each == "awaited of the world", each.startswith("by"), each)):
-        colour = GREEN if words == "awaited of the world" else BLUE if words.startswith("written") else next(ages, GREY)
+    for words in sorted(segments, key=lambda each: (each == WAITING, each != CURRENT, each)):
+        colour = GREEN if words == WAITING else BLUE if words == CURRENT else next(ages, GREY)
         rows = segments[words]
         yield {
             "type": "scatter", "mode": "lines", "name": words, "line": {"color": colour, "width": 3}, "connectgaps": False,

@@ -33,7 +33,7 @@ def bounds(row: Any) -> str:
     Equal bounds give one value.
     """
     low, high = (row["low"], row["high"]) if isinstance(row, dict) else (row.low, row.high)
-    return percent(low) if low == high else f"{percent(low)} to {percent(high)}, as episodes are missing"
+    return percent(low) if low == high else f"{percent(low)} to {percent(high)} (episodes are missing)"
 
 
 def interval(estimate: Estimate, points: bool = False) -> str:
@@ -90,7 +90,7 @@ def html(request: Request, template: str, **values: Any) -> Response:
     return HTMLResponse(TEMPLATES.get_template(template).render(request=request, **values))
 
 
-def problem(request: Request, message: str, status: int) -> Response:
-    """Render an error page."""
-    page = TEMPLATES.get_template("problem.html").render(request=request, message=message)
+def problem(request: Request, message: str, status: int, field: str = "") -> Response:
+    """Render an error page. `field` names the invalid field of an address or a form."""
+    page = TEMPLATES.get_template("problem.html").render(request=request, message=message, status=status, field=field)
     return HTMLResponse(page, status)

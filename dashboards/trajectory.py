@@ -79,7 +79,7 @@ class Token:
         if learned is not None and learned.entropy is not None:
             parts.append(f"entropy {learned.entropy:.3f}")
         if gap is not None:
-            parts.append(f"trainer less engine {gap:+.2g}")
+            parts.append(f"gap (trainer minus engine) {gap:+.2g}")
         return " · ".join(parts)
 
 

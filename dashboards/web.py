@@ -79,7 +79,7 @@ class OwnPagesOnly:
         if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
             headers = Headers(scope=scope)
             if headers.get("origin") != f"{scope['scheme']}://{headers.get('host')}":
-                await PlainTextResponse("only the viewer's own pages may ask this", 403)(scope, receive, send)
+                await PlainTextResponse("Requests that change something must come from the viewer's own pages.", 403)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -115,7 +115,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
             try:
                 await run_in_threadpool(index.refresh)
             except Exception:
-                log.exception("the index could not be brought up to date; the next try is in %g s", REFRESH_SECONDS)
+                log.exception("the index could not be updated; the next try is in %g s", REFRESH_SECONDS)
             await asyncio.sleep(REFRESH_SECONDS)
 
     @asynccontextmanager
@@ -161,7 +161,7 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
         try:
             return await answer(request)
         except FilterError as problem:
-            return problem_page(request, str(problem), 400)
+            return problem_page(request, str(problem), 400, problem.field)
         except NotThereError as problem:
             return problem_page(request, str(problem), 404)
         except RefusedError as problem:  # e.g. an unknown task

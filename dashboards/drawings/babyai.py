@@ -23,17 +23,17 @@ def draw(trajectory: Shown, turns: int) -> Markup:
     try:
         from environments.babyai.world import BabyAIEnvironment
     except ImportError as missing:
-        raise NotDrawnError(f"BabyAI's packages are missing here: {missing}") from None
+        raise NotDrawnError(f"BabyAI's packages are not installed: {missing}") from None
     # The file does not name the rules. They are found from the first observation.
     levels = [BabyAIEnvironment(rules) for rules in get_args(Rules)]
     try:
         level = next((each for each in levels if each.reset(trajectory.row["task"]) == trajectory.first_observation), None)
         if level is None:
-            raise NotDrawnError("this trajectory was played in another version of BabyAI than is installed here")
+            raise NotDrawnError("the trajectory needs another version of BabyAI than the installed one")
         for turn in trajectory.turns[:turns]:
             if not turn.malformed:
                 level.step(turn.action)
-        return Markup('<img class=grid alt="The grid after turn {}; what the agent sees is lightened" src="{}">').format(
+        return Markup('<img class=grid alt="The grid after turn {}. The view of the agent is highlighted." src="{}">').format(
             turns, level.picture_url()
         )
     finally:

@@ -78,10 +78,10 @@ def draw(trajectory: Shown, turns: int) -> Markup:
     house = house_after(trajectory, turns)
     earned = sum(turn.reward for turn in trajectory.turns[:turns])
     places = Markup("").join(_place(house, place) for place in house.things)
-    carried = Markup("").join(Markup("<li>{}</li>").format(thing) for thing in house.carried) or Markup("<li class=quiet>nothing</li>")
+    carried = Markup("").join(Markup("<li>{}</li>").format(thing) for thing in house.carried) or Markup("<li class=quiet>empty</li>")
     return Markup(
         "<p class=question>{}</p><meter min=0 max=1 value={} aria-label='score so far'></meter> score {}"
-        "<h3>Carried</h3><ul class=inventory>{}</ul><h3>Places</h3><div class=places>{}</div>"
+        "<h3>Inventory</h3><ul class=inventory>{}</ul><h3>Places</h3><div class=places>{}</div>"
     ).format(house.task, f"{earned:.3f}", f"{earned:.2f}", carried, places)
 
 
@@ -94,11 +94,11 @@ def _place(house: House, place: str) -> Markup:
         for pair, is_open in house.doors.items()
         if place in pair
     )
-    return Markup('<details class="place {}" {}><summary>{}{}</summary><ul>{}</ul><p class=quiet>doors: {}</p></details>').format(
+    return Markup('<details class="place {}" {}><summary>{}{}</summary><ul>{}</ul><p class=quiet>Doors: {}</p></details>').format(
         "here" if place == house.here else "",
         Markup("open") if place == house.here else "",
         place,
-        " — the agent is here" if place == house.here else "",
-        things or Markup("<li class=quiet>not looked at yet</li>"),
-        doors or "none seen",
+        " (agent)" if place == house.here else "",
+        things or Markup("<li class=quiet>not seen yet</li>"),
+        doors or "none seen yet",
     )

@@ -30,7 +30,7 @@ def draw(trajectory: Shown, turns: int) -> Markup:
         said = turn.action or turn.message
         if query := SEARCH.search(said):
             parts.append(Markup("<h3>⌕ {}</h3>").format(query[1].strip()))
-            parts += list(_passages(turn.observation, words)) or [Markup("<p class=quiet>No passage was found.</p>")]
+            parts += list(_passages(turn.observation, words)) or [Markup("<p class=quiet>No passages found.</p>")]
         elif answer := ANSWER.search(said):
             right = "there" if turn.reward > 0 else "missing"
             parts.append(Markup('<p class="answer {}">Answer: <b>{}</b> — {}</p>').format(right, answer[1].strip(), turn.observation))

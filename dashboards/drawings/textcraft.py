@@ -78,8 +78,8 @@ def draw(trajectory: Shown, turns: int) -> Markup:
     state = crafting(trajectory.first_observation, done)
     held = Markup("").join(
         Markup("<li><b>{}</b> {}</li>").format(count, name) for name, count in state.held.items() if count > 0
-    ) or Markup("<li class=quiet>nothing</li>")
-    return Markup("<h3>Held</h3><ul class=inventory>{}</ul><h3>What the goal is made of</h3><ul class=tree>{}</ul>").format(
+    ) or Markup("<li class=quiet>empty</li>")
+    return Markup("<h3>Inventory</h3><ul class=inventory>{}</ul><h3>Crafting tree of the goal</h3><ul class=tree>{}</ul>").format(
         held, _branch(state, state.goal, 1, ())
     )
 
@@ -97,7 +97,7 @@ def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], nee
                 _branch(state, name, count * runs, (*above, item), needed and not there) for name, count in command.ingredients
             )
             below += Markup("{}<ul>{}</ul>").format(Markup("<span class=quiet>or</span>") if number else "", parts)
-    word = {"there": "✓", "made": "more to make", "quiet": "not needed any more"}.get(status, "craft" if ways else "get")
+    word = {"there": "✓", "made": "craft more", "quiet": "no longer needed"}.get(status, "craft" if ways else "get")
     return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(status, wanted, escape(item), held, word, below)
 
 

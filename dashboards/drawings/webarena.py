@@ -54,7 +54,7 @@ def screenshots(trajectory: Shown) -> list[bytes]:
     session = world.create()
     try:
         if session.reset(trajectory.row["task"]) != trajectory.first_observation:
-            raise NotDrawnError("this trajectory was played on other sites than the embedded ones of this version")
+            raise NotDrawnError("the trajectory was played on other sites than the embedded ones of this version")
         shots = [session.picture()]
         for turn in trajectory.turns:
             if not turn.malformed and session.step(turn.action).done:
@@ -72,6 +72,6 @@ def _world() -> WebArena:
     try:
         from environments.webarena.world import WebArena as World
     except ImportError as missing:
-        raise NotDrawnError(f"WebArena's packages are missing here: {missing}") from None
+        raise NotDrawnError(f"WebArena's packages are not installed: {missing}") from None
     # Without settings it uses the embedded sites and ignores this process's environment variables.
     return World({})

@@ -1,7 +1,7 @@
-// Draws every figure of the page from its data, saves it as a picture, and follows a run that is live.
+// Draws every figure of the page from its data, saves it as a file, and updates the figures of a live run.
 "use strict";
 
-const FOLLOW_MS = 5000;
+const FIGURE_POLL_MS = 5000;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function layoutFor(layout) {
@@ -13,7 +13,7 @@ function layoutFor(layout) {
   return themed;
 }
 
-function csvOf(data) { // a row a point: its series, what the axes and the intervals say
+function csvOf(data) { // one row per point: series, coordinates, interval and text
   const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
   const rows = [["series", "x", "y", "low", "high", "text"]];
   for (const { name, legendgroup, x, y, text, base, error_y: error } of data) {
@@ -38,7 +38,7 @@ function save(plot, kind, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-async function figureOf(plot) { // a file that is shared brings its figure along
+async function figureOf(plot) { // an exported file embeds its figure
   const inline = document.querySelector("#figure");
   if (inline) return JSON.parse(inline.textContent);
   const answer = await fetch(plot.dataset.figure);
@@ -48,11 +48,11 @@ async function figureOf(plot) { // a file that is shared brings its figure along
 async function draw(plot) {
   const figure = await figureOf(plot);
   if (figure === null) {
-    plot.textContent = "This figure could not be had.";
+    plot.textContent = "The figure could not be loaded. Reload the page.";
     return;
   }
   if (!figure.data.length) {
-    plot.textContent = "Nothing to draw yet.";
+    plot.textContent = "No data yet.";
   } else {
     if (!plot.classList.contains("js-plotly-plot")) plot.textContent = "";
     await Plotly.react(plot, figure.data, layoutFor(figure.layout), { responsive: true, displaylogo: false });
@@ -69,7 +69,7 @@ async function draw(plot) {
     plot.dataset.next = setTimeout(() => {
       delete plot.dataset.next;
       draw(plot);
-    }, FOLLOW_MS);
+    }, FIGURE_POLL_MS);
   }
 }
 

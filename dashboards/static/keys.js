@@ -1,12 +1,13 @@
-// Keys of every page: "/" searches, "n" and "p" go to the next and the one before, "g" to the group, "w" to where it went wrong, "b" branches, "?" tells them all.
+// Keys of every page. "/" focuses the search, "?" shows all keys, other keys click the element with that data-key.
 "use strict";
 
 const typing = (event) => /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
 
 function help() {
   const dialog = document.createElement("dialog");
-  dialog.setAttribute("aria-label", "Keys");
-  const rows = [["/", "search"], ["j  k", "next turn, turn before"], ["space", "play or stop"], ["[  ]", "slower, faster"], ["c", "colour tokens by the next thing"], ["n  p", "next, before"], ["g", "the group"], ["w", "where it went wrong"], ["b", "go on from here"], ["Esc", "close this"]];
+  dialog.id = "keys";
+  dialog.setAttribute("aria-label", "Keyboard shortcuts");
+  const rows = [["/", "search"], ["j  k", "next turn, previous turn"], ["Home  End", "first turn, last turn"], ["space", "play or stop the replay"], ["[  ]", "slower, faster"], ["c", "next colouring of the tokens"], ["n  p", "next page, previous page"], ["g", "open the group"], ["w", "go to the turn of divergence"], ["b", "branch from this turn"], ["Esc", "close this window"]];
   for (const [key, words] of rows) {
     const line = document.createElement("p");
     const name = document.createElement("kbd");

@@ -1,29 +1,29 @@
-// Follows what goes on: asks for the page again and replaces the pieces that are marked as living, where they have changed.
+// Updates a live page: fetches it again at intervals and replaces the elements with data-live that have changed.
 "use strict";
 
-const AGAIN_MS = 5000;
+const PAGE_POLL_MS = 5000;
 
-async function again() {
+async function poll() {
   try {
     if (!document.hidden) {
       const answer = await fetch(location.href);
-      if (answer.ok) renew(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (answer.ok) update(new DOMParser().parseFromString(await answer.text(), "text/html"));
     }
-  } catch { // the viewer is being started again; the next time it may answer
+  } catch { // the viewer may be restarting; the next poll tries again
   }
-  setTimeout(again, AGAIN_MS);
+  setTimeout(poll, PAGE_POLL_MS);
 }
 
-function renew(page) {
-  for (const now of document.querySelectorAll("[data-living]")) {
-    const next = page.querySelector(`[data-living="${now.dataset.living}"]`);
-    // What somebody has the keyboard in, or has selected, stays as it is until they leave it.
+function update(page) {
+  for (const now of document.querySelectorAll("[data-live]")) {
+    const next = page.querySelector(`[data-live="${now.dataset.live}"]`);
+    // An element with the keyboard focus or the selection is not replaced, so that neither is lost.
     if (!next || next.innerHTML === (now.dataset.source ?? now.innerHTML) || now.contains(document.activeElement) || now.contains(getSelection().anchorNode)) continue;
-    now.dataset.source = next.innerHTML; // as it was sent: scripts may change the page since
+    now.dataset.source = next.innerHTML; // as received; scripts may change the page later
     now.replaceChildren(...next.childNodes);
-    document.dispatchEvent(new Event("renewed"));
-    now.dataset.renewed = Number(now.dataset.renewed || 0) + 1;
+    document.dispatchEvent(new Event("updated"));
+    now.dataset.updates = Number(now.dataset.updates || 0) + 1;
   }
 }
 
-setTimeout(again, AGAIN_MS);
+setTimeout(poll, PAGE_POLL_MS);

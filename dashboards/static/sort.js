@@ -1,7 +1,7 @@
-// Sorts tables by a click on a column's heading, or by Enter on it; the order stays when the table is renewed.
+// Sorts a table by a column when its heading is clicked. The order is kept when the table is updated.
 "use strict";
 
-const orders = {}; // a table's name to its column and direction
+const orders = {}; // table name to sort column and direction
 
 function valueOf(row, column) {
   const cell = row.cells[column];
@@ -30,8 +30,8 @@ function prepare(table) {
       button.type = "button";
       button.append(...cell.childNodes);
       button.addEventListener("click", () => {
-        const former = orders[table.dataset.sortable];
-        orders[table.dataset.sortable] = { column, down: former?.column === column ? !former.down : false };
+        const previous = orders[table.dataset.sortable];
+        orders[table.dataset.sortable] = { column, down: previous?.column === column ? !previous.down : false };
         prepare(table);
       });
       cell.append(button);
@@ -47,4 +47,4 @@ function prepareAll() {
 }
 
 prepareAll();
-document.addEventListener("renewed", prepareAll);
+document.addEventListener("updated", prepareAll);

@@ -1,8 +1,8 @@
-// One or more trajectories on a page: steps through turns by keys, replays by the clock, colours tokens, draws the world beside the turn.
+// Trajectories on a page: steps through turns, replays them with their durations, colours tokens, draws the world beside the turns.
 "use strict";
 
 const SPEEDS = ["0.5", "1", "2", "4", "8", "16", "32"];
-const LEAST_MS = 120; // a turn is seen for so long, however fast
+const MIN_TURN_MS = 120; // minimum time a turn is shown in a replay
 
 class Trajectory {
   constructor(article) {
@@ -20,13 +20,13 @@ class Trajectory {
     this.colour.addEventListener("change", () => this.paint());
     this.turns.forEach((turn, number) => turn.addEventListener("click", () => this.go(number, false)));
     this.tokens = [...article.querySelectorAll(".token")];
-    this.most = (name) => Math.max(1e-9, ...this.tokens.map((token) => Math.abs(Number(token.dataset[name] || 0))));
+    this.maximum = (name) => Math.max(1e-9, ...this.tokens.map((token) => Math.abs(Number(token.dataset[name] || 0))));
     this.paint();
-    const asked = /^#turn-(\d+)$/.exec(location.hash);
-    this.go(asked ? Number(asked[1]) : 0, Boolean(asked));
+    const requested = /^#turn-(\d+)$/.exec(location.hash);
+    this.go(requested ? Number(requested[1]) : 0, Boolean(requested));
   }
 
-  templates() { // a file that is shared brings the drawings along
+  templates() { // an exported file embeds its drawings
     const found = new Map();
     for (let next = this.article.nextElementSibling; next && next.tagName === "TEMPLATE"; next = next.nextElementSibling) {
       found.set(Number(next.dataset.turn), next);
@@ -45,7 +45,7 @@ class Trajectory {
       turn.scrollIntoView({ block: "nearest" });
       turn.focus({ preventScroll: true });
     }
-    this.article.querySelector("[data-do=where]").textContent = `turn ${this.now} of ${this.turns.length - 1}`;
+    this.article.querySelector("[data-do=where]").textContent = `Turn ${this.now} of ${this.turns.length - 1}`;
     const from = this.article.querySelector("[data-do=from]");
     if (from) from.value = this.now;
     history.replaceState(null, "", `#turn-${this.now}`);
@@ -60,10 +60,10 @@ class Trajectory {
     }
     if (!this.drawn.has(turn)) {
       const answer = await fetch(this.article.dataset.drawing + turn);
-      this.drawn.set(turn, answer.ok ? await answer.text() : "<p class=quiet>This turn could not be drawn.</p>");
+      this.drawn.set(turn, answer.ok ? await answer.text() : "<p class=quiet>The drawing could not be loaded. Reload the page.</p>");
     }
     if (turn === this.now) {
-      this.world.innerHTML = this.drawn.get(turn); // made by our own templates, which escape every text
+      this.world.innerHTML = this.drawn.get(turn); // rendered by the viewer's templates, which escape all texts
       this.world.dataset.turn = turn;
     }
   }
@@ -85,7 +85,7 @@ class Trajectory {
       this.stop();
       return;
     }
-    const pause = Math.max(LEAST_MS, (1000 * Number(next.dataset.seconds)) / Number(this.speed.value));
+    const pause = Math.max(MIN_TURN_MS, (1000 * Number(next.dataset.seconds)) / Number(this.speed.value));
     this.timer = setTimeout(() => {
       this.go(this.now + 1);
       this.wait();
@@ -103,7 +103,7 @@ class Trajectory {
     const how = this.colour.value, legend = this.article.querySelector("[data-do=legend]");
     const recorded = this.article.classList.contains("recorded");
     const shade = { advantage: "a", entropy: "e", gap: "g" }[how];
-    const most = shade ? this.most(shade) : 1;
+    const most = shade ? this.maximum(shade) : 1;
     for (const token of this.tokens) {
       const { p, a } = token.dataset, value = shade ? token.dataset[shade] : undefined;
       let colour = "";
@@ -118,12 +118,12 @@ class Trajectory {
       token.style.backgroundColor = colour;
     }
     legend.textContent = {
-      probability: "green: sure of it, red: by chance",
-      advantage: `green: made likelier, red: less likely; up to ${most.toPrecision(2)}`,
-      entropy: `purple: undecided, up to ${most.toPrecision(2)} nats`,
-      gap: `the trainer gives it more (amber) or less (red), up to ${most.toPrecision(2)} nats`,
-      mask: "blue: in the loss",
-      action: "purple: read as the action",
+      probability: "green: high probability, red: low probability",
+      advantage: `green: positive, red: negative, maximum ${most.toPrecision(2)}`,
+      entropy: `purple: entropy, maximum ${most.toPrecision(2)} nats`,
+      gap: `amber: more probable under the trainer, red: less probable, maximum ${most.toPrecision(2)} nats`,
+      mask: "blue: token counts in the loss",
+      action: "purple: parsed as the action",
     }[how] || "";
   }
 
@@ -143,8 +143,8 @@ class Trajectory {
 }
 
 addEventListener("hashchange", () => {
-  const asked = /^#turn-(\d+)$/.exec(location.hash);
-  if (asked) shown[0].go(Number(asked[1]));
+  const requested = /^#turn-(\d+)$/.exec(location.hash);
+  if (requested) shown[0].go(Number(requested[1]));
 });
 
 const shown = [...document.querySelectorAll(".trajectory")].map((article) => new Trajectory(article));

@@ -1,4 +1,4 @@
-"""WebArena's window beside the turns of a trajectory: played again in a real browser, on the embedded sites alone."""
+"""Screenshots of WebArena, taken by a replay in a real browser on the embedded sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.recorded_runs import played
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
-def test_webarenas_window_is_shown_as_it_was_at_each_turn() -> None:
+def test_each_turn_has_a_screenshot() -> None:
     task = load_world("webarena").tasks("test")[3]
     trajectory = as_shown(played("webarena", task, skill=1.0, horizon=12))
     shots = screenshots(trajectory)
@@ -24,9 +24,9 @@ def test_webarenas_window_is_shown_as_it_was_at_each_turn() -> None:
     assert len(set(shots)) == len(shots)
 
 
-def test_a_trajectory_of_other_sites_is_not_drawn_but_says_why() -> None:
+def test_a_trajectory_of_other_sites_is_not_drawn() -> None:
     task = load_world("webarena").tasks("test")[3]
     trajectory = played("webarena", task, skill=1.0, horizon=1)
     trajectory.first_observation += "\n\t[99] link 'Elsewhere'"
-    with pytest.raises(NotDrawnError, match="other sites"):
+    with pytest.raises(NotDrawnError):
         screenshots(as_shown(trajectory))

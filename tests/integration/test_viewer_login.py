@@ -1,4 +1,4 @@
-"""`python -m dashboards` by itself: its login, the keys that it keeps back, and numbers of any size in its addresses."""
+"""The viewer's login, its API keys, and numbers of any size in its addresses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.viewer_login import basic, credentials
 pytestmark = pytest.mark.slow
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-NOBODY = 65_534
+OTHER_USER = 65_534
 HUGE = ("9" * 15, "9" * 23, "9" * 5000, "-1", "1e400", "nan", "٣", "1_0", "")
 
 
@@ -54,7 +54,7 @@ def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
 
 
 def asked(url: str, path: str, opens: str | None = None, form: dict[str, str] | None = None) -> tuple[int, http.client.HTTPMessage]:
-    """Status and headers of an answer; redirects are not followed."""
+    """Return status and headers of a response. Redirects are not followed."""
     parts = urllib.parse.urlsplit(url)
     headers = {"Origin": url} | (basic(opens) if opens else {})
     if form is not None:
@@ -67,7 +67,7 @@ def asked(url: str, path: str, opens: str | None = None, form: dict[str, str] | 
         return answer.status, answer.headers
 
 
-def test_every_page_wants_the_login(viewer: str, runs: Path) -> None:
+def test_every_page_requires_the_login(viewer: str, runs: Path) -> None:
     for path in ("/", "/trajectories", "/play", "/static/style.css", "/nowhere"):
         status, headers = asked(viewer, path)
         assert (status, "Basic " in headers.get("WWW-Authenticate", "")) == (401, True), path
@@ -77,9 +77,7 @@ def test_every_page_wants_the_login(viewer: str, runs: Path) -> None:
 
 
 @needs_chromium
-def test_a_browser_asks_for_the_login_and_no_other_page_frames_the_viewer(
-    browser: Browser, viewer: str, runs: Path, tmp_path: Path
-) -> None:
+def test_a_browser_logs_in_and_no_other_page_can_frame_the_viewer(browser: Browser, viewer: str, runs: Path, tmp_path: Path) -> None:
     context = browser.new_context(http_credentials=credentials(runs))
     page = context.new_page()
     page.goto(viewer)
@@ -91,19 +89,19 @@ def test_a_browser_asks_for_the_login_and_no_other_page_frames_the_viewer(
     context.close()
 
 
-def test_the_start_names_the_file_of_the_login(tmp_path: Path) -> None:
+def test_the_start_prints_the_file_of_the_login_but_not_the_login(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dashboards", "--runs", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline(), process.stdout.readline()]
+        lines = [process.stdout.readline(), process.stdout.readline()]
         process.terminate()
-    assert str(login_file(tmp_path)) in said[1]
-    assert login(tmp_path) not in "".join(said)
+    assert str(login_file(tmp_path)) in lines[1]
+    assert login(tmp_path) not in "".join(lines)
     assert re.fullmatch(r"agentgym:.{32}", login_file(tmp_path).read_text())
 
 
 def _reads(file: Path, results: multiprocessing.SimpleQueue[str]) -> None:
-    os.setuid(NOBODY)
+    os.setuid(OTHER_USER)
     try:
         results.put(file.read_text())
     except OSError as refused:
@@ -123,7 +121,7 @@ def test_another_unix_user_cannot_read_the_login(viewer: str, runs: Path) -> Non
     process.join()
 
 
-def test_a_strangers_endpoint_gets_no_key(viewer: str, runs: Path) -> None:
+def test_a_foreign_endpoint_gets_no_api_key(viewer: str, runs: Path) -> None:
     _, headers = asked(viewer, "/play", login(runs), {"environment": "textcraft"})
     with listener() as stranger:
         endpoint = {"do": "turn", "agent": "endpoint", "url": stranger.url, "model": "m"}

@@ -1,4 +1,4 @@
-"""The login of a viewer, as browsers, HTTP clients and Starlette's test client take it."""
+"""The login of a viewer for browsers, HTTP clients and Starlette's test client."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tasks.provision.services import login
 
 
 def credentials(runs: Path) -> Any:
-    """The login as Playwright's `http_credentials`."""
+    """Return the login as Playwright's `http_credentials`."""
     user, _, password = login(runs).partition(":")
     return {"username": user, "password": password}
 
 
 def basic(opens: str) -> dict[str, str]:
-    """The header of a login."""
+    """Return the header of a login."""
     return {"Authorization": f"Basic {base64.b64encode(opens.encode()).decode()}"}
 
 
 def asked(url: str, runs: Path, timeout: float = 300) -> Any:
-    """The answer to a request with the login."""
+    """Send a request with the login and return the response."""
     return urllib.request.urlopen(urllib.request.Request(url, headers=basic(login(runs))), timeout=timeout)

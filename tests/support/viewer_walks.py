@@ -1,8 +1,8 @@
-"""Five walks through the viewer as a new user takes them from a run in TextCraft, each in a real browser, with a picture at its end.
+"""Five tasks of a new user in the viewer, done in a real browser, with a picture at the end of each.
 
     python -m tests.support.viewer_walks RUNS OUT [--study RUNS]
 
-takes them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a narrow window.
+does them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a narrow window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
 from environments.webarena.browser import find_chromium
 from tasks.provision.local import LocalServer
@@ -26,55 +26,59 @@ Look = Callable[[Page, str], None]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 430, "height": 860}
 
 
-def to_the_turn_where_it_went_wrong(page: Page, run: str) -> int:
-    """From the runs to a held-out task that failed before training, and to the turn that no success shares; returns its number (from 1)."""
+def open_turn_of_divergence(page: Page, run: str) -> int:
+    """Open a failed held-out trajectory at the turn where it diverges from every success.
+
+    Returns:
+        The turn, from 1.
+    """
     page.goto("/")
     page.locator(f"a[href='/runs/{run}']").click()
-    page.get_by_role("row").filter(has=page.get_by_role("link", name="failures")).first.get_by_role("link", name="failures").click()
+    page.locator("[data-do=failures]").first.click()
     page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     for number in range(page.locator("tbody tr").count()):
         page.locator("tbody tr").nth(number).get_by_role("link").first.click()
         page.get_by_role("article").wait_for()
-        wrong = page.locator("a[data-key=w]")
-        if wrong.count():
+        divergence = page.locator("a[data-key=w]")
+        if divergence.count():
             break
         page.go_back()
         page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     page.wait_for_load_state()  # the keys work once the page's scripts have run
     page.keyboard.press("w")
-    turn = int(wrong.get_attribute("data-turn") or "0")
+    turn = int(divergence.get_attribute("data-turn") or "0")
     page.locator(f".turn.now#turn-{turn}").wait_for()
     page.locator(f".world[data-turn='{turn}']").wait_for()
     return turn
 
 
-def to_the_same_task_over_training(page: Page) -> None:
-    """From a trajectory to its task at every checkpoint, and where they part."""
-    page.get_by_role("link", name="this task over training").click()
-    page.get_by_role("heading", name="over training").wait_for()
+def open_task_over_training(page: Page) -> None:
+    """Open the task of a trajectory at every evaluation."""
+    page.locator("[data-do=over-training]").click()
+    page.locator("#task-over-training").wait_for()
 
 
-def branched_to_success(page: Page, turn: int) -> None:
-    """From the turn where it went wrong on with the expert, to success."""
+def branch_to_success(page: Page, turn: int) -> None:
+    """Branch from the turn before the divergence and let the expert play to success."""
     page.locator(f"#turn-{turn - 1}").click()
-    page.get_by_role("button", name="go on from here").click()
+    page.locator("[data-key=b]").click()
     page.wait_for_url("**/play/*")
-    page.get_by_role("button", name="to the end").click()
-    page.get_by_text("the episode is over: success").wait_for()
+    page.locator("button[value=rest]").click()
+    page.locator("#status[data-outcome=success]").wait_for()
 
 
-def to_the_arm_that_won(page: Page) -> str:
-    """From the runs to a study's verdict, in words."""
+def open_study(page: Page) -> Locator:
+    """Open a study and return the element that names its best arm."""
     page.goto("/")
-    page.get_by_role("link", name="as a study").first.click()
+    page.locator("[data-do=study]").first.click()
     page.locator("[data-drawn]").wait_for()
-    return page.locator(".verdict").inner_text()
+    return page.locator("#best-arm")
 
 
-def sent_as_a_file(page: Page, folder: Path) -> Path:
-    """From a trajectory to a file that holds it."""
+def export(page: Page, folder: Path) -> Path:
+    """Download a trajectory as an HTML file."""
     with page.expect_download() as download:
-        page.get_by_role("link", name="as one file").click()
+        page.locator("[data-do=download]").click()
     file = folder / download.value.suggested_filename
     download.value.save_as(file)
     return file
@@ -93,12 +97,12 @@ class Viewer:
     server: LocalServer
 
     def context(self, browser: Browser, **options: Any) -> BrowserContext:
-        """Opens a browser context with the login of the viewer."""
+        """Open a browser context with the login of the viewer."""
         return browser.new_context(base_url=self.server.url, http_credentials=credentials(self.runs), **options)
 
 
 def take_all(browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Look) -> dict[str, float]:
-    """Takes all five walks over real runs and returns the seconds of each."""
+    """Do all five tasks over real runs and return the seconds of each."""
     context = viewer.context(browser, viewport=WIDE)
     page, seconds, began = context.new_page(), {}, time.perf_counter()
     page.set_default_timeout(120_000)
@@ -107,41 +111,41 @@ def take_all(browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Lo
         nonlocal began
         seconds[name], began = time.perf_counter() - began, time.perf_counter()
 
-    turn = to_the_turn_where_it_went_wrong(page, run)
-    done("find a failed held-out task and the turn where it went wrong")
+    turn = open_turn_of_divergence(page, run)
+    done("find the failed turn")
     look(page, "failed-turn")
     failed, began = page.url, time.perf_counter()
-    to_the_same_task_over_training(page)
-    done("compare it with the same task after training")
+    open_task_over_training(page)
+    done("compare over training")
     look(page, "task-over-training")
     page.goto(failed)
     began = time.perf_counter()
-    branched_to_success(page, turn)
-    done("branch there with the expert to success")
+    branch_to_success(page, turn)
+    done("branch")
     look(page, "branch")
     page.goto(failed)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        file = sent_as_a_file(page, Path(folder))
-        friends = context.new_page()
-        friends.goto(f"{file.as_uri()}#turn-{turn}")
-        done("send one trajectory as a file")
-        look(friends, "shared-file")
-        friends.close()
+        file = export(page, Path(folder))
+        exported = context.new_page()
+        exported.goto(f"{file.as_uri()}#turn-{turn}")
+        done("share")
+        look(exported, "shared-file")
+        exported.close()
     context.close()
     context = study.context(browser, viewport=WIDE)
     page = context.new_page()
     page.goto("/")
     began = time.perf_counter()
-    to_the_arm_that_won(page)
-    done("see which arm won and whether the interval excludes 0")
+    open_study(page)
+    done("study")
     look(page, "study")
     context.close()
     return seconds
 
 
 def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look: Look) -> None:
-    """What else docs/viewer.md shows: a run, the tokens by advantage, the lanes of a step, both schemes, a narrow window."""
+    """Take the other pictures of docs/viewer.md: a run, tokens by advantage, a step's timeline, a group."""
     for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
         context = viewer.context(browser, viewport=size, color_scheme=scheme)
         page, suffix = context.new_page(), f"-{scheme}{'-narrow' if size is NARROW else ''}"
@@ -153,8 +157,7 @@ def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look
         chip = page.locator("tr:not(:has(.warn)) .chip.success").first
         if page.locator("[data-figure]").count():
             page.locator("[data-drawn]").wait_for()
-            page.get_by_role("heading", name="Who was busy when").scroll_into_view_if_needed()
-            page.evaluate("document.querySelector('section').scrollIntoView()")
+            page.evaluate("document.querySelector('#timeline').scrollIntoView()")
             look(page, f"lanes{suffix}")
         chip.click()
         page.locator("[data-do=colour]").select_option("advantage")
@@ -163,13 +166,13 @@ def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look
         page.keyboard.press("j")
         page.locator(".world[data-turn='1']").wait_for()
         look(page, f"tokens{suffix}")
-        page.get_by_role("link", name="side by side").click()
+        page.locator("[data-do=group]").click()
         look(page, f"group{suffix}")
         context.close()
 
 
 def every_kind_of_page(run: str, task: int) -> list[str]:
-    """An address of each kind of page; the task is a held-out one of the run."""
+    """Return an address of each kind of page, for a run and one of its held-out tasks."""
     return [
         "/",
         "/trajectories",
@@ -186,7 +189,7 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
 
 
 def main() -> None:
-    """Takes the walks over real runs and writes the pictures."""
+    """Do the tasks over real runs and write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", type=Path, help="folder with a finished run in TextCraft")
     parser.add_argument("out", type=Path, help="folder for the pictures")
@@ -198,7 +201,7 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
 
     def look(page: Page, name: str) -> None:
-        page.wait_for_timeout(400)  # the last transition of a figure
+        page.wait_for_timeout(400)  # until the last transition of a figure has ended
         page.screenshot(path=str(chosen.out / f"{name}.png"))
 
     servers = [Viewer(folder, started(folder)) for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))]
@@ -215,7 +218,7 @@ def main() -> None:
 
 
 def started(runs: Path) -> LocalServer:
-    """A viewer of its own over some runs."""
+    """Start a viewer of some runs."""
     command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
     server = LocalServer("viewer", command, health_path="/health", start_deadline_s=120.0)
     server.start()

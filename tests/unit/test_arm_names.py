@@ -1,4 +1,4 @@
-"""What the arms of a study are called on the viewer's pages."""
+"""Names of a study's arms in the viewer, and which runs are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_of(runs: Path, **overrides: Any) -> RunFolder:
     return RunFolder(runs / str(len(overrides)), str(given), recipe)
 
 
-def test_arms_are_called_as_their_study_calls_them(tmp_path: Path) -> None:
+def test_arms_have_the_names_of_their_study(tmp_path: Path) -> None:
     ahead = [{"rollout__max_off_policy_steps": steps, "seeds__training": seed} for steps in (0, 1) for seed in (0, 1)]
     runs = [run_of(tmp_path, **fields) for fields in ahead]
     recipes = tmp_path / "studies" / "quickstart-1a2b3c4d" / "recipes"
@@ -32,14 +32,14 @@ def test_arms_are_called_as_their_study_calls_them(tmp_path: Path) -> None:
     assert {arm.name: len(arm.runs) for arm in arms_of(runs, arms_of_studies(tmp_path, "quickstart"))} == {"one-ahead": 2, "synchronous": 2}
 
 
-def test_arms_without_a_study_are_called_by_the_fields_in_which_they_differ(tmp_path: Path) -> None:
+def test_arms_without_a_study_are_named_by_the_fields_in_which_they_differ(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, rollout__max_off_policy_steps=steps) for steps in (0, 1)]
     assert [arm.name for arm in arms_of(runs, {})] == ["max_off_policy_steps 0", "max_off_policy_steps 1"]
     methods = [run_of(tmp_path, algorithm__name=name) for name in ("grpo", "rloo")]
     assert [arm.name for arm in arms_of(methods, {})] == ["grpo", "rloo"]
 
 
-def test_arms_of_one_name_in_two_studies_are_told_apart_by_their_fields(tmp_path: Path) -> None:
+def test_arms_with_equal_names_in_two_studies_are_distinguished_by_their_fields(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, evaluation__samples=samples) for samples in (4, 8)]
     for number, run in enumerate(runs):
         recipes = tmp_path / "studies" / f"quickstart-{number}" / "recipes"
@@ -57,7 +57,7 @@ def test_an_arm_is_named_by_every_field_in_which_it_differs(tmp_path: Path) -> N
     assert [arm.name for arm in arms_of(runs, {})] == ["grpo, group_size 4", "grpo, group_size 8", "rloo, group_size 4"]
 
 
-def test_a_study_takes_the_runs_that_finished_and_were_measured_alike(tmp_path: Path) -> None:
+def test_a_study_compares_finished_runs_with_the_same_evaluation(tmp_path: Path) -> None:
     def run(name: str, finished: bool = True, **overrides: Any) -> RunFolder:
         made = run_of(tmp_path, **overrides)
         folder = RunFolder(tmp_path / name, name, made.recipe)
@@ -75,7 +75,7 @@ def test_a_study_takes_the_runs_that_finished_and_were_measured_alike(tmp_path: 
     assert "one-command-test" in left_out["other-list"]
 
 
-def test_a_run_has_the_name_it_has_in_prefect_and_mlflow_with_its_state_and_duration(tmp_path: Path) -> None:
+def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> None:
     written = StoredRun(tmp_path, load_recipe("textcraft"))
     with written.claimed():
         written.note_title("grpo, stepwise, textcraft, seed 0")

@@ -1,4 +1,4 @@
-"""Worlds drawn beside their turns: what is drawn is what the world's own state says, and no text becomes markup."""
+"""Drawings of worlds show the world's state, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.support.recorded_runs import played
 
 
 @pytest.mark.parametrize("place", range(0, 40, 3))
-def test_textcrafts_drawn_inventory_is_the_worlds_after_every_turn(place: int) -> None:
+def test_the_drawn_inventory_of_textcraft_equals_the_worlds_after_every_turn(place: int) -> None:
     task = load_world("textcraft").tasks("test")[place]
     trajectory = played("textcraft", task, skill=0.7, horizon=12, seed=place)
     world = TextCraftEnvironment()
     world.reset(task)
     for number, turn in enumerate(trajectory.turns, 1):
         world.step(turn.action)
-        told = [(each.action, each.observation) for each in trajectory.turns[:number]]
-        state = crafting(trajectory.first_observation, told)
-        if not (number == len(trajectory.turns) and trajectory.succeeded):  # the end clears the world's own
+        played_turns = [(each.action, each.observation) for each in trajectory.turns[:number]]
+        state = crafting(trajectory.first_observation, played_turns)
+        if not (number == len(trajectory.turns) and trajectory.succeeded):  # the world clears its inventory at the end
             assert {name: count for name, count in state.held.items() if count} == {n: c for n, c in world.inventory.items() if c}
 
 
-def test_the_goals_tree_marks_what_is_there_and_what_is_missing() -> None:
+def test_the_crafting_tree_marks_present_and_missing_items() -> None:
     task = load_world("textcraft").tasks("test")[0]
     trajectory = as_shown(played("textcraft", task, skill=1.0, horizon=30))
     before, after = drawn(trajectory, 0), drawn(trajectory, len(trajectory.turns))
@@ -39,14 +39,14 @@ def test_the_goals_tree_marks_what_is_there_and_what_is_missing() -> None:
     assert after.index('class="there"') < len(after)
 
 
-def test_babyais_grid_is_drawn_at_every_turn() -> None:
+def test_the_grid_of_babyai_is_drawn_at_every_turn() -> None:
     task = load_world("babyai").tasks("test")[1]
     trajectory = as_shown(played("babyai", task, skill=0.5, horizon=4))
     pictures = {drawn(trajectory, turns) for turns in range(len(trajectory.turns) + 1)}
     assert all("data:image/png;base64," in str(picture) for picture in pictures)
 
 
-def test_what_is_played_in_a_mixture_is_drawn_as_its_world_draws_it() -> None:
+def test_a_trajectory_of_a_mixture_is_drawn_like_its_world() -> None:
     task = load_world("babyai").tasks("test")[1]
     alone, mixed = (
         as_shown(played(world, index, skill=1.0, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
@@ -54,7 +54,7 @@ def test_what_is_played_in_a_mixture_is_drawn_as_its_world_draws_it() -> None:
     assert drawn(alone, 1) == drawn(mixed, 1)
 
 
-def test_sciworlds_places_doors_and_things_are_read_from_what_was_said() -> None:
+def test_places_doors_and_objects_of_sciworld_are_parsed_from_the_observations() -> None:
     house = House()
     house.hear(
         "look around",
@@ -71,7 +71,7 @@ def test_sciworlds_places_doors_and_things_are_read_from_what_was_said() -> None
     assert house.things["kitchen"][0].startswith("a chair")
 
 
-def test_searchqas_passages_are_drawn_with_the_answers_words_marked() -> None:
+def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() -> None:
     trajectory = Trajectory("searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?")
     found = "<information>Doc 1(Title: A book) It was written by Ada Byron in 1843.\nDoc 2(Title: Ada) A town.</information>"
     trajectory.turns = [
@@ -91,13 +91,13 @@ def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
     trajectory.first_observation = (
         f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\nGoal: craft {attack}.\nYour task is to {attack}\n"
     )
-    told = [
+    observations = [
         f"Got 1 {attack}",
         f"<information>Doc 1(Title: {attack}) {attack}</information>",
         f"This room is called the {attack}. In it, you see: \n\t{attack}\nYou also see:\n\tA door to the {attack} (that is open)",
         f"You move the {attack} to the inventory.",
     ]
-    trajectory.turns = [Turn([], [], f"<search>{attack}</search>", text) for text in told]
+    trajectory.turns = [Turn([], [], f"<search>{attack}</search>", text) for text in observations]
     trajectory.turns.append(Turn([], [], f"<answer>{attack}</answer>", attack))
     for turns in range(len(trajectory.turns) + 1):
         html = str(drawn(as_shown(trajectory), turns))
@@ -105,7 +105,7 @@ def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
         assert "<img" not in html
 
 
-def test_a_character_of_several_tokens_is_shown_with_its_last_one() -> None:
+def test_a_character_of_several_tokens_belongs_to_the_last_one() -> None:
     class Bytes:
         def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
             return bytes(ids).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What the viewer says of runs: pages asked for without a browser, against what the files hold."""
+"""The viewer's pages and figures of runs, compared with the runs' files. Without a browser."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def first(runs: Path) -> RunFolder:
     return run_folders(runs)[0]
 
 
-def test_tokens_carry_what_the_loss_read_of_them(index: Index, first: RunFolder) -> None:
+def test_tokens_have_the_training_data(index: Index, first: RunFolder) -> None:
     members = group_of(index, Address(first.name, "rollouts", "step-000002", 1, 0))
     mean = sum(member.row["reward"] for member in members) / len(members)
     for member in members:
@@ -66,14 +66,15 @@ def test_tokens_carry_what_the_loss_read_of_them(index: Index, first: RunFolder)
         assert member.advantage == pytest.approx(member.row["reward"] - mean, abs=1e-6)
         tokens = [token for turn in member.turns for token in turn.tokens]
         assert [token.gap for token in tokens] == pytest.approx([0.01] * len(tokens), abs=1e-6)
-        assert all("entropy 0.500" in token.words and "trainer less engine +0.01" in token.words for token in tokens)
+        assert [token.learned and token.learned.entropy for token in tokens] == pytest.approx([0.5] * len(tokens))
+        assert all("0.500" in token.words and "+0.01" in token.words for token in tokens)
     held_out = shown(index, Address(first.name, "evaluations", "phase-3", 0, 0))
     assert held_out is not None
     assert held_out.advantage is None
     assert not held_out.recorded
 
 
-def test_a_record_that_is_damaged_costs_its_colours_alone(tmp_path: Path) -> None:
+def test_damaged_training_data_leaves_the_trajectory_readable(tmp_path: Path) -> None:
     made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
     (made.path / "train_samples" / "step-000001.parquet").write_bytes(b"PAR1 cut short")
     index = Index(tmp_path)
@@ -85,7 +86,7 @@ def test_a_record_that_is_damaged_costs_its_colours_alone(tmp_path: Path) -> Non
     index.close()
 
 
-def test_success_by_turn_is_a_count_of_the_episodes(index: Index, runs: Path, first: RunFolder) -> None:
+def test_success_by_turn_equals_a_count_of_the_episodes(index: Index, runs: Path, first: RunFolder) -> None:
     episodes = read_trajectories(runs / first.name / "evaluations" / "phase-3.parquet")
     curve = next(trace for trace in success_by_turn(index, first)["data"] if trace.get("name") == "phase-3")
     assert curve["x"] == list(range(1, 9))
@@ -93,7 +94,7 @@ def test_success_by_turn_is_a_count_of_the_episodes(index: Index, runs: Path, fi
         assert share == pytest.approx(sum(e.succeeded and len(e.turns) <= turns for e in episodes) / len(episodes))
 
 
-def test_success_under_a_horizon_counts_training_episodes(index: Index, runs: Path, first: RunFolder) -> None:
+def test_success_by_horizon_equals_a_count_of_the_training_episodes(index: Index, runs: Path, first: RunFolder) -> None:
     episodes = [e for path in (runs / first.name / "rollouts").glob("*.parquet") for e in read_trajectories(path)]
     (found,) = under_horizons(index, first)
     assert (found.horizon, found.first, found.last, found.episodes) == (8, 1, 3, len(episodes))
@@ -101,7 +102,7 @@ def test_success_under_a_horizon_counts_training_episodes(index: Index, runs: Pa
     assert found.cut.value == pytest.approx(sum(e.outcome == "truncated" for e in episodes) / len(episodes), abs=1e-9)
 
 
-def test_the_lanes_of_a_step_add_up_to_what_was_recorded(index: Index, first: RunFolder) -> None:
+def test_the_timeline_of_a_step_has_the_recorded_times(index: Index, first: RunFolder) -> None:
     clock = step_clock(index, first, 2)
     assert clock is not None
     assert clock.window[1] - clock.window[0] == pytest.approx(4.5)
@@ -112,7 +113,7 @@ def test_the_lanes_of_a_step_add_up_to_what_was_recorded(index: Index, first: Ru
     assert covered([(0, 2), (1, 3), (5, 6)]) == 4
 
 
-def test_turns_by_older_weights_are_seen_as_stale(tmp_path: Path) -> None:
+def test_turns_of_older_weights_count_as_stale(tmp_path: Path) -> None:
     made = recorded_run(tmp_path, skills=(0.5, 0.6), tasks=3)
     file = made.path / "rollouts" / "step-000002.parquet"
     batch = read_trajectories(file)
@@ -126,7 +127,7 @@ def test_turns_by_older_weights_are_seen_as_stale(tmp_path: Path) -> None:
     index.close()
 
 
-def test_of_a_part_that_was_done_again_the_later_time_counts_and_a_torn_line_is_none(tmp_path: Path) -> None:
+def test_the_last_span_of_a_part_counts_and_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
     append_spans(tmp_path / TIMELINE, 1, {"update": (1.0, 2.0)})
     with (tmp_path / TIMELINE).open("a") as file:
         file.write('{"step": 1, "part": "sy')
@@ -134,7 +135,7 @@ def test_of_a_part_that_was_done_again_the_later_time_counts_and_a_torn_line_is_
     assert [tuple(span) for span in read_spans(tmp_path / TIMELINE)] == [(1, "update", 5.0, 6.0), (1, "sync", 6.0, 7.0)]
 
 
-def test_a_failure_is_told_the_turn_that_no_success_shares(tmp_path: Path) -> None:
+def test_a_failure_has_the_turn_where_it_diverges_from_all_successes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     right, wrong = played("textcraft", 26, skill=1.0, horizon=20), played("textcraft", 26, skill=1.0, horizon=20)
     assert right.succeeded
@@ -151,25 +152,24 @@ def test_a_failure_is_told_the_turn_that_no_success_shares(tmp_path: Path) -> No
     index.close()
 
 
-def test_any_number_of_runs_is_laid_over_one_another(pages: TestClient, runs: Path) -> None:
+def test_several_runs_are_compared_in_one_figure(pages: TestClient, runs: Path) -> None:
     names = [run.name for run in run_folders(runs)]
     query = "&".join(f"run={name}" for name in names)
     figure = pages.get(f"/compare/figure.json?{query}").json()
     assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == [run.title for run in run_folders(runs)]
     page = pages.get(f"/compare?{query}").text
-    assert "3 runs compared" in page
-    assert page.count("points over") == 0
-    assert page.count('<td class="quiet" colspan="3">reference</td>') == 1
-    assert pages.get(f"/compare?run=nobody&run={names[0]}").status_code == 200
+    assert 'id="compared" data-runs="3"' in page
+    assert page.count(" data-reference>") == 1
+    assert pages.get(f"/compare?run=unknown&run={names[0]}").status_code == 200
 
 
-def test_a_runs_page_says_its_verdict_and_leads_to_its_flow_run(pages: TestClient, first: RunFolder) -> None:
+def test_a_runs_page_shows_its_health_and_links_to_its_flow_run(pages: TestClient, first: RunFolder) -> None:
     page = pages.get(f"/runs/{first.name}").text
-    assert "<b>Healthy</b> after step 3 of 3" in page
+    assert 'id="health" data-level="0" data-step="3" data-signs="0"' in page
     assert f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}" in page
 
 
-def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
+def test_a_runs_page_shows_a_collapse(tmp_path: Path) -> None:
     made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
     for step in range(2, 21):
         falling = 0.9 if step < 10 else 0.05
@@ -177,20 +177,18 @@ def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
     app = application(tmp_path, Links(None, None, lambda: None), ["testserver"], LOGIN)
     with TestClient(app, headers=basic(LOGIN)) as client:
         page = client.get(f"/runs/{made.path.name}").text
-    assert "<b>Collapsed</b> at step 20" in page
-    assert "reward fell from 0.90 to 0.05" in page
+    assert 'id="health" data-level="2" data-step="20" data-signs="2"' in page
 
 
-def test_every_page_of_a_run_answers(pages: TestClient, first: RunFolder) -> None:
+def test_every_page_and_figure_of_a_run_is_served(pages: TestClient, first: RunFolder) -> None:
     for address in ("", "by-turn", "lanes", "signs", "learning-curve", "lanes/2"):
         path = f"/figures/{first.name}/{address}.json" if address else f"/runs/{first.name}"
         assert pages.get(path).status_code == 200, path
     step = pages.get(f"/steps/{first.name}/rollouts/step-000002").text
-    assert "Who was busy when" in step
-    assert "staleness 0" in step
+    assert 'id="timeline" data-staleness="0"' in step
 
 
-def test_a_study_is_one_file_that_asks_nobody(pages: TestClient) -> None:
+def test_an_exported_study_loads_nothing_else(pages: TestClient) -> None:
     answer = pages.get("/shared/studies/textcraft")
     assert "attachment" in answer.headers["content-disposition"]
     assert 'src="' not in answer.text.split("<script>")[0]
@@ -198,7 +196,7 @@ def test_a_study_is_one_file_that_asks_nobody(pages: TestClient) -> None:
     assert '"error_y"' in answer.text or '"fillcolor"' in answer.text or '"lines+markers"' in answer.text
 
 
-def test_a_task_over_training_shows_a_success_of_each_evaluation_but_the_sample_asked_for(index: Index, first: RunFolder) -> None:
+def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requested_sample(index: Index, first: RunFolder) -> None:
     task = numbers_of(1)[0]
     asked, *others = sorted(attempts_at(index, "textcraft", task, [first.name], "start/1"), key=lambda each: not each.asked)
     assert asked.asked
