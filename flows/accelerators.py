@@ -37,7 +37,7 @@ def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[st
     wanted = min(there.number, trainers + infrastructure.engine_servers) if there.are_gpus else 1
 
     def waiting(holders: str) -> None:
-        say(f"waiting for {wanted} of {there.number} accelerators, held by {holders}")
+        say(f"waiting for {wanted} of {there.number} accelerators, in use by {holders}")
 
     with hold_accelerators(infrastructure.runs.absolute(), wanted, there.number, f"{run} (process {os.getpid()})", waiting):
         yield

@@ -37,7 +37,7 @@ class CancellationWatch:
         self._over.set()
         with suppress(OSError):
             for run in self._cancelled:
-                state = {"type": "CANCELLED", "message": "Cancelled on Prefect's page."}
+                state = {"type": "CANCELLED", "message": "Cancelled in Prefect's UI."}
                 self._api.ask(f"flow_runs/{run}/set_state", {"state": state, "force": True})
 
     def _watch(self) -> None:

@@ -49,8 +49,8 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
     rollout = experiment.rollout
     if rollout.max_off_policy_steps:
         raise RecipeError(
-            f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes in flight while the trainer updates, when "
-            "AGENTGYM_ENGINE_SLEEP=true puts the engine to sleep; set it to 0, or unset AGENTGYM_ENGINE_SLEEP"
+            f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes running during the update, while "
+            "AGENTGYM_ENGINE_SLEEP=true makes the engine sleep; set it to 0, or unset AGENTGYM_ENGINE_SLEEP"
         )
     if rollout.engine != "vllm":
         raise RecipeError(f"rollout.engine: {rollout.engine} has no sleep mode; set it to vllm, or unset AGENTGYM_ENGINE_SLEEP")

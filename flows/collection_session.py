@@ -161,12 +161,12 @@ class Tally:
         """
         played = sum(self.outcomes.values())
         if not played:
-            return f"all {self.before} episodes were there already"
-        line = f"{played} episodes ({self.before} before), {self.outcomes[Outcome.SUCCESS]} successes, {self.tokens} tokens of the policy"
+            return f"all {self.before} episodes were already recorded"
+        line = f"{played} episodes ({self.before} recorded before), {self.outcomes[Outcome.SUCCESS]} successes, {self.tokens} policy tokens"
         if self.cached is not None:
-            line += f", {self.cached:.0%} of the prompts' tokens from the prefix cache"
+            line += f", {self.cached:.0%} of prompt tokens from the prefix cache"
         if self.failed:
-            return f"INCOMPLETE: {self.failed} of {self.before + played} episodes are missing, most often: {self.reason}. {line}"
+            return f"INCOMPLETE: {self.failed} of {self.before + played} episodes are missing. Most frequent cause: {self.reason}. {line}"
         return line
 
     @property
@@ -186,8 +186,8 @@ class Tally:
         """
         if self.failed:
             raise MissingEpisodesError(
-                f"{self.failed} episodes are missing in {folder}, most often: {self.reason}. "
-                "Run the same command again: it plays the missing episodes.",
+                f"{self.failed} episodes are missing in {folder}. Most frequent cause: {self.reason}. "
+                "Run the same command again to play the missing episodes.",
                 self.failed,
             )
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from flows.prefect_stand_in import KeptServer
     from tasks.provision.local import LocalServer
 
-NOTES = """Every field of a recipe can be overridden by its dotted name; configs/experiment.py describes them.
-AGENTGYM_... variables set addresses, folders and numbers of processes: configs/infrastructure.py."""
+NOTES = """Every recipe field can be overridden by its dotted name (fields: configs/experiment.py).
+AGENTGYM_... variables set addresses, folders and numbers of processes (configs/infrastructure.py)."""
 
 
 def expect_engine() -> None:

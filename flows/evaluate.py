@@ -126,13 +126,15 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
     ours = grid.environment.model_dump(mode="json")
     if different := [name for name in ("name", "rules", "success_score") if theirs.get(name) != ours[name]]:
         name = different[0]
-        raise EvaluationFileError(f"{against} is not comparable: environment.{name} is {theirs.get(name)} there, {ours[name]} here")
+        raise EvaluationFileError(
+            f"{against} cannot be compared: its environment.{name} is {theirs.get(name)}, but {ours[name]} in this evaluation"
+        )
     if not set(other) & set(grid.cells()):
         raise EvaluationFileError(
-            f"{against} has nothing in common with this evaluation: it holds {'; '.join(other)}, this one {'; '.join(grid.cells())}"
+            f"{against} cannot be compared: it has {'; '.join(other)}, but this evaluation has {'; '.join(grid.cells())}"
         )
     shared = [result for name, result in other.items() if name in grid.cells()]
-    check_complete(shared, f"the comparison with {against}", f"Run the command that made {against} again: it plays the missing episodes.")
+    check_complete(shared, f"the comparison with {against}", f"Run the command of {against} again to play the missing episodes.")
     return other
 
 
@@ -141,7 +143,7 @@ def _world_of(folder: Path) -> dict[str, Any]:
         world: dict[str, Any] = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
         world.get("name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{folder / 'evaluation.json'} is damaged ({problem!r}): evaluate that policy again") from None
+        raise EvaluationFileError(f"{folder / 'evaluation.json'} is damaged ({problem!r}). Evaluate that policy again.") from None
     return world
 
 
@@ -185,7 +187,7 @@ def record(
         tracker.end_run(run, "FAILED" if note else "FINISHED")
     create_markdown_artifact(page, key="evaluation", description=title)
     show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
-    print(f"\n{text}\n\nEpisodes, table, figures and picture: {folder}")
+    print(f"\n{text}\n\nResults: {folder}")
 
 
 def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:

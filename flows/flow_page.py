@@ -50,7 +50,7 @@ def show_picture(picture: Path, key: str, description: str) -> None:
     """
     data = base64.b64encode(small(picture)).decode()
     create_markdown_artifact(
-        f"![{key}](data:image/webp;base64,{data})\n\n{description}\n\nIn full: `{picture}`", key=key, description=description
+        f"![{key}](data:image/webp;base64,{data})\n\n{description}\n\nFull size: `{picture}`", key=key, description=description
     )
 
 
@@ -76,7 +76,9 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
         uri = services.mlflow_tracking_uri
     if mlflow_id is None or not uri.startswith("http"):
         log(
-            f"MLflow: its records are in {uri}; `make up` shows them" if mlflow_id else f"MLflow at {uri} does not answer; it is told later"
+            f"MLflow records: {uri}. Start its UI with `make up`."
+            if mlflow_id
+            else f"MLflow at {uri} is not reachable. Records are sent later."
         )
         return
     link = run_link(infra_settings().mlflow_page_url or uri, tracker.experiment_id, mlflow_id)
@@ -146,9 +148,10 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
     world, evaluation = experiment.environment, experiment.evaluation
     lines = [
         links_line(folder.name, page, viewer),  # first, because MLflow collapses the rest
-        f"**{experiment.algorithm.name}** in **{world.name}**: learns from `{selection_name(world.train_tasks)}` in "
-        f"{experiment.algorithm.steps} steps under a {experiment.curriculum.kind} horizon, and is measured on "
+        f"**{experiment.algorithm.name}** in **{world.name}**: trains on `{selection_name(world.train_tasks)}` in "
+        f"{experiment.algorithm.steps} steps with the horizon schedule `{experiment.curriculum.kind}`. Evaluated on "
         f"`{selection_name(evaluation.tasks)}`.",
-        f"Policy: `{experiment.policy.model}`. Folder: `{folder}`; the same recipe continues it: `{folder / 'recipe.yaml'}`.",
+        f"Policy: `{experiment.policy.model}`. Folder: `{folder}`. "
+        f"To continue the run, start a run with the recipe `{folder / 'recipe.yaml'}`.",
     ]
     return {NOTE: "\n\n".join(lines)} | ({FLOW_RUN: page} if page else {})

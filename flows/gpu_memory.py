@@ -83,7 +83,7 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
     told = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS)
     if told.returncode != 0:
-        raise RecipeError(f"policy.model: what {experiment.policy.model} needs could not be computed: {_fault(told.stderr)}")
+        raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(told.stderr)}")
     return PlanAnswer.model_validate_json(told.stdout.splitlines()[-1])
 
 
@@ -100,10 +100,10 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     try:
         answer = plan_of(experiment, machine)
     except (RecipeError, subprocess.TimeoutExpired) as problem:  # a fault of the plan, not of the run
-        logging.getLogger(__name__).warning("whether the run fits on the GPUs is not known: %s", problem)
+        logging.getLogger(__name__).warning("it could not be checked whether the run fits on the GPUs: %s", problem)
         return
     if answer is not None and not answer.fits:
-        raise RecipeError(f"this run does not fit on the GPUs of this machine, and was not started.\n{answer.text}")
+        raise RecipeError(f"The run does not fit on the GPUs of this machine and was not started.\n{answer.text}")
 
 
 def _engine_fraction(infrastructure: InfraSettings) -> float:

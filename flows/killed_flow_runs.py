@@ -95,7 +95,7 @@ def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
     found = client.read_flow_run(flow_run)
     if found.run_count != life or found.state is None or not (found.state.is_running() or found.state.is_cancelling()):
         return False
-    message = "Its process was killed."
+    message = "The process was killed."
     state: State[Any] = Cancelled(message=message) if found.state.is_cancelling() else Crashed(message=message)
     _set_below(client, flow_run, state)
     client.set_flow_run_state(flow_run, state, force=True)

@@ -89,14 +89,14 @@ def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout)
     on_cpu = rollout.engine == "vllm" and not accelerators().are_gpus
     if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
         raise RecipeError(
-            f"{field}: {model} has attention heads of size {shape.head_size}, and vLLM on a CPU computes only "
-            f"{', '.join(map(str, CPU_HEAD_SIZES))}; set rollout.engine to transformers, or choose another model"
+            f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU supports only "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to transformers, or choose another model."
         )
     tokens = check_tokenizer(field, model, form)
     if shape.vocabulary is not None and tokens > shape.vocabulary:
         raise RecipeError(
-            f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has {shape.vocabulary} rows; "
-            "resize the embedding or use the model's own tokenizer"
+            f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has {shape.vocabulary} rows. "
+            "Resize the embedding, or use the model's own tokenizer."
         )
     return rollout if shape.context_length is None else _within_context(field, model, shape.context_length, rollout)
 
@@ -108,7 +108,7 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
         if "trajectory_tokens" in given:
             raise RecipeError(
                 f"rollout.trajectory_tokens: {trajectory_tokens} exceeds the context of {model} ({field}), which is "
-                f"{context_length} tokens; set it to at most {context_length}"
+                f"{context_length} tokens. Set it to at most {context_length}."
             )
         trajectory_tokens = context_length
     turn_tokens = rollout.turn_tokens
@@ -117,7 +117,7 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
     if turn_tokens >= trajectory_tokens:
         raise RecipeError(
             f"rollout.turn_tokens: {turn_tokens} leaves no room for a prompt in {trajectory_tokens} tokens "
-            f"(rollout.trajectory_tokens or the context of {model}); lower it"
+            f"(rollout.trajectory_tokens or the context of {model}). Lower it."
         )
     fitted = {"trajectory_tokens": trajectory_tokens, "turn_tokens": turn_tokens}
     changed = {name: value for name, value in fitted.items() if value != getattr(rollout, name)}
@@ -143,8 +143,8 @@ def model_shape(field: str, model: str) -> ModelShape:
         return ModelShape(_context_length(config), _head_size(config), config.get("vocab_size"))
     except (OSError, ValueError, AttributeError) as problem:
         raise RecipeError(
-            f"{field}: the configuration of {model!r} cannot be read: {problem}; give a folder with a config.json, or a model's "
-            "name on the Hugging Face hub, e.g. Qwen/Qwen2.5-3B-Instruct"
+            f"{field}: the configuration of {model!r} cannot be read: {problem}. Give a folder with a config.json, or a model's "
+            "name on the Hugging Face Hub, e.g. Qwen/Qwen2.5-3B-Instruct."
         ) from None
 
 

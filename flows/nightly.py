@@ -77,7 +77,7 @@ def described(parameters: Mapping[str, Any]) -> str:
     try:
         return f"night {date_of(parameters.get('night')).isoformat()}, {parameters.get('recipe', 'quickstart')}"
     except RecipeError:  # the flow reports it
-        return f"a night of {parameters.get('recipe', 'quickstart')}"
+        return f"nightly run, {parameters.get('recipe', 'quickstart')}"
 
 
 @flow(name="nightly", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
@@ -116,7 +116,7 @@ def nightly(
     check_experiment(experiment, infrastructure)
     log = flow_log()
     folder = infrastructure.runs.absolute() / "nights" / experiment.name
-    with claimed(folder, "a night", "nights never overlap: wait for it"), PageProgress(STAGES) as page:
+    with claimed(folder, "a nightly run", "nightly runs never overlap, so wait until it has finished"), PageProgress(STAGES) as page:
         begun = begin(folder, tonight, infrastructure, experiment.name)
         try:
             seeded = tonights_overrides(overrides, begun, start_from)
@@ -150,7 +150,7 @@ def date_of(night: str | None) -> date:
         try:
             return date.fromisoformat(night)
         except ValueError:
-            raise RecipeError(f"night: {night!r} is no date; write it like 2026-11-22") from None
+            raise RecipeError(f"night: {night!r} is not a date; write it like 2026-11-22") from None
     context = FlowRunContext.get()
     due = context.flow_run.expected_start_time if context is not None and context.flow_run is not None else None
     return (due or datetime.now(UTC)).astimezone(UTC).date()
@@ -163,10 +163,10 @@ def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
             its date.
     """
     if start_from not in ("recipe", "champion"):
-        raise RecipeError(f"start_from: {start_from!r} is neither recipe nor champion")
+        raise RecipeError(f"start_from: must be recipe or champion, not {start_from!r}")
     for name in ("seeds.training", "seeds.evaluation"):
         if name in overrides:
-            raise RecipeError(f"{name}: it is {overrides[name]!r}, but a night's seed is its date; leave it out")
+            raise RecipeError(f"{name}: cannot be {overrides[name]!r}, because the seed is derived from the date; leave it out")
 
 
 def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str) -> Night:
@@ -185,7 +185,7 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
     missed = missed_nights(earlier, due, tonight)
     begun = Night(tonight.isoformat(), seed_of(tonight), champion(infrastructure, model, earlier), missed=missed)
     if begun.missed:
-        log(f"Missed: no night began on {', '.join(begun.missed)}")
+        log(f"Missed nights: {', '.join(begun.missed)}")
     write_night(folder, begun)
     return begun
 
@@ -202,7 +202,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
     except Exception as away:
         if not may_pass(away):
             raise
-        flow_log()(f"MLflow does not answer ({away}); the champion is the one of the last night")
+        flow_log()(f"MLflow is not reachable ({away}). The champion of the last night is used.")
         return last_champion(nights)
     return str(found) if found else ""
 
@@ -245,7 +245,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     """
     trained_by = recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
-        raise ModelError(f"{checkpoint} holds no checkpoint any more; let MLflow's alias {CHAMPION} name another version")
+        raise ModelError(f"{checkpoint} no longer has a checkpoint. Set MLflow's alias {CHAMPION} to another version.")
     evaluation = experiment.evaluation
     budgets = {"turn_tokens": trained_by.rollout.turn_tokens, "trajectory_tokens": trained_by.rollout.trajectory_tokens}
     collection = Collection.model_validate(
@@ -272,9 +272,9 @@ def show(folder: Path, model: str) -> str:
     """Put the table and the picture of the nights on the flow run's page, and return the table."""
     nights, _ = read_nights(folder)
     table, picture = nights_table(nights), folder / "nights.png"
-    draw_nights(picture, nights, title=f"Nights of {model}")
+    draw_nights(picture, nights, title=f"Nightly training of {model}")
     create_markdown_artifact(table, key="nights", description=f"Champion and challengers of {model}")
-    show_picture(picture, "nights-history", f"Held-out success of the challengers and champions of {model}, night by night")
+    show_picture(picture, "nights-history", f"Held-out success of the challengers and champions of {model} by night")
     return table
 
 

@@ -63,7 +63,7 @@ class PageProgress:
                 else:
                     update_progress_artifact(bar, share, description=text)
             except Exception as problem:  # noqa: BLE001 - a thread has no caller; the next step tries again
-                _log.debug("the page's bar was not moved: %s", problem)
+                _log.debug("the progress bar in Prefect was not updated: %s", problem)
             if self._over.is_set() and not self._changed.is_set():
                 return
             self._over.wait(SECONDS)

@@ -91,7 +91,7 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
                         del places[place]
                         status = held.process.exit_status
                         failures.append(
-                            f"{held.command.what} failed with status {status}; the end of {held.command.log}:\n{held.process.log_tail(6)}"
+                            f"{held.command.what} failed with status {status}. End of {held.command.log}:\n{held.process.log_tail(6)}"
                         )
                         say(failures[-1])
             if places:

@@ -73,9 +73,11 @@ def work_section(asked: Asked) -> str:
     if n_tasks := min(held_out.n_tasks, evaluation.n_tasks or held_out.n_tasks):
         amount = work(experiment, n_evaluations * n_tasks * evaluation.samples, evaluation.horizon, held_out.episodes)
         rows.append([f"{n_evaluations} evaluations", "", str(evaluation.horizon), *_cells(amount)])
-    lines = [aligned(["", "steps", "horizon", "episodes", "turns", "tokens of the policy", "tokens"], rows), note]
+    lines = [aligned(["", "steps", "horizon", "episodes", "turns", "policy tokens", "tokens"], rows), note]
     if experiment.curriculum.looks_back:
-        lines.append(f"{experiment.curriculum.kind} decides on its phases while training: this is what it comes to if it never advances.")
+        lines.append(
+            f"The schedule {experiment.curriculum.kind} chooses its phases during training. The table assumes that it never advances."
+        )
     return "\n".join(lines)
 
 
@@ -92,9 +94,11 @@ def time_section(asked: Asked) -> str:
     if machine is None or asked.memory is None or not asked.memory.fits:
         return ""
     if machine.gpu is None:
-        return f"How long a step takes is not estimated for such GPUs; --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) suppose others."
+        return (
+            f"The time of a step is not estimated for these GPUs. Use --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) to assume others."
+        )
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
-        return "How long a step takes is estimated only for methods by reinforcement, and not in float32."
+        return "The time of a step is estimated only for RL methods, and not for float32."
     rows, ends = [], []
     for phase, amount in asked.training[0]:
         steps = phase.end_step - phase.first_step
@@ -103,8 +107,8 @@ def time_section(asked: Asked) -> str:
         ends.append([steps * seconds[2] for seconds in each])
         rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells, in_words(*ends[-1])])
     rows.append(["training", f"1-{experiment.algorithm.steps}", "", "", "", in_words(*map(sum, zip(*ends, strict=True)))])
-    title = f"About how long on {machine.gpus} x {machine.gpu}, from the least tokens to the most"
-    return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'a step', 'all steps'], rows)}\n{ASSUMPTIONS}"
+    title = f"Estimated time on {machine.gpus} x {machine.gpu}, from the fewest tokens to the most"
+    return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'per step', 'all steps'], rows)}\n{ASSUMPTIONS}"
 
 
 SECTIONS: tuple[Callable[[Asked], str], ...] = (work_section, memory_section, time_section)
@@ -155,11 +159,11 @@ def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sampl
                 played.append(play_expert(world, task))
     except (ImportError, WorldError) as problem:
         nothing = Sample([], len(chosen))
-        return nothing, f"Turns and tokens are the most that the recipe allows: the world's expert cannot play here ({problem})."
+        return nothing, f"Turns and tokens are the recipe's maxima, because the world's expert cannot play here ({problem})."
     lengths = sorted(each.turns for each in played)
     return Sample(played, len(chosen)), (
-        f"From what {len(played)} episodes of the expert come to ({lengths[0]} to {lengths[-1]} turns; 4 characters taken for a token)\n"
-        "to the most that horizon, rollout.turn_tokens and rollout.trajectory_tokens allow."
+        f"Lower bounds: {len(played)} episodes of the expert ({lengths[0]} to {lengths[-1]} turns, 4 characters per token).\n"
+        "Upper bounds: horizon, rollout.turn_tokens and rollout.trajectory_tokens."
     )
 
 

@@ -50,25 +50,25 @@ class RecipeForm(ConfigModel):
     model_config = ConfigDict(json_schema_extra=_plain)
 
     world: Annotated[str, _one_of(sorted(WORLDS))] | None = None
-    """The world. Choosing another world than the recipe's also selects its lists "train" and
-    "test", unless you name others.
+    """The world. If it differs from the recipe's world, its task lists "train" and "test" are used,
+    unless you name others.
     """
     policy: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """The language model: a Hugging Face name, a folder, or a checkpoint's folder
-    (runs/.../checkpoints/step-000040).
+    """The language model: a Hugging Face name, a model folder, or a checkpoint folder, e.g.
+    runs/RUN/checkpoints/step-000040.
     """
     method: Annotated[str, _one_of(ALGORITHMS.names())] | None = None
     """The algorithm."""
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Training steps, at least 1. Each step collects one batch of groups and learns from it."""
+    """Training steps, at least 1. Each step collects one batch of groups and trains on it."""
     horizons: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]], Field(min_length=1, max_length=100)] | None = None
-    """Turn limits in increasing order, e.g. 6, 10, 16. A single horizon stays for the whole run."""
+    """Maximum numbers of turns in increasing order, e.g. 6, 10, 16. A single one holds for all steps."""
     steps_per_horizon: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Training steps under each horizon. Empty: as in the recipe, or the steps in equal parts."""
+    """Training steps per horizon. Empty: the recipe's value, or equal shares of the steps."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Seed of training: task order and episode sampling."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Peak learning rate, above 0: about 1e-6 for a model with billions of weights, 6e-4 for the
+    """Peak learning rate, above 0, e.g. 1e-6 for a model with billions of weights and 6e-4 for the
     starter policy.
     """
     group_size: Annotated[int, Field(ge=2, le=1024)] | None = None
@@ -82,7 +82,7 @@ class RecipeForm(ConfigModel):
     evaluation_samples: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Episodes per task in an evaluation."""
     evaluation_horizon: Annotated[int, Field(ge=1, le=LONGEST_HORIZON)] | None = None
-    """Turn limit during evaluation."""
+    """Maximum number of turns in an evaluation."""
 
     @model_serializer(mode="wrap")
     def _filled_in(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
     try:
         return RecipeForm.model_validate(given or {})
     except ValidationError as problem:
-        raise RecipeError(f"this form cannot be used:\n{explain(problem, 'the form', model=RecipeForm)}", problem) from None
+        raise RecipeError(f"The form is invalid:\n{explain(problem, 'the form', model=RecipeForm)}", problem) from None
 
 
 def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, over
     for field, dotted in _NAMES.items():
         if dotted in filled and dotted in named and named[dotted] != filled[dotted]:
             raise RecipeError(
-                f"{field}: it is {filled[dotted]!r}, but the overrides say {dotted} = {named[dotted]!r}; leave one of them out"
+                f"{field}: the form has {filled[dotted]!r}, but the overrides have {dotted} = {named[dotted]!r}; remove one of them"
             )
     if form.world is None and form.horizons is None and form.steps_per_horizon is None:
         return {**filled, **named}
@@ -156,9 +156,7 @@ def _curriculum(plain: Experiment, form: RecipeForm, changed: Mapping[str, Any])
         return {} if every is None else {"curriculum.every": every}
     if len(form.horizons) == 1:
         if every is not None:
-            raise RecipeError(
-                f"steps_per_horizon: it is {every}, but a single horizon ({form.horizons[0]}) stays for the whole run; empty it"
-            )
+            raise RecipeError(f"steps_per_horizon: {every} has no effect with a single horizon ({form.horizons[0]}); leave it empty")
         return {"curriculum": {"kind": "fixed", "horizon": form.horizons[0]}}
     if every is None and form.steps is None:
         every = getattr(plain.curriculum, "every", None)

@@ -190,7 +190,7 @@ def over_lost_nodes(run: Run, work: Callable[[], None]) -> None:
         except TrainerLostError as lost:
             if not left:
                 raise
-            run.bar.say(f"{lost}\nIt goes on from the last checkpoint; {left} of {RESTARTS} restarts are left.")
+            run.bar.say(f"{lost}\nThe run continues from the last checkpoint. Restarts left: {left} of {RESTARTS}.")
 
 
 @contextmanager
@@ -315,13 +315,13 @@ def trainer_process(
                 run.mirror.check()
 
         with TrainerProcess(job, infrastructure, check) as trainer:
-            run.bar.doing("starting the trainer")
+            run.bar.doing("Starting the trainer")
             with run.clock.part("trainer start"):
                 ready = trainer.ready()
             for note in ready.notes:
-                run.bar.say(f"Passed over a checkpoint: {note}")
+                run.bar.say(f"Skipped a checkpoint: {note}")
             if ready.step and from_step is None:
-                run.bar.say(f"Continuing after step {ready.step}, from its checkpoint.")
+                run.bar.say(f"Continuing after step {ready.step} from its checkpoint.")
                 run.bar.done_before(ready.step)
             yield trainer
             with run.clock.part("trainer end"):

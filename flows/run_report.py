@@ -34,7 +34,7 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
     scripted = without_learning(experiment, results, infrastructure)
     table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     create_markdown_artifact(table, key="evaluation", description=folder.path.name)
-    print(f"\n{text_table(results)}\n{scripted}\n{note}\nIt was finished before; nothing was done again: {folder.path}")
+    print(f"\n{text_table(results)}\n{scripted}\n{note}\nThe run was already finished, so nothing was run: {folder.path}")
 
 
 def report(run: Run) -> None:
@@ -43,20 +43,18 @@ def report(run: Run) -> None:
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
     note = collapse_note(run.folder.metrics())
-    run.bar.doing("playing scripted policies")
+    run.bar.doing("Playing scripted policies")
     with run.clock.part("scripted policies"):
         scripted = without_learning(run.experiment, results, run.infrastructure)
     table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     run.tracker.log_picture(run.mlflow_run, picture)
     run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
     create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
-    show_picture(
-        picture, "learning-curve", f"Success while training and on held-out tasks: {run_name(run.experiment)}, {run.folder.path.name}"
-    )
+    show_picture(picture, "learning-curve", f"Training success and held-out success: {run_name(run.experiment)}, {run.folder.path.name}")
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    print(f"\n{text_table(results)}\n{scripted}\n{note}\nWhere the time went:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
+    print(f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
 
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
@@ -72,6 +70,6 @@ def where_to_look(run: Run, picture: Path) -> str:
     open_both = (
         f"Prefect: {prefect}\nMLflow:  {experiment_link(mlflow, run.tracker.experiment_id)}"
         if prefect and mlflow and run.tracker.mlflow_id(run.mlflow_run)
-        else "Both UIs: make up      (prints their addresses; make down ends them)"
+        else "To open Prefect and MLflow: make up (prints their addresses). To stop them: make down."
     )
     return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

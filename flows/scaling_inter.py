@@ -70,7 +70,8 @@ from tasks.training.trainer_client import TrainerProcess
 TRACES_PER_PHASE = 12
 
 Overrides = Annotated[
-    dict[str, Any] | None, Field(description='New values by dotted field name, e.g. {"algorithm.steps": 60, "seeds.training": 1}')
+    dict[str, Any] | None,
+    Field(description='Values of other recipe fields by dotted name, e.g. {"algorithm.steps": 60, "seeds.training": 1}'),
 ]
 
 
@@ -169,10 +170,10 @@ def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet |
         of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
     except CheckpointError as problem:
         raise CheckpointError(
-            f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged, and cannot be made again, because the weights of "
-            f"step {what.step} are not there ({problem}); put either back, or delete {run.folder.path} to train anew"
+            f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged. It needs the weights of "
+            f"step {what.step}, which are missing too ({problem}). Restore one of them, or delete {run.folder.path} to train again."
         ) from None
-    run.bar.say(f"The evaluation {what.name!r} is missing or damaged; it is made again with the weights of step {what.step}.")
+    run.bar.say(f"The evaluation {what.name!r} is missing or damaged. It is repeated with the weights of step {what.step}.")
     with trainer_process(run, policy, tasks, servers, from_step=what.step) as trainer:
         measure(run, trainer, tasks, what)
 
@@ -242,7 +243,7 @@ def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> N
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
-@task(cache_policy=NO_CACHE, task_run_name="measure {what.label}")
+@task(cache_policy=NO_CACHE, task_run_name="evaluate {what.label}")
 def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
     """Evaluate the policy on the held-out tasks, unless that is done.
 
@@ -258,8 +259,8 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
     else:
         if not has_episodes(run, tasks, what):
             if trainer is None or trainer.step != what.step:
-                raise CheckpointError(f"the evaluation {path} is of the weights of step {what.step}, which the trainer does not have")
-            run.bar.doing(f"measuring ({what.label})")
+                raise CheckpointError(f"The evaluation {path} needs the weights of step {what.step}, which the trainer does not have.")
+            run.bar.doing(f"Evaluating ({what.label})")
             command = Evaluate(
                 tuple(tasks.evaluation),
                 evaluation.samples,
@@ -271,9 +272,9 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
             run.follow(trainer.evaluate(command), run.mlflow_run)
         played = read_trajectories(trajectories)
         result = evaluate(played, label=what.label, step=what.step, horizon=evaluation.horizon, tags=tasks.tags)
-        check_complete([result], f"the measurement {what.name!r} ({trajectories} has the reasons)")
+        check_complete([result], f"the evaluation {what.name!r} (causes: column reason of {trajectories})")
         write_evaluation(path, result)
-        run.bar.say(f"{what.label}: success on held-out tasks {share(result.success)} ({result.scored} episodes)")
+        run.bar.say(f"{what.label}: held-out success {share(result.success)} ({result.scored} episodes)")
     run.tracker.log_metrics(run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
     return result
 
@@ -304,7 +305,7 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
         try:
             shown = sample_of(read_trajectories(rollouts), TRACES_PER_PHASE)
         except TrajectoryFileError as damaged:
-            run.bar.say(f"MLflow gets no traces of phase {phase.number}: {damaged}")
+            run.bar.say(f"There are no traces of phase {phase.number} in MLflow: {damaged}")
             return
         run.tracker.log_trajectories(mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step)
 
@@ -314,7 +315,7 @@ def prepare_policy(run: Run) -> str:
     experiment = run.experiment
     if experiment.policy.model != "starter":
         return experiment.policy.model
-    run.bar.doing("preparing the starter policy")
+    run.bar.doing("Preparing the starter policy")
     with run.clock.part("starter policy"):
         policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
         folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)

@@ -48,7 +48,7 @@ def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: 
         with folder.claimed(), mirrored(folder, experiment, opened(url)):
             pass
     except (SharedStorageError, RunBusyError) as problem:
-        print(f"{problem}\nThe run is finished; its folder {folder.path} is not (whole) in the shared storage.", file=sys.stderr)
+        print(f"{problem}\nThe run is finished, but its folder {folder.path} is not complete in the shared storage.", file=sys.stderr)
 
 
 def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
@@ -83,7 +83,5 @@ def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, bu
             storage.put(files)
             storage.put({manifest: last})
     except OSError as problem:
-        raise SharedStorageError(
-            f"the starter policy could not be fetched from, or kept in, {storage.url}/{remote}: {problem}"
-        ) from problem
+        raise SharedStorageError(f"The starter policy could not be read from or written to {storage.url}/{remote}: {problem}") from problem
     return policy

@@ -48,10 +48,10 @@ def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, sh
     process.start()
     try:
         while process.alive():
-            show(process.log_tail(1).rpartition("\r")[2].strip() or "building the starter policy")
+            show(process.log_tail(1).rpartition("\r")[2].strip() or "Building the starter policy")
             time.sleep(0.5)
     finally:
         process.end()
     if process.exit_status or (found := find_starter_policy(policy, environment, seed, folder)) is None:
-        raise ProvisionError(f"the starter policy could not be built; the end of {process.log_path}:\n{process.log_tail()}")
+        raise ProvisionError(f"The starter policy could not be built. Last lines of {process.log_path}:\n{process.log_tail()}")
     return str(found.path)

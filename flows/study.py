@@ -74,12 +74,12 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
         failures = carry_out(runs.commands(), commands_at_once(infrastructure), environment, say)
         found = runs.found()
-        say("Playing scripted policies on the same tasks, where they have not been played yet")
+        say("Playing scripted policies on the same tasks, unless their results are recorded")
         page = write_page(what, found, runs.folder, scripted_in_study(what, found, infrastructure))
         show(page, tracker, run)
         if not failures:
             tracker.end_run(run)
-    print(f"\n{page.markdown}\nPage, figures and pictures: {runs.folder}")
+    print(f"\n{page.markdown}\nReport, figures and data: {runs.folder}")
     if failures:
         raise TrainerFailedError("\n".join(failures))
     return StudyResult(runs.folder, what, found, page)
@@ -116,10 +116,10 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     found = runs.found(kept)
     if not any(found.values()):
         raise EvaluationFileError(
-            f"no run of the study {what.name}, as it is now, is in {infrastructure.runs} or kept in {file}: carry it out first "
-            f"(agentgym study {name}), or name the folder with AGENTGYM_RUNS"
+            f"There is no finished run of the current study {what.name} in {infrastructure.runs} or in {file}. Run the study "
+            f"(agentgym study {name}), or set AGENTGYM_RUNS to the folder of its runs."
         )
-    print("Playing scripted policies on the same tasks, where they have not been played yet", file=sys.stderr)
+    print("Playing scripted policies on the same tasks, unless their results are recorded", file=sys.stderr)
     write_page(what, found, DOCS / what.name, scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED))
     write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
     return DOCS / what.name

@@ -77,7 +77,7 @@ class StudyRuns:
             if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
                 words = ["flows.evaluate", *self._evaluation_words(experiment, seed, policy), "--out", str(folder)]
-                yield Command(f"{name}: further evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
+                yield Command(f"{name}: additional evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
         """Return the results of a run, or None while a part of it is missing."""
@@ -101,7 +101,7 @@ class StudyRuns:
         try:
             start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
         except (OSError, ValueError, KeyError, TypeError) as damaged:
-            raise RunFileError(f"{run.path / 'trainer.json'} is damaged ({damaged}): delete {run.path} to train the run again") from None
+            raise RunFileError(f"{run.path / 'trainer.json'} is damaged ({damaged}). Delete {run.path} to train the run again.") from None
         # Without a checkpoint, the evaluation rejects this folder because it holds no model.
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
         yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it

@@ -10,13 +10,15 @@ EXAMPLES = """examples:
   agentgym before-after textcraft --evaluation.final_tasks '[one-command-test]'
 
 Finished runs are not trained again. The same command continues where it was interrupted."""
-ABOUT = "Compare a policy before and after training by a recipe, with more behaviour cloning and scripted policies."
+ABOUT = "Train by a recipe, and compare the policy before and after training with behaviour cloning and scripted policies."
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, train and compare."""
     parser = recipe_parser("agentgym before-after", ABOUT, EXAMPLES, "[--n-seeds N]")
-    parser.add_argument("--n-seeds", type=positive, default=1, metavar="N", help="number of seeds (default: the recipe's seed alone)")
+    parser.add_argument(
+        "--n-seeds", type=positive, default=1, metavar="N", help="number of training seeds (default: only the recipe's seed)"
+    )
     given, overrides = parse_recipe(parser, arguments)
     expect_engine()
     records = LocalRecords()

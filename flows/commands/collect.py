@@ -29,12 +29,12 @@ EXAMPLES = """examples:
   agentgym collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... agentgym collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-A checkpoint carries its recipe, also where a vLLM server on this machine serves it: form of the turns, instruction, number type,
-budgets, horizon and temperature are those of its run's evaluations unless they are given here.
-`agentgym tasks WORLD` prints the task lists.
-Any field of the recipe's parts rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym;
-configs/experiment.py and configs/environment.py describe them. Environment servers are started for the collection, or named by
-AGENTGYM_ENVIRONMENT_URLS. The same command goes on where a former one was cut off."""
+A checkpoint is played with the settings of its run's evaluations: action format, instruction, dtype, token budgets, horizon and
+temperature. This also holds if a vLLM server on this machine serves it. Options override these settings.
+Every field of the recipe sections rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym
+(fields: configs/experiment.py and configs/environment.py). `agentgym tasks WORLD` prints the task lists.
+The command starts environment servers, unless AGENTGYM_ENVIRONMENT_URLS names running ones.
+The same command continues an interrupted collection."""
 
 
 def main(arguments: list[str]) -> None:
@@ -44,18 +44,20 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.collect import collect
 
-    run_to_the_end(records, lambda: collect(collection, folder), goes_on="from here")
+    run_to_the_end(records, lambda: collect(collection, folder), goes_on="with the missing episodes")
 
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
     """Parse and check the command line. Exits on --help and on errors."""
-    parser = policy_parser("agentgym collect", "Collect trajectories of any policy to parquet.", EXAMPLES)
-    parser.add_argument("--tasks", default="train", help="a task list, or a file of task indices (default: %(default)s)")
-    parser.add_argument("--horizon", type=int, metavar="N", help="turn limit (default: that of the checkpoint's evaluations, else 30)")
+    parser = policy_parser("agentgym collect", "Collect trajectories of any policy as parquet files.", EXAMPLES)
+    parser.add_argument("--tasks", default="train", help="task list, or file of task indices (default: %(default)s)")
     parser.add_argument(
-        "--temperature", type=float, help="of the sampling; 0 is greedy (default: that of the checkpoint's evaluations, else 1.0)"
+        "--horizon", type=int, metavar="N", help="maximum number of turns (default: the checkpoint's evaluation horizon, else 30)"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the parts go (default: below runs/collected)")
+    parser.add_argument(
+        "--temperature", type=float, help="sampling temperature, 0 is greedy (default: the checkpoint's evaluation temperature, else 1.0)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: a folder in runs/collected)")
     parsed, rest = parser.parse_known_args(arguments)
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
@@ -73,43 +75,57 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     parser = Arguments(
         prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --nearest-neighbour) [options]", description, examples
     )
-    parser.add_argument("environment", help="the world: a name that agentgym worlds prints, or module:Class")
+    parser.add_argument("environment", help="world: a name printed by agentgym worlds, or module:Class")
     who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--model", help="a checkpoint's folder or a Hugging Face name, run in this process")
-    who.add_argument("--vllm", metavar="URL,...", help="vLLM servers of one model (tasks/inference/launch_command.py has their command)")
+    who.add_argument("--model", help="checkpoint folder or Hugging Face name; the model runs in this process")
+    who.add_argument(
+        "--vllm",
+        metavar="URL,...",
+        help="URLs of vLLM servers with the same model, comma-separated (start command: tasks/inference/launch_command.py)",
+    )
     who.add_argument(
         "--openai",
         metavar="URL",
-        help="endpoint of OpenAI's chat protocol; OPENAI_API_KEY is sent only to the address in OPENAI_BASE_URL (default: OpenAI's)",
+        help="URL of an OpenAI-compatible endpoint; OPENAI_API_KEY is sent only to OPENAI_BASE_URL (default: OpenAI's)",
     )
-    who.add_argument("--oracle", action="store_true", help="the world's own expert")
-    who.add_argument("--random", action="store_true", help="any valid action, drawn at random, in worlds that tell which are")
-    who.add_argument("--nearest-neighbour", action="store_true", help="replay the expert in the training task with the most similar text")
-    parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: the endpoint's name of the model")
-    parser.add_argument("--tokenizer", metavar="NAME", help="with --openai, --oracle: also store token ids, as this model would write them")
-    parser.add_argument("--action-format", choices=("react", "bare"), help="form of a turn (default: the checkpoint's, else react)")
+    who.add_argument("--oracle", action="store_true", help="the world's expert")
+    who.add_argument("--random", action="store_true", help="uniformly random valid actions (only worlds that list valid actions)")
+    who.add_argument(
+        "--nearest-neighbour",
+        action="store_true",
+        help="replay the expert's actions of the most similar training task",
+    )
+    parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: name of the model at the endpoint")
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="with --openai or --oracle: tokenizer of this model, to store token ids as well"
+    )
+    parser.add_argument(
+        "--action-format", choices=("react", "bare"), help="action format of a turn (default: the checkpoint's, else react)"
+    )
     parser.add_argument(
         "--instruction",
         action=argparse.BooleanOptionalAction,
-        help="begin the prompt with the environment's instruction (default: as the checkpoint was trained, else yes)",
+        help="start the prompt with the world's instruction (default: the checkpoint's, else yes)",
     )
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="with --model (default: the checkpoint's, else bfloat16)"
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="dtype of the weights, with --model (default: the checkpoint's, else bfloat16)",
     )
     parser.add_argument(
         "--conversation-start",
         metavar="START",
-        help="system, agentgym, or a JSON file of messages (default: the checkpoint's, else system)",
+        help="first messages of the prompt: system, agentgym, or a JSON file of messages (default: the checkpoint's, else system)",
     )
     parser.add_argument(
         "--chat-template-kwargs",
         metavar="JSON",
         type=json.loads,
-        help="variables of the chat template, e.g. '{\"enable_thinking\": false}' (default: the checkpoint's, else none)",
+        help="JSON object of chat-template variables, e.g. '{\"enable_thinking\": false}' (default: the checkpoint's, else none)",
     )
-    parser.add_argument("--n-tasks", type=int, metavar="N", help="only the first N tasks of a list")
+    parser.add_argument("--n-tasks", type=int, metavar="N", help="use only the first N tasks of each list")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="sampling seed (default: %(default)s)")
     return parser
 
 
@@ -132,7 +148,7 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     kind = next(kind for kind in kinds if getattr(parsed, kind.replace("-", "_")))
     overrides = parse_overrides(rest)
     if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
-        raise RecipeError(f"there is no option --{strange[0]}; --help lists them")
+        raise RecipeError(f"unknown option --{strange[0]}; see --help")
     check_world("the world", parsed.environment)
     urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
     given: dict[str, Any] = {
@@ -163,4 +179,4 @@ def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
     values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
     said = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
-    print(f"As the checkpoint was trained, unless given here: {said}", file=sys.stderr)
+    print(f"Settings taken from the checkpoint's recipe: {said}", file=sys.stderr)

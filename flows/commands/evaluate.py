@@ -15,9 +15,10 @@ EXAMPLES = """examples:
   agentgym evaluate searchqa --model runs/quickstart-1a2b3c/checkpoints/step-000036 --against runs/evaluated/searchqa-oracle-4f5e6d
   OPENAI_API_KEY=... agentgym evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
 
-A checkpoint carries its recipe: form of the turns, instruction, number type, budgets, tasks, horizon and temperature are those of its run's
-evaluations unless they are given here. `agentgym tasks WORLD` prints the task lists. Any field of the recipe's parts rollout
-and environment can be set, e.g. --environment.rules agentgym. The same command goes on where a former one was cut off."""
+A checkpoint is evaluated with the settings of its run's evaluations: action format, instruction, dtype, token budgets, tasks,
+horizon and temperature. Options override these settings. Every field of the recipe sections rollout and environment can be set,
+e.g. --environment.rules agentgym. `agentgym tasks WORLD` prints the task lists.
+The same command continues an interrupted evaluation."""
 
 
 def main(arguments: list[str]) -> None:
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.evaluate import evaluate
 
-    run_to_the_end(records, lambda: evaluate(grid, folder, against), goes_on="from here")
+    run_to_the_end(records, lambda: evaluate(grid, folder, against), goes_on="with the missing episodes")
 
 
 def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
@@ -37,25 +38,29 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         The evaluation, the output folder and the folder of an evaluation to compare with. Folders
         that are not given are None.
     """
-    says = "Evaluate any policy in any world, under several horizons and temperatures, and compare it with another."
+    says = "Evaluate any policy in any world, at several horizons and temperatures, and compare it with another evaluation."
     parser = policy_parser("agentgym evaluate", says, EXAMPLES)
     parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
     parser.add_argument(
-        "--categories", nargs="+", type=Path, metavar="FILE", help="files of task ids, each a category by which success is broken down"
+        "--categories", nargs="+", type=Path, metavar="FILE", help="files of task ids; each file is a category with its own success rate"
     )
-    parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="turn limits (default: the checkpoint's, else 30)")
-    parser.add_argument("--temperature", nargs="+", type=float, metavar="T", help="0 is greedy (default: the checkpoint's, else 1.0)")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another evaluation's folder: compare with it, paired by task")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where episodes and tables go (default: below runs/evaluated)")
+    parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="maximum numbers of turns (default: the checkpoint's, else 30)")
+    parser.add_argument(
+        "--temperature", nargs="+", type=float, metavar="T", help="sampling temperatures, 0 is greedy (default: the checkpoint's, else 1.0)"
+    )
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="folder of another evaluation to compare with, paired by task")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="output folder of episodes and tables (default: a folder in runs/evaluated)"
+    )
     parsed, rest = parser.parse_known_args(arguments)
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
         given |= {"tasks": parsed.tasks, "horizons": parsed.horizon, "temperatures": parsed.temperature}
         if len({path.stem for path in parsed.categories or ()}) < len(parsed.categories or ()):
-            parser.error("--categories: two files have the same name, which names the category; rename one")
+            parser.error("--categories: two files have the same name. The file name is the category's name, so rename one file.")
         given |= {"categories": {path.stem: str(path) for path in parsed.categories or ()}}
         grid = evaluation_request(given, trained_by)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
-        parser.error(f"--against: {parsed.against} holds no evaluation (there is no evaluation.json in it)")
+        parser.error(f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation.")
     say_checkpoint_defaults(trained_by)
     return grid, parsed.out, parsed.against

@@ -9,15 +9,17 @@ EXAMPLES = """examples:
   agentgym nightly textcraft --start-from champion
   agentgym nightly quickstart --night 2026-11-22 --algorithm.steps 60
 
-The date is the night's seed. The same command on the same day continues the night.
---night makes up for a missed one."""
+The training seed is derived from the date. The same command on the same day continues the run.
+--night trains for another date, e.g. after a missed night."""
 ABOUT = "Train tonight's challenger, and promote it to champion if it is better."
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and train the challenger."""
     parser = recipe_parser("agentgym nightly", ABOUT, EXAMPLES, "[--start-from recipe|champion] [--night DATE]")
-    parser.add_argument("--start-from", choices=("recipe", "champion"), default="recipe", help="where it starts (default: %(default)s)")
+    parser.add_argument(
+        "--start-from", choices=("recipe", "champion"), default="recipe", help="initial policy of the challenger (default: %(default)s)"
+    )
     parser.add_argument("--night", metavar="DATE", help="date of the night, e.g. 2026-11-22 (default: today, UTC)")
     given, overrides = parse_recipe(parser, arguments)
     records = LocalRecords()

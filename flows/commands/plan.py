@@ -11,7 +11,7 @@ EXAMPLES = """examples:
   agentgym plan textcraft-qwen2.5-7b --gpus 8 --gpu H100
   agentgym plan textcraft-qwen2.5-3b --gpus 2 --gpu-memory 40 --rollout.turn_tokens 1024
 
-Nothing is trained. The expert plays a few tasks, from which turns and tokens are estimated."""
+Nothing is trained. The expert plays a few tasks, and the estimates of turns and tokens use its episodes."""
 
 
 def main(arguments: list[str]) -> None:
@@ -19,11 +19,18 @@ def main(arguments: list[str]) -> None:
     parser = recipe_parser(
         "agentgym plan", "Estimate what a recipe needs, without running it.", EXAMPLES, "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
     )
-    parser.add_argument("--gpus", type=positive, metavar="N", help="number of GPUs (default: this machine's)")
+    parser.add_argument("--gpus", type=positive, metavar="N", help="number of GPUs (default: the GPUs of this machine)")
     parser.add_argument(
-        "--gpu", choices=["A100", "H100", "H200"], help="their kind (default: H200 above 80 GB, else H100; or this machine's)"
+        "--gpu",
+        choices=["A100", "H100", "H200"],
+        help="GPU type (default: H200 if --gpu-memory is above 80, else H100; without --gpus that of this machine)",
     )
-    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="memory of each (default: the kind's, 80, or this machine's)")
+    parser.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GB",
+        help="memory per GPU (default: that of the GPU type, else 80; without --gpus that of this machine)",
+    )
     given, overrides = parse_recipe(parser, arguments)
     from flows.gpu_memory import asked_machine
     from flows.model_check import fit_experiment

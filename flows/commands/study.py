@@ -17,8 +17,9 @@ EXAMPLES = """examples:
   AGENTGYM_STUDY_RUNS_AT_ONCE=4 agentgym study quickstart
   agentgym study quickstart --report
 
-configs/study.py describes the fields of a study; each can be overridden by its name. The same command goes on where a former one was cut
-off. With --report nothing is trained: the page of what is there is written to docs/evidence/."""
+configs/study.py describes the fields of a study. Each field can be overridden by its name.
+The same command continues an interrupted study.
+With --report nothing is trained. The page of the finished runs is written to docs/evidence/."""
 
 
 def main(arguments: list[str]) -> None:
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.study import study
 
-    run_to_the_end(records, lambda: study(name, overrides), goes_on="with what is missing")
+    run_to_the_end(records, lambda: study(name, overrides), goes_on="with the missing runs")
 
 
 def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:
@@ -45,10 +46,10 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
     Returns:
         The study, overrides of its fields, and whether to write only its page.
     """
-    about = "Train the arms of a study under its seeds, and compare them."
+    about = "Train all arms of a study with its seeds, and compare them."
     parser = Arguments("agentgym study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
     parser.add_argument("study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}")
-    parser.add_argument("--report", action="store_true", help="write the page of what is there to docs/evidence/, without training")
+    parser.add_argument("--report", action="store_true", help="write the page of the finished runs to docs/evidence/, without training")
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)

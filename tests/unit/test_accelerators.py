@@ -1,4 +1,4 @@
-"""Runs wait for each other's accelerators, and a wait ends with its process or with its holder."""
+"""Runs share the accelerators: they wait, take over and release them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from tasks.provision.accelerators import hold_accelerators
 
 exit_on_sigterm()
 runs, name, wanted, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-said = set()
+printed = set()
 
 def waiting(holders):
-    if holders not in said:
-        said.add(holders)
-        print("waits for", holders, flush=True)
+    if holders not in printed:
+        printed.add(holders)
+        print("waiting:", holders, flush=True)
 
 with hold_accelerators(runs, wanted, number, name, waiting):
-    print("holds", flush=True)
+    print("holding", flush=True)
     time.sleep(600)
 """
 
 
 class Holder:
-    """A process that waits for places and then holds them."""
+    """A process that waits for accelerators and then holds them."""
 
     def __init__(self, runs: Path, name: str, wanted: int = 1, number: int = 1) -> None:
         command = [sys.executable, "-c", HOLD, str(runs), name, str(wanted), str(number)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
-    def says(self) -> str:
-        """Its next line."""
+    def line(self) -> str:
+        """Return the next printed line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -56,7 +56,9 @@ class Holder:
 
 
 @pytest.mark.parametrize(("server", "waits"), [(COMPOSE, True), (OWN, False), ("", False)])
-def test_a_run_waits_unless_the_server_is_its_own(server: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_holds_accelerators_unless_it_has_a_server_of_its_own(
+    server: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", server)
     monkeypatch.setenv(SERVER_OF_THESE_RUNS, OWN)
@@ -66,12 +68,12 @@ def test_a_run_waits_unless_the_server_is_its_own(server: str, waits: bool, tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_waits_names_the_holder_and_ends_by_a_signal(number: int, tmp_path: Path) -> None:
+def test_a_waiting_run_names_the_holder_and_ends_on_a_signal(number: int, tmp_path: Path) -> None:
     first = Holder(tmp_path, "first")
-    assert first.says() == "holds"
+    assert first.line() == "holding"
     second = Holder(tmp_path, "second")
     try:
-        assert second.says() == "waits for first"
+        assert second.line() == "waiting: first"
         assert second.end(number) != 0
         assert holders(tmp_path) == ["first"]
     finally:
@@ -79,33 +81,33 @@ def test_a_run_that_waits_names_the_holder_and_ends_by_a_signal(number: int, tmp
         second.process.kill()
 
 
-def test_the_place_of_a_killed_run_is_free_at_once(tmp_path: Path) -> None:
+def test_the_accelerators_of_a_killed_run_are_free_at_once(tmp_path: Path) -> None:
     first = Holder(tmp_path, "first")
-    assert first.says() == "holds"
+    assert first.line() == "holding"
     second = Holder(tmp_path, "second")
-    assert second.says() == "waits for first"
+    assert second.line() == "waiting: first"
     first.end(signal.SIGKILL)
-    assert second.says() == "holds"
+    assert second.line() == "holding"
     second.end(signal.SIGKILL)
     assert holders(tmp_path) == []
 
 
-def test_a_run_that_needs_all_places_is_not_overtaken_by_one_that_needs_a_free_one(tmp_path: Path) -> None:
+def test_a_run_that_needs_all_accelerators_is_not_overtaken_by_a_smaller_one(tmp_path: Path) -> None:
     first = Holder(tmp_path, "first", 1, 2)
-    assert first.says() == "holds"
+    assert first.line() == "holding"
     both = Holder(tmp_path, "both", 2, 2)
-    assert both.says() == "waits for first"
+    assert both.line() == "waiting: first"
     third = Holder(tmp_path, "third", 1, 2)
-    assert third.says() == "waits for first, both"
+    assert third.line() == "waiting: first, both"
     first.end(signal.SIGTERM)
-    assert both.says() == "holds"
+    assert both.line() == "holding"
     both.end(signal.SIGTERM)
-    while (line := third.says()) != "holds":
-        assert line.startswith("waits for both")
+    while (line := third.line()) != "holding":
+        assert line.startswith("waiting: both")
     third.end(signal.SIGKILL)
 
 
-def test_a_place_that_is_left_is_taken_again_in_the_same_process(tmp_path: Path) -> None:
+def test_a_process_can_hold_accelerators_repeatedly(tmp_path: Path) -> None:
     for _ in range(2):
         with hold_accelerators(tmp_path, 2, 3, "small", lambda _: None):
             assert holders(tmp_path) == ["small", "small"]

@@ -1,4 +1,4 @@
-"""The table of what reinforcement added: paired by task, over seeds and tasks where there are several seeds."""
+"""The table before and after RL, paired by task, and over seeds and tasks if there are several seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def solved(*successes: int) -> dict[int, Tally]:
     return {task: Tally(count, 8) for task, count in enumerate(successes)}
 
 
-def test_the_table_holds_start_end_more_cloning_and_the_scripted_policies() -> None:
+def test_the_table_has_columns_for_start_end_more_cloning_and_scripted_policies() -> None:
     one = BeforeAfter({CELL: result(solved(2, 4, 6))}, {CELL: result(solved(4, 6, 8))}, {CELL: result(solved(4, 4, 4))})
     table = before_after_table([one], {"wood-test": {"oracle": result(solved(8, 8, 8))}})
     header, _, row = table.splitlines()[:3]
@@ -45,7 +45,7 @@ def test_several_seeds_are_compared_over_seeds_and_tasks() -> None:
     assert estimate.n == 2
 
 
-def test_where_the_world_rewards_parts_a_row_more_compares_mean_rewards() -> None:
+def test_partial_rewards_add_a_row_of_mean_rewards() -> None:
     def rewarded(*rewards: float) -> EvaluationResult:
         plain = result(solved(*(8 * (each == 1) for each in rewards)))
         return replace(plain, reward=bootstrap_mean(rewards), rewards=dict(enumerate(rewards)))
@@ -62,12 +62,12 @@ def test_where_the_world_rewards_parts_a_row_more_compares_mean_rewards() -> Non
     assert estimate.n == 3
 
 
-def test_a_policy_that_was_not_cloned_has_no_column_of_more_cloning() -> None:
+def test_a_policy_that_was_not_cloned_has_no_column_for_more_cloning() -> None:
     one = BeforeAfter({CELL: result(solved(2, 4))}, {CELL: result(solved(4, 6))}, None)
     assert "cloning" not in before_after_table([one], {}).splitlines()[0]
 
 
-def test_the_quickstart_looks_at_its_test_lists_only_at_the_end() -> None:
+def test_the_textcraft_recipe_uses_its_test_lists_only_as_final_tasks() -> None:
     experiment = load_recipe("textcraft")
     assert experiment.evaluation.tasks == "one-command-validation"
     assert experiment.evaluation.final_tasks == ("one-command-test", "one-command-fresh-test")

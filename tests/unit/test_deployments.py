@@ -1,4 +1,4 @@
-"""prefect.yaml and automations.yaml, before any server sees them."""
+"""prefect.yaml and automations.yaml are valid, checked without a server."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ AUTOMATIONS: list[dict[str, Any]] = yaml.safe_load((ROOT / "automations.yaml").r
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["name"])
-def test_a_deployments_parameters_are_those_of_its_flow(deployment: dict[str, Any]) -> None:
+def test_the_parameters_of_a_deployment_match_its_flow(deployment: dict[str, Any]) -> None:
     file, _, name = deployment["entrypoint"].partition(":")
     flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
     validate(deployment["parameters"], parameter_schema(flow.fn).model_dump_for_openapi(), raise_on_error=True)
 
 
 @pytest.mark.parametrize("automation", AUTOMATIONS, ids=lambda each: each["name"])
-def test_an_automation_is_one_that_prefect_understands(automation: dict[str, Any]) -> None:
+def test_an_automation_is_valid_for_prefect(automation: dict[str, Any]) -> None:
     AutomationCore.model_validate(automation)
 
 
-def test_what_is_resumed_once_is_tagged_so() -> None:
+def test_every_deployment_has_the_tag_of_the_resume_automation() -> None:
     resumed = next(each for each in AUTOMATIONS if each["name"].startswith("resume"))
     tag = resumed["trigger"]["match_related"]["prefect.resource.id"].removeprefix("prefect.tag.")
     assert all(tag in deployment["tags"] for deployment in DEPLOYMENTS)

@@ -1,4 +1,4 @@
-"""An evaluation under several horizons and temperatures: its cells, its command line, its table and its picture."""
+"""An evaluation at several horizons and temperatures: cells, command line, table and picture."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def played(
     return Trajectory("textcraft", task, task, member, 0, 8, 0, "test", turns=turns, outcome=outcome)
 
 
-def test_every_list_is_played_under_every_horizon_and_temperature() -> None:
+def test_every_list_is_played_at_every_horizon_and_temperature() -> None:
     cells = grid(tasks=["wood-test", (1, 2, 3)], horizons=[8, 16], temperatures=[1.0, 0.25]).cells()
     assert len(cells) == 8
     cell = cells["3 given tasks, horizon 16, temperature 0.25"]
     assert (cell.tasks, cell.horizon, cell.temperature) == ((1, 2, 3), 16, 0.25)
 
 
-def test_given_lists_of_the_same_length_are_told_apart() -> None:
+def test_given_lists_of_the_same_length_have_different_names() -> None:
     names = grid(tasks=[(1, 2), (3, 4), "test"]).list_names()
     assert names == ["2 given tasks (1)", "2 given tasks (2)", "test"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("horizons", [8, 8]), ("tasks", []), ("temperatures", [-1.0])])
-def test_a_grid_without_sense_is_refused(field: str, value: Any) -> None:
+def test_an_invalid_grid_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
         grid(**{field: value})
 
 
-def test_the_command_line_names_lists_horizons_and_temperatures() -> None:
+def test_the_command_line_sets_lists_horizons_and_temperatures() -> None:
     words = ["textcraft", "--random", "--tasks", "wood-test", "test", "--horizon", "4", "9", "--temperature", "0", "1", "--samples", "3"]
     made, out, against = evaluation_arguments([*words, "--rollout.retries", "0"])
     assert (made.source.kind, made.tasks, made.horizons, made.temperatures, made.samples) == (
@@ -63,21 +63,22 @@ def test_the_command_line_names_lists_horizons_and_temperatures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["textcraft", "--oracle", "--tasks", "wood-test", "wood"], "textcraft has no task list 'wood'"),
+        (["textcraft", "--oracle", "--tasks", "wood-test", "wood"], "--tasks"),
         (["textcraft", "--oracle", "--horizon", "0"], "horizons"),
-        (["textcraft", "--oracle", "--against", "/nowhere"], "/nowhere holds no evaluation"),
-        (["textcraft"], "one of the arguments"),
+        (["textcraft", "--oracle", "--against", "/nowhere"], "--against: /nowhere"),
+        (["textcraft"], "--model"),
     ],
 )
-def test_a_wrong_command_is_refused_with_the_reason(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_an_invalid_command_is_refused_with_the_option(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
         evaluation_arguments(words)
-    assert said in capsys.readouterr().err
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err
 
 
-def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_beside_it() -> None:
+def test_success_counts_only_full_scores_and_partial_scores_are_reported_too() -> None:
     episodes = [
         played(0, 0, Outcome.SUCCESS, [0.4, 0.6]),
         played(0, 1, Outcome.FINISHED, [0.9]),
@@ -99,7 +100,7 @@ def test_success_is_where_the_world_says_so_and_partial_scores_are_reported_besi
     assert result.pass_all[2].value == pytest.approx(0.5)
 
 
-def test_pass_all_k_by_hand_and_at_one_like_pass_at_k() -> None:
+def test_pass_all_k_equals_a_computation_by_hand() -> None:
     tallies = {0: Tally(3, 4), 1: Tally(4, 4), 2: Tally(1, 4)}
     assert pass_all_k(tallies, 2).value == pytest.approx((3 / 6 + 1 + 0) / 3)
     assert pass_all_k(tallies, 1) == pass_at_k(tallies, 1)
@@ -116,7 +117,7 @@ def found(successes: list[int], horizon: int) -> EvaluationResult:
     return evaluate(episodes, label="x", step=0, horizon=horizon, tags={0: "easy", 1: "easy", 2: "hard"})
 
 
-def test_the_table_has_a_row_for_each_cell_and_compares_with_another_policy_paired_by_task(tmp_path: Path) -> None:
+def test_the_table_compares_each_cell_with_another_policy(tmp_path: Path) -> None:
     made = grid(tasks=["wood-test"], horizons=[4, 8])
     names = list(made.cells())
     results = {names[0]: found([1, 1, 0], 4), names[1]: found([2, 2, 1], 8)}
@@ -131,7 +132,7 @@ def test_the_table_has_a_row_for_each_cell_and_compares_with_another_policy_pair
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_policy_is_compared_with_none_of_another_world_or_other_cells(tmp_path: Path) -> None:
+def test_evaluations_of_other_worlds_or_cells_are_not_comparable(tmp_path: Path) -> None:
     made = grid(tasks=["wood-test"], horizons=[4])
     write_evaluation(tmp_path / "cell" / "evaluation.json", found([1, 1, 0], 4))
 
@@ -142,15 +143,15 @@ def test_a_policy_is_compared_with_none_of_another_world_or_other_cells(tmp_path
 
     cell = next(iter(made.cells()))
     assert comparable(made, other(cell)) == {cell: found([1, 1, 0], 4)}
-    with pytest.raises(EvaluationFileError, match=r"environment\.name is babyai there, textcraft here"):
+    with pytest.raises(EvaluationFileError, match=r"environment\.name"):
         comparable(made, other(cell, environment="babyai"))
-    with pytest.raises(EvaluationFileError, match="nothing in common with this evaluation: it holds test, horizon 9"):
+    with pytest.raises(EvaluationFileError, match="horizon 9"):
         comparable(made, other("test, horizon 9, temperature 1"))
-    with pytest.raises(EvaluationFileError, match="holds no evaluation"):
+    with pytest.raises(EvaluationFileError, match="nowhere"):
         comparable(made, tmp_path / "nowhere")
 
 
-def test_an_incomplete_evaluation_says_so_first_shows_bounds_and_is_not_compared(tmp_path: Path) -> None:
+def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_path: Path) -> None:
     made = grid(tasks=["wood-test"], horizons=[4])
     name = next(iter(made.cells()))
     whole = found([1, 1, 0], 4)

@@ -1,4 +1,4 @@
-"""A flow run's page: links only to what is still there tomorrow, and pictures that its database can keep."""
+"""A flow run's page in Prefect: links to lasting services only, and small pictures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_a_flow_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_a_flow_run")
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:23456/api"])
-def test_a_server_of_one_process_is_linked_nowhere(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ends_with_the_run_is_not_linked(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", url)
     if url:
         serves_these_runs(url)
@@ -42,7 +42,7 @@ def test_a_server_of_one_process_is_linked_nowhere(url: str, tmp_path: Path, mon
     assert flow_page.viewer_link(tmp_path / "quickstart-1", tmp_path) is None
 
 
-def test_in_containers_links_lead_to_where_browsers_find_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_use_the_page_addresses_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_MLFLOW_PAGE_URL", "http://127.0.0.1:5001")
     monkeypatch.setenv("AGENTGYM_VIEWER_PAGE_URL", "http://127.0.0.1:5051")
     made: list[str] = []
@@ -57,7 +57,7 @@ def test_in_containers_links_lead_to_where_browsers_find_the_services(tmp_path: 
 
 
 @pytest.mark.usefixtures("in_a_flow_run")
-def test_the_services_are_linked_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefect_and_viewer_link_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_page, "addresses", lambda _: SERVICES)
     made: list[str] = []
     monkeypatch.setattr(flow_page, "create_link_artifact", lambda link, **_: made.append(link))
@@ -68,9 +68,7 @@ def test_the_services_are_linked_both_ways(tmp_path: Path, monkeypatch: pytest.M
     assert flow_page.flow_run_link(tmp_path) == f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}"
 
 
-def test_a_picture_takes_less_than_twelve_kilobytes_of_prefects_database_and_keeps_its_colours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_is_below_twelve_kilobytes_and_keeps_its_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draws = random.Random(5)
     nights = []
     for number in range(30):

@@ -1,4 +1,4 @@
-"""What a recipe comes to is said before it is run."""
+"""The estimates of `agentgym plan`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
 
 
 def test_the_plan_has_every_phase_and_the_evaluations() -> None:
-    said = plan(load_recipe("textcraft"), InfraSettings())
-    lines = {line.partition("  ")[0]: line.split() for line in said.splitlines()}
+    text = plan(load_recipe("textcraft"), InfraSettings())
+    lines = {line.partition("  ")[0]: line.split() for line in text.splitlines()}
     assert lines["phase 2"][2:5] == ["13-24", "6", "4,608"]
     assert lines["training"][1:3] == ["1-40", "15,360"]
     assert lines["training"][5] == "95,232"  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
     assert "4 evaluations" in lines
 
 
-def test_a_gated_schedule_is_planned_as_if_it_never_advanced() -> None:
-    said = plan(load_recipe("textcraft", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}), InfraSettings())
-    assert "1-40        6" in said
-    assert "if it never advances" in said
+def test_a_gated_schedule_is_planned_without_advancing() -> None:
+    text = plan(load_recipe("textcraft", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}), InfraSettings())
+    assert "1-40        6" in text
+    assert "success-gated" in text
 
 
-def test_a_world_whose_expert_cannot_play_here_is_bounded_by_the_budgets() -> None:
+def test_without_an_expert_the_budgets_bound_the_estimates() -> None:
     experiment = load_recipe("textcraft", {"environment.name": "no_such_package.world:World"})
-    said = plan(experiment, InfraSettings())
-    assert "the world's expert cannot play here" in said
-    assert "6,144" in said
+    text = plan(experiment, InfraSettings())
+    assert "no_such_package" in text
+    assert "6,144" in text
 
 
-def test_work_by_hand() -> None:
+def test_work_equals_a_computation_by_hand() -> None:
     experiment = load_recipe("textcraft", {"rollout.turn_tokens": 10, "rollout.trajectory_tokens": 100})
     expert = [ExpertEpisode(turns=2, characters=80, actions=8), ExpertEpisode(turns=8, characters=160, actions=64)]
     # Under horizon 4: 2 + 4 turns, 80 + 80 characters, 8 + 32 of actions over two episodes.
@@ -39,7 +39,7 @@ def test_work_by_hand() -> None:
     assert work(experiment, 20, 30, []) == Work(20, (600, 600), (2000, 2000), (2000, 2000))
 
 
-def test_the_expert_is_measured_as_it_plays() -> None:
+def test_an_episode_of_the_expert_is_measured() -> None:
     world = load_world("textcraft")
     episode = play_expert(world, world.tasks("wood-test")[0])
     assert 1 <= episode.turns < 10

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""Progress of a run: bar in the terminal, lines without one, and the flow run's page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from flows.progress import EpisodeBar, RunBar
 from tasks.training.messages import Progress, StepDone
 
 
-def test_the_forecast_knows_steps_alone_and_not_what_went_before_them(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_remaining_time_depends_only_on_the_steps(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("flows.progress.on_terminal", lambda: True)
     with RunBar(10) as bar:
@@ -25,29 +23,30 @@ def test_the_forecast_knows_steps_alone_and_not_what_went_before_them(
             now += 5.0
             bar.show(StepDone(step, {"rollout/success": 0.25, "rollout/turns": 4.0}))
     shown = capfd.readouterr().err
-    assert "success 25%, 4.0 turns" in shown
+    assert "25%" in shown
+    assert "4.0" in shown
     assert re.findall(r"[0-9]/10 \[00:(\d\d)<00:(\d\d), +([0-9.]+)s/step", shown)[-1] == ("10", "40", "5.00")
 
 
-def test_without_a_terminal_every_step_is_one_line_and_nothing_is_drawn_anew(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_every_step_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with RunBar(3) as bar:
-        bar.doing("measuring (start)")
+        bar.doing("activity")
         for share in range(5):
             bar.detail(f"starter policy: {share}0 %")
             bar.show(Progress(share, 5))
         bar.training("phase 1, horizon 6")
         for step in (1, 2, 3):
             bar.show(StepDone(step, {"rollout/success": 0.25, "rollout/turns": 4.0, "rollout/seconds": 1.5, "update/seconds": 0.5}))
-        bar.say("phase 1: success on held-out tasks 25.0 %")
+        bar.say("a note")
     assert capfd.readouterr().err.splitlines(keepends=True) == [
-        "measuring (start)\n",
+        "activity\n",
         "phase 1, horizon 6\n",
         *(f"step {step}/3: success 25%, 4.0 turns, 2.0 s\n" for step in (1, 2, 3)),
-        "phase 1: success on held-out tasks 25.0 %\n",
+        "a note\n",
     ]
 
 
-def test_a_collection_without_a_terminal_tells_every_tenth_part(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_collection_without_a_terminal_prints_every_tenth_part(capfd: pytest.CaptureFixture[str]) -> None:
     bar = EpisodeBar(200, before=100)
     for _ in range(100):
         bar.finished("success 50%")
@@ -57,7 +56,7 @@ def test_a_collection_without_a_terminal_tells_every_tenth_part(capfd: pytest.Ca
     assert "\r" not in shown
 
 
-def test_the_page_of_the_flow_run_gets_what_is_done_and_steps_at_a_rate_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_flow_run_gets_steps_at_a_limited_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now, logged = 0.0, []
     monkeypatch.setattr("flows.progress.time.monotonic", lambda: now)
     with RunBar(100, logged.append) as bar:

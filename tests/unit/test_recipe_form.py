@@ -1,4 +1,4 @@
-"""The form of a run in Prefect: what is filled in, what is left empty, and what is refused."""
+"""The form of a run in Prefect: filled-in, empty and invalid fields."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def form_schema() -> dict[str, Any]:
     return parameter_schema(scaling_inter.fn).model_dump_for_openapi()
 
 
-def test_what_is_left_empty_stays_as_the_recipe_says() -> None:
+def test_empty_fields_keep_the_values_of_the_recipe() -> None:
     assert load_recipe("textcraft", filled()) == load_recipe("textcraft")
 
 
@@ -59,7 +59,7 @@ def test_every_field_changes_the_recipe() -> None:
         ({"steps_per_horizon": 3}, {**QUICKSTART, "every": 3}),
     ],
 )
-def test_horizons_make_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
+def test_the_horizons_of_the_form_give_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
     assert load_recipe("textcraft", filled(**fields)).curriculum.model_dump() == curriculum
 
 
@@ -81,25 +81,25 @@ def test_an_invalid_field_of_the_form_is_refused_with_its_name(fields: dict[str,
     assert list(fields)[-1] in str(refused.value)
 
 
-@pytest.mark.parametrize(("fields", "said"), [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")])
-def test_what_only_the_recipe_can_refuse_is_refused_by_it(fields: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("fields", "named"), [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")])
+def test_values_that_only_the_recipe_can_check_are_refused_by_it(fields: dict[str, Any], named: str) -> None:
     from configs.infrastructure import InfraSettings
     from flows.checks import check_experiment
 
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError, match=named):
         check_experiment(load_recipe("textcraft", filled(**fields)), InfraSettings())
 
 
-def test_a_field_in_two_places_must_say_the_same() -> None:
+def test_form_and_overrides_must_agree() -> None:
     assert all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 5}) == {"algorithm.steps": 5}
-    with pytest.raises(RecipeError, match=r"steps: it is 5, but the overrides say algorithm.steps = 6"):
+    with pytest.raises(RecipeError, match=r"^steps: .*algorithm\.steps"):
         all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 6})
 
 
-def test_prefects_form_offers_lists_ranges_and_help() -> None:
+def test_the_form_of_prefect_has_choices_ranges_and_descriptions() -> None:
     schema = form_schema()
     assert schema["properties"]["recipe"]["enum"] == recipe_names()
-    assert "recipes in configs/" in schema["properties"]["recipe"]["description"]
+    assert schema["properties"]["recipe"]["description"]
     fields = schema["definitions"]["RecipeForm"]["properties"]
     assert fields["world"]["enum"] == sorted(WORLDS)
     assert fields["method"]["enum"] == ALGORITHMS.names()
@@ -120,12 +120,12 @@ def test_prefects_form_offers_lists_ranges_and_help() -> None:
         {"changes": {"step": 1}},
     ],
 )
-def test_prefects_form_refuses_it_before_a_run_is_made(parameters: dict[str, Any]) -> None:
+def test_the_form_of_prefect_refuses_invalid_values(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         validate(parameters, form_schema(), raise_on_error=True)
 
 
-def test_prefects_form_takes_what_is_right() -> None:
+def test_the_form_of_prefect_accepts_valid_values() -> None:
     validate({"recipe": "quickstart", "changes": {"steps": 3, "horizons": [2, 3]}, "overrides": {}}, form_schema(), raise_on_error=True)
     validate({"recipe": "quickstart", "changes": {}, "overrides": None}, form_schema(), raise_on_error=True)
 
@@ -141,11 +141,12 @@ except Exception as refused:
 """
 
 
-def test_a_wrong_value_is_refused_in_less_than_a_second_of_work_and_nothing_large_is_loaded_for_it(tmp_path: Path) -> None:
+def test_an_invalid_value_is_refused_within_a_second_of_cpu_time_and_without_large_imports(tmp_path: Path) -> None:
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path)}
     shown = subprocess.run([sys.executable, "-c", REFUSE], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    said, worked_s, loaded = json.loads(shown.splitlines()[-1])
-    assert said.startswith("evaluation.tasks: searchqa has no task list 'islands-tset'; did you mean 'islands-test'?")
+    message, worked_s, loaded = json.loads(shown.splitlines()[-1])
+    assert message.startswith("evaluation.tasks: ")
+    assert "'islands-test'" in message
     assert worked_s < 1.0
     assert set(loaded) <= {"environments", "tasks"}
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Runs are called by what tells them apart, and a name that a person typed is kept."""
+"""Runs are named after what distinguishes them, and a name given by a user is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def name(overrides: dict[str, Any]) -> str:
     return run_name(load_recipe("textcraft", overrides), overrides)
 
 
-def test_runs_that_differ_in_method_schedule_or_seed_have_other_names() -> None:
+def test_runs_that_differ_in_method_schedule_or_seed_have_different_names() -> None:
     names = [
         name({}),
         name({"algorithm.name": "rloo"}),
@@ -33,7 +33,7 @@ def test_runs_that_differ_in_method_schedule_or_seed_have_other_names() -> None:
     assert names[5] == "grpo, stepwise 4-6-8, textcraft, seed 0, steps 60"
 
 
-def test_what_was_overridden_is_said_unless_the_name_says_it_already() -> None:
+def test_a_name_contains_the_overrides_that_it_does_not_show_otherwise() -> None:
     overrides = {"seeds.training": 2, "seeds.evaluation": 2, "seeds.starter": 0, "policy.model": "/models/Qwen2.5-3B"}
     assert name(overrides).endswith("seed 2, seeds.starter 0, model Qwen2.5-3B")
     many = {f"rollout.{field}": 900 for field in ("turn_seconds", "episode_seconds", "batch_seconds", "request_seconds", "retries")}
@@ -57,5 +57,5 @@ def flow_run(name: str, **fields: Any) -> FlowRun:
         (flow_run("brave-otter", deployment_id=uuid4()), "brave-otter: grpo, seed 0"),
     ],
 )
-def test_a_name_that_a_person_typed_is_kept(run: FlowRun, expected: str) -> None:
+def test_a_name_given_by_a_user_is_kept(run: FlowRun, expected: str) -> None:
     assert chosen_name(run, "grpo, seed 0") == expected

@@ -68,15 +68,15 @@ def asked(gpu: str | None, **fields: object) -> Asked:
     return made
 
 
-def test_the_plan_says_of_each_phase_how_long_rollout_update_and_step_take_and_what_was_supposed() -> None:
+def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
     said = time_section(asked("H100"))
     lines = said.splitlines()
-    assert lines[0] == "About how long on 8 x H100, from the least tokens to the most"
+    assert "8 x H100" in lines[0]
     assert [line.split()[:2] for line in lines[3:5]] == [["phase", "1"], ["phase", "2"]]
     # At most 256 episodes of 10,752 tokens: 2,752,512 x 7.6 10^9 x 20 operations over 8 x 989 10^12 x 35 %.
-    assert "to 2.5 min" in lines[3]
-    assert "An estimate: 35% of the GPU's peak" in said
+    assert "2.5 min" in lines[3]
+    assert "35%" in said
 
 
-def test_nothing_is_estimated_for_a_gpu_that_is_not_known() -> None:
-    assert "--gpu (A100, H100, H200)" in time_section(asked(None))
+def test_an_unknown_gpu_has_no_estimate() -> None:
+    assert "--gpu" in time_section(asked(None))

@@ -217,7 +217,7 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         "At 1.0 minutes of training",
     ):
         assert f"### {title}" in page.markdown, title
-    assert "All 4 runs are finished." in page.markdown
+    assert "4 of 4" in page.markdown
     assert "| one-command-test, horizon 16 | 3 | 25.0 % [" in page.markdown
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
@@ -230,10 +230,10 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
     assert one["timings"] != two["timings"]
 
 
-def test_the_page_of_a_study_under_way_has_what_there_is(tmp_path: Path) -> None:
-    assert "0 of 4 runs are finished" in write_page(study(), {"long": [], "short": []}, tmp_path, {}).markdown
+def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -> None:
+    assert "0 of 4" in write_page(study(), {"long": [], "short": []}, tmp_path, {}).markdown
     page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path, {})
-    assert "3 of 4 runs are finished" in page.markdown
+    assert "3 of 4" in page.markdown
     assert "| long - short |" in page.markdown
 
 
@@ -316,7 +316,7 @@ def test_findings_do_not_depend_on_chance() -> None:
     assert [s.data for s in findings(study(), runs, {})] == [s.data for s in findings(study(), runs, {})]
 
 
-def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_written_from_the_stored_runs_without_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
     name = written(tmp_path, seeds=2)
@@ -342,20 +342,20 @@ def test_the_page_is_made_again_from_the_kept_runs_where_their_folders_are_gone(
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
     assert len(list((folder.parent / "scripted").iterdir())) == 3  # each policy's: they are not played again
 
-    with pytest.raises(EvaluationFileError, match="no run of the study tried, as it is now, is in"):
+    with pytest.raises(EvaluationFileError, match="AGENTGYM_RUNS"):
         report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
 
 
-def test_a_file_that_keeps_no_runs_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
     assert read_runs(tmp_path / "none") == {}
     (tmp_path / "runs.jsonl.gz").write_text("not compressed")
     with pytest.raises(EvaluationFileError, match=r"runs\.jsonl\.gz"):
         read_runs(tmp_path / "runs.jsonl.gz")
 
 
-def test_each_run_trains_what_its_arm_was_when_the_study_began(tmp_path: Path) -> None:
+def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     made = load_study(written(tmp_path, seeds=1))
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
     commands = {command.what: command for chain in runs.commands() if (command := next(chain, None)) is not None}
