@@ -1,26 +1,26 @@
-# Every target does its own set-up first; a second call finds it done.
-#   make quickstart DEVICE=cpu      choose the lock file by hand (cpu or gpu)
+# Every target runs the set-up first. Later runs skip it.
+#   make quickstart DEVICE=cpu      choose the lock file (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python 3.11
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart methods test docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
 
-help: ## Show what can be made
+help: ## Show all targets
 	@echo "Usage: make TARGET [DEVICE=cpu|gpu]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
 
-setup: ## Create or update .venv from the lock files (every other target does this)
+setup: ## Create or update .venv from the lock files (runs before most other targets)
 	@locks/install.sh $(DEVICE)
 
-quickstart: setup ## Train a small agent to search and answer by ScalingInter-RL and show what it learned
+quickstart: setup ## Train a small search agent with ScalingInter-RL and print its results
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
 
-methods: setup ## Train with every method under 5 seeds on TextCraft's wood family and compare them (hours; a second call goes on)
+methods: setup ## Train with every method and 5 seeds on TextCraft's wood family, and compare the methods (hours; a second call continues)
 	@$(python) -m flows.study methods
 
-# Not reordered: else files with few tests come last, and those are the slow ones, of which one process then is left with the longest.
-test: setup ## Run all tests, two files at a time (a file's tests share its servers)
+# Without reordering. Reordering puts the files with few tests last, and these are the slow ones.
+test: setup ## Run all tests in two processes (the tests of a file share its servers)
 	@locks/worlds.sh
 	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -33,10 +33,10 @@ bench: setup ## Run the benchmarks side by side and write results/bench.json
 bench-gpu: setup ## Measure the update on a GPU: Qwen2.5-0.5B and 1.5B architectures, trajectories of 8,000 tokens
 	@$(python) -m tests.benchmarks.update
 
-up: setup ## Start the Prefect server, MLflow and a worker on this machine
+up: setup ## Start Prefect, MLflow, the viewer and a worker on this machine
 	@$(python) -m tasks.provision.services up
 
-down: setup ## End what `make up` started
+down: setup ## Stop everything that `make up` started
 	@$(python) -m tasks.provision.services down
 
 images: ## Build the container images of the environment servers
@@ -46,25 +46,25 @@ include locks/images.mk
 export PYTHON_IMAGE POSTGRES_IMAGE
 export WORLD_CPUS ?= $(shell nproc)
 export WORKER_CPUS ?= $(shell nproc)
-pin-images: ## Write the digests of the images that are built on into locks/images.mk (needs an image registry)
+pin-images: ## Write the digests of the base images to locks/images.mk (needs an image registry)
 	@locks/pin_images.sh
 
-# The old program and Compose's plugin have the same options.
+# docker-compose and the plugin docker compose have the same options.
 PROFILE ?= cpu
 compose := PROFILE=$(PROFILE) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) --project-name agentgym
-compose: compose.env compose.secrets/postgres-password ## Start everything as containers (PROFILE=gpu with every GPU): all worlds, Prefect, MLflow, viewer, worker
+compose: compose.env compose.secrets/postgres-password ## Start all worlds, Prefect, MLflow, viewer and worker as containers (PROFILE=gpu: with all GPUs)
 	@$(compose) --env-file compose.env --profile $(PROFILE) up -d --build
 	@echo "Prefect  http://127.0.0.1:$${PREFECT_PORT:-4200}  MLflow  http://127.0.0.1:$${MLFLOW_PORT:-5000}  Viewer  http://127.0.0.1:$${VIEWER_PORT:-5050}"
-	@echo "Log in   agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
+	@echo "Login    agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
 
-compose-down: compose.env compose.secrets/postgres-password ## End the containers, those of runs too (their volumes stay)
+compose-down: compose.env compose.secrets/postgres-password ## Stop the containers, including those of runs (volumes are kept)
 	@$(compose) --env-file compose.env --profile $(PROFILE) down --remove-orphans
 
 compose.env:
 	@umask 077; for name in LOGIN_PASSWORD ENVIRONMENT_TOKEN; do \
 	    echo "$$name=$$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')"; done > $@
 
-# Users of other names read it inside the containers, hence its mode. Here nobody else can enter its folder.
+# Other users read the file inside the containers, hence its mode. On this machine its folder is private.
 compose.secrets/postgres-password:
 	@mkdir -m 700 -p $(@D) && head -c 24 /dev/urandom | base64 | tr -d '\n' | tr '+/' '-_' > $@ && chmod 444 $@
 
@@ -73,6 +73,6 @@ lint: setup ## Check style, format and types
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 
-clean: ## Remove .venv and caches (runs/ and results/ stay)
+clean: ## Remove .venv and caches (runs/ and results/ are kept)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
