@@ -54,7 +54,7 @@ def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     try:
         collection = Collection.model_validate(_merged(defaults, given))
     except ValidationError as problem:
-        raise RecipeError(f"these values cannot be used:\n{explain(problem)}") from None
+        raise RecipeError(f"invalid values:\n{explain(problem)}") from None
     check_task_lists(world, {"--tasks": collection.tasks}, infra_settings())
     fit_source(collection.source, collection.rollout)
     return collection
@@ -71,7 +71,7 @@ def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     try:
         grid = EvaluationGrid.model_validate(_merged(defaults, given))
     except ValidationError as problem:
-        raise RecipeError(f"these values cannot be used:\n{explain(problem)}") from None
+        raise RecipeError(f"invalid values:\n{explain(problem)}") from None
     for tasks in grid.tasks:
         check_task_lists(world, {"--tasks": tasks}, infra_settings())
     check_task_lists(world, {f"--categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())

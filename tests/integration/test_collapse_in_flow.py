@@ -44,7 +44,7 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     return run
 
 
-def test_a_step_that_leaves_out_episodes_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_episodes_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = followed(tmp_path, "report", 0.6)
     capsys.readouterr()
     [event] = steps(0.6)
@@ -54,7 +54,7 @@ def test_a_step_that_leaves_out_episodes_is_warned_of_once(tmp_path: Path, capsy
     assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if "step 3 " in line] == ["WARNING"]
 
 
-def test_a_collapse_is_reported_with_every_step_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_with_report_a_collapse_is_recorded_and_the_run_continues(tmp_path: Path) -> None:
     run = followed(tmp_path, "report", *[0.6] * 12, *[0.0] * 6)
     assert len(run.folder.metrics()) == 18
     mlflow_id = run.tracker.mlflow_id(run.mlflow_run)
@@ -70,5 +70,5 @@ def test_a_collapse_ends_the_run_and_names_the_last_good_step(tmp_path: Path, on
     assert fall.value.last_good == 14
 
 
-def test_a_run_that_learns_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_that_learns_does_not_collapse(tmp_path: Path) -> None:
     followed(tmp_path, "stop", *[0.3 + 0.02 * i for i in range(20)])

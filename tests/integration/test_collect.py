@@ -75,7 +75,7 @@ def stored(folder: Path) -> list[Trajectory]:
     return [each for part in sorted(folder.glob("part-*.parquet")) for each in read_trajectories(part)]
 
 
-def test_the_oracle_solves_every_task_and_its_turns_can_be_read(tmp_path: Path, url: str) -> None:
+def test_the_oracle_solves_every_task_in_readable_turns(tmp_path: Path, url: str) -> None:
     collect(ORACLE, tmp_path, url)
     trajectories = stored(tmp_path)
     assert sorted({(t.task, t.member) for t in trajectories}) == sorted((task, member) for task in TASKS for member in (0, 1))
@@ -83,7 +83,7 @@ def test_the_oracle_solves_every_task_and_its_turns_can_be_read(tmp_path: Path, 
     assert all(turn.message == turn.action and turn.observation for t in trajectories for turn in t.turns)
 
 
-def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_have_written(tmp_path: Path, url: str) -> None:
+def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(tmp_path: Path, url: str) -> None:
     from transformers import AutoTokenizer
 
     from tasks.agents.chat_format import ChatFormat
@@ -103,7 +103,7 @@ def test_with_a_tokenizer_demonstrations_are_the_tokens_that_the_policy_would_ha
             assert all(math.isnan(x) for x in turn.log_probabilities)
 
 
-def test_a_collection_that_was_cut_off_plays_only_what_is_missing(tmp_path: Path, url: str) -> None:
+def test_an_interrupted_collection_plays_only_the_missing_episodes(tmp_path: Path, url: str) -> None:
     with pytest.raises(CutOffError):
         collect(ORACLE, tmp_path, url, stop_after=9)
     before = {t.group for t in stored(tmp_path)}
@@ -114,7 +114,7 @@ def test_a_collection_that_was_cut_off_plays_only_what_is_missing(tmp_path: Path
     assert collect(ORACLE, tmp_path, url) == []
 
 
-def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_with_a_failed_member_are_stored_apart_and_played_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start = EnvironmentClient.start
 
     async def start_all_but_one(self: EnvironmentClient, index: int, **options: float) -> tuple[Session, str]:
@@ -132,7 +132,7 @@ def test_groups_with_a_failed_member_stand_apart_and_are_played_again(tmp_path: 
     assert not (tmp_path / "failed").exists()
 
 
-def test_another_collection_is_not_mixed_in(tmp_path: Path) -> None:
+def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:
     ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2).close()
     with pytest.raises(DifferentCollectionError) as refused:
         ResumableTrajectoryWriter(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
@@ -188,7 +188,7 @@ def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> l
     return stored(folder)
 
 
-def test_a_chat_endpoint_plays_with_its_thoughts_on_record(tmp_path: Path, url: str) -> None:
+def test_the_thoughts_of_a_chat_endpoint_are_recorded(tmp_path: Path, url: str) -> None:
     endpoint = Endpoint()
     trajectories = play_by_endpoint(endpoint.answer, tmp_path, url)
     assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
@@ -222,13 +222,13 @@ def test_a_message_without_content_is_a_truncated_message(tmp_path: Path, url: s
         (["nowhere", "--oracle"], "no world is called 'nowhere'"),
     ],
 )
-def test_a_wrong_command_is_refused_with_the_reason(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_is_refused_with_the_option(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert complaint in capsys.readouterr().err
 
 
-def test_a_model_with_a_short_context_plays_with_budgets_that_follow_from_it(tmp_path: Path, url: str) -> None:
+def test_a_short_context_limits_the_token_budgets(tmp_path: Path, url: str) -> None:
     """vLLM refuses a context length above the model's own."""
     folder = Path(build_tiny_policy(tmp_path / "policy"))
     config = json.loads((folder / "config.json").read_text())
@@ -240,7 +240,7 @@ def test_a_model_with_a_short_context_plays_with_budgets_that_follow_from_it(tmp
     assert {t.outcome for t in stored(tmp_path / "out")} <= {Outcome.TRUNCATED, Outcome.FINISHED, Outcome.SUCCESS}
 
 
-def test_the_head_sizes_that_pass_the_check_are_those_of_the_installed_vllm() -> None:
+def test_the_checked_head_sizes_equal_those_of_the_installed_vllm() -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     assert tuple(CPUAttentionBackend.get_supported_head_sizes()) == CPU_HEAD_SIZES

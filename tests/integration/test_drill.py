@@ -34,7 +34,7 @@ def drill(services: tuple[Path, str], seed: int = 0) -> Drill:
     return Drill(runs, LIGHT, deployment, random.Random(seed))
 
 
-def test_a_job_that_is_cancelled_retried_and_cancelled_again_ends_both_times(services: tuple[Path, str]) -> None:
+def test_a_job_cancelled_twice_with_a_retry_ends_both_times(services: tuple[Path, str]) -> None:
     jobs = drill(services)
     job = jobs.start()
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_a_job_that_is_cancelled_retried_and_cancelled_again_ends_both_times(ser
     jobs.cancel(job)
 
 
-def test_a_job_that_is_cancelled_before_its_retry_begins_ends(services: tuple[Path, str]) -> None:
+def test_a_job_cancelled_before_its_retry_ends(services: tuple[Path, str]) -> None:
     runs, _ = services
     jobs = drill(services)
     job = jobs.start()
@@ -60,7 +60,7 @@ def test_a_job_that_is_cancelled_before_its_retry_begins_ends(services: tuple[Pa
     assert jobs.state(job) == "CANCELLED"
 
 
-def test_a_job_that_waits_for_an_accelerator_ends_when_it_is_cancelled(services: tuple[Path, str]) -> None:
+def test_a_cancelled_job_stops_waiting_for_an_accelerator(services: tuple[Path, str]) -> None:
     jobs = drill(services)
     works = jobs.start()
     jobs.wait(works)
@@ -70,7 +70,7 @@ def test_a_job_that_waits_for_an_accelerator_ends_when_it_is_cancelled(services:
     jobs.cancel(works)
 
 
-def test_heartbeats_of_a_job_go_on_after_their_process_is_killed(services: tuple[Path, str]) -> None:
+def test_heartbeats_continue_after_their_process_is_killed(services: tuple[Path, str]) -> None:
     jobs = drill(services)
     job = jobs.start()
     jobs.wait(job)
@@ -90,7 +90,7 @@ run_to_the_end(records, lambda: job(sys.argv[1]))
 
 
 @pytest.mark.parametrize("way", ["cancelled", "killed"])
-def test_a_job_that_was_started_by_hand_ends_and_is_recorded_without_another_command(way: str, services: tuple[Path, str]) -> None:
+def test_the_end_of_a_job_started_by_hand_is_recorded(way: str, services: tuple[Path, str]) -> None:
     runs, _ = services
     jobs = drill(services)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
@@ -115,5 +115,5 @@ def test_a_job_that_was_started_by_hand_ends_and_is_recorded_without_another_com
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_jobs_that_are_disturbed_at_random_end_and_leave_one_state(seed: int, services: tuple[Path, str]) -> None:
+def test_randomly_disturbed_jobs_end_in_one_state(seed: int, services: tuple[Path, str]) -> None:
     drill(services, seed).go(operations=4)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 WORDS = ["flows.evaluate", "textcraft", "--tasks", "wood-test", "--n-tasks", "6", "--samples", "2"]
 
 
-def test_the_expert_is_evaluated_under_two_horizons_and_the_random_policy_compared_with_it(tmp_path: Path) -> None:
+def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_policy(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     runs, expert, chance = tmp_path / "runs", tmp_path / "expert", tmp_path / "random"
     first = command(runs, *WORDS, "--oracle", "--horizon", "1", "12", "--out", str(expert))

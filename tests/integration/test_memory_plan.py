@@ -73,17 +73,17 @@ def test_the_trace_of_two_sharded_processes_is_within_a_tenth_of_what_each_of_th
     assert traced["sharded"] == pytest.approx(int((tmp_path / "peak").read_text()), rel=0.1)
 
 
-def test_what_is_held_beside_weights_gradients_and_optimiser_hardly_depends_on_the_number_of_ranks(traced: dict[str, int]) -> None:
+def test_other_memory_hardly_depends_on_the_number_of_ranks(traced: dict[str, int]) -> None:
     """On more ranks each holds less of all else, at the fullest moment too, so that a little more than the rest is left."""
     assert traced["beside, of 16"] < traced["beside, of 2"] + traced["gradients, of 2"]
 
 
-def test_seven_billion_parameters_whole_on_each_gpu_are_refused_with_the_table_and_fit_when_sharded(tmp_path: Path) -> None:
+def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
     machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
     told = plan_of(recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}), machine)
     assert told is not None
     assert not told.fits
     assert "weights" in told.text
-    assert "It does not fit" in told.text
-    assert "It fits with AGENTGYM_LAUNCH with sharding: fsdp2" in told.text
+    assert "AGENTGYM_LAUNCH" in told.text
+    assert "fsdp2" in told.text

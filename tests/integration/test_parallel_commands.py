@@ -1,4 +1,4 @@
-"""Chains of commands: side by side, each in its order, and one that fails ends its own chain alone."""
+"""Chains of commands run in parallel, each in order. A failed command ends only its own chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chain(name: str, logs: Path, *modules: list[str]) -> Iterator[Command]:
         yield Command(f"{name}{number}", words, logs / f"{name}{number}.log")
 
 
-def test_a_command_that_fails_ends_its_own_chain_and_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     fine, broken = ["timeit", "-n", "1", "pass"], ["json.tool", str(tmp_path / "nowhere.json")]
     chains = [chain("a", tmp_path, fine, broken, fine), chain("b", tmp_path, fine, fine), chain("c", tmp_path), chain("d", tmp_path, fine)]
     said: list[str] = []
@@ -32,7 +32,7 @@ def test_a_command_that_fails_ends_its_own_chain_and_is_named_with_the_end_of_it
     assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
 
 
-def test_each_place_has_its_own_gpu_and_every_command_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_slot_has_its_own_gpu_and_every_command_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert visible_gpus() == ["4", "6"]
     shows = ["timeit", "-n", "1", "-r", "1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['GIVEN'])"]
@@ -40,7 +40,7 @@ def test_each_place_has_its_own_gpu_and_every_command_the_variables(tmp_path: Pa
     assert {(tmp_path / f"{name}0.log").read_text().splitlines()[0] for name in "ab"} == {"4 x", "6 x"}
 
 
-def test_there_is_a_place_for_each_gpu_or_core_unless_a_person_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert commands_at_once(InfraSettings()) == 3
@@ -51,7 +51,7 @@ def test_there_is_a_place_for_each_gpu_or_core_unless_a_person_says_otherwise(mo
     assert commands_at_once(InfraSettings()) == 1  # it is tried all the same
 
 
-def test_a_command_that_goes_on_where_a_killed_one_left_off_is_not_swept_away_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_path: Path) -> None:
     """Both write to the same log, and a sweep ends what holds the log of a process whose owner is gone."""
     code = (
         "import sys; from pathlib import Path; from flows.parallel_commands import Command, carry_out;"

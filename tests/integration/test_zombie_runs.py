@@ -88,7 +88,7 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: Lo
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_that_was_killed_with_all_that_watched_it_is_marked_and_one_that_is_busy_is_not(server: LocalServer, tmp_path: Path) -> None:
+def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server: LocalServer, tmp_path: Path) -> None:
     api = PrefectApi(f"{server.url}/api", LOGIN)
     zombies = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"] == "zombie runs")
     zombies["trigger"]["within"] = SILENT_S

@@ -1,4 +1,4 @@
-"""Champion and challenger: who takes over, what is kept of a night, and what the table says."""
+"""Champion and challenger: promotion, records of nights, and their table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NIGHTS = [
     ("champion", "challenger", "better"),
     [(0, 8, True), (8, 0, False), (4, 4, False)],
 )
-def test_only_a_difference_whose_whole_interval_is_positive_is_better(champion: int, challenger: int, better: bool) -> None:
+def test_only_a_positive_interval_is_better(champion: int, challenger: int, better: bool) -> None:
     held = {task: Tally(champion, 8) for task in range(20)}
     tried = {task: Tally(challenger, 8) for task in range(20)}
     assert is_better(difference(held, tried)) is better
@@ -50,11 +50,11 @@ def test_without_an_interval_nothing_is_better() -> None:
     assert not is_better(Estimate(0.5, math.nan, math.nan, 1))
 
 
-def test_every_night_has_a_seed_of_its_own() -> None:
+def test_the_seed_of_a_night_is_derived_from_its_date() -> None:
     assert seed_of(date(2026, 11, 22)) == 20261122
 
 
-def test_due_nights_between_the_last_and_tonight_were_missed() -> None:
+def test_due_nights_between_the_last_and_tonight_are_missed() -> None:
     due = [date(2026, 11, day) for day in (20, 22, 24, 25)]
     assert missed_nights(NIGHTS, due, date(2026, 11, 23)) == ()
     assert missed_nights(NIGHTS, due, date(2026, 11, 25)) == ("2026-11-24",)
@@ -74,7 +74,7 @@ def test_only_the_dates_of_a_schedule_are_due() -> None:
     assert [day.day for day in scheduled_dates([every_second], first, end)] == [21, 23]
 
 
-def test_nights_are_read_as_they_were_written_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_records_of_nights_are_read_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     for night in reversed(NIGHTS):
         write_night(tmp_path, night)
     (tmp_path / "2026-11-21.json").write_text('{"date": "2026-11-21", "verd')
@@ -87,7 +87,7 @@ def test_nights_are_read_as_they_were_written_and_a_damaged_one_is_told(tmp_path
     assert str(tmp_path / "2026-11-21.json") in line
 
 
-def test_the_table_tells_newest_first_who_is_champion_what_failed_and_what_was_missed() -> None:
+def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> None:
     rows = [line for line in nights_table(NIGHTS).splitlines() if line.startswith("| 2026")]
     assert [row.split()[1] for row in rows] == ["2026-11-22", "2026-11-21", "2026-11-20", "2026-11-19"]
     assert f"60.0 % [50.0, 70.0] | 30.0 % [20.0, 40.0] | +30.0 [+10.0, +50.0] | {WORDS['better']}" in rows[0]

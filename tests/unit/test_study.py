@@ -48,12 +48,12 @@ def written(tmp_path: Path, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_the_studies_that_come_with_the_project_are_valid_in_every_arm(name: str) -> None:
+def test_the_studies_of_the_project_are_valid_in_every_arm(name: str) -> None:
     study_arguments([name])
     assert load_study(name).comparisons
 
 
-def test_arms_are_paired_the_seed_varies_starter_task_order_sampling_and_evaluation(tmp_path: Path) -> None:
+def test_a_seed_of_a_study_sets_all_seeds_of_the_recipe(tmp_path: Path) -> None:
     study = load_study(written(tmp_path))
     assert study.seeds == (0, 1, 2)
     for seed in study.seeds:
@@ -66,7 +66,7 @@ def test_arms_are_paired_the_seed_varies_starter_task_order_sampling_and_evaluat
     assert load_study(written(tmp_path), {"seeds": 2}).fingerprint() != study.fingerprint() == load_study(written(tmp_path)).fingerprint()
 
 
-def test_all_methods_that_reinforce_average_the_loss_in_the_same_way() -> None:
+def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
     study = load_study("methods")
     algorithms = [study.experiment(arm, 0).algorithm for arm in study.arms]
     assert len({getattr(a, "loss_aggregation", None) for a in algorithms} - {None}) == 1
@@ -92,7 +92,7 @@ def test_an_invalid_study_is_refused_with_field_and_value(tmp_path: Path, fields
     assert [word for word in named if word not in str(refused.value)] == []
 
 
-def test_holm_by_hand() -> None:
+def test_holm_equals_a_computation_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
     assert math.isnan(holm([math.nan, 0.01])[0])
@@ -100,7 +100,7 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-def test_the_median_time_counts_runs_that_never_got_there() -> None:
+def test_the_median_time_includes_runs_that_never_reach_the_threshold() -> None:
     assert median_time([4.0, 2.0, 6.0], [9.0] * 3) == 4.0
     assert median_time([4.0, None, 2.0, None], [9.0, 3.0, 9.0, 9.0]) == 4.0  # of 4: 3/4 after 2, then of two at risk one: 3/8
     assert math.isnan(median_time([2.0, None, None], [9.0] * 3))
@@ -139,32 +139,32 @@ LONG = [run("long", seed, (0, [0, 0, 1]), (3, [2, 1, 1]), (6, [4, 3, 4 - seed]),
 SHORT = [run("short", seed, (0, [0, 0, 1]), (3, [1, 1, 1]), (6, [2, 2, 2]), turns=5) for seed in (0, 1)]
 
 
-def test_turns_and_seconds_are_counted_up_to_each_measurement() -> None:
+def test_turns_and_seconds_are_counted_up_to_each_evaluation() -> None:
     assert LONG[0].positions("turns") == [0, 300, 600]
     assert SHORT[0].positions("seconds") == [0, 30, 60]
     assert common_budget({"long": LONG, "short": SHORT}, "turns") == 300
 
 
-def test_a_run_that_was_rolled_back_has_spent_all_its_turns() -> None:
+def test_a_rolled_back_run_counts_all_its_turns() -> None:
     fallen = replace(LONG[0], results=[*LONG[0].results[:2], measured(2, [1, 1, 1])])
     assert fallen.positions("turns") == [0, 300, 600]
 
 
-def test_what_a_run_did_after_so_many_turns_lies_on_the_line_between_two_measurements() -> None:
+def test_success_between_two_evaluations_is_interpolated() -> None:
     assert after(LONG[0], "turns", 150, "success") == pytest.approx({0: 0.25, 1: 0.125, 2: 0.25})
     assert after(LONG[0], "turns", 300, "success") == pytest.approx({0: 0.5, 1: 0.25, 2: 0.25})
     assert after(LONG[0], "turns", 9999, "reward") == pytest.approx({0: 1.0, 1: 0.75, 2: 1.0})
     assert after(LONG[0], "turns", 0, "success") == pytest.approx({0: 0.0, 1: 0.0, 2: 0.25})
 
 
-def test_differences_are_paired_by_seed_and_task_and_tasks_that_one_lacks_are_left_out() -> None:
+def test_differences_are_paired_by_seed_and_by_common_task() -> None:
     found = compared([({0: 1.0, 1: 0.5, 2: 1.0}, {0: 0.0, 1: 0.5}), ({0: 1.0, 1: 1.0}, {0: 1.0, 1: 0.5})])
     assert found.seeds == pytest.approx((0.5, 0.25))
     assert found.estimate.value == pytest.approx(0.375)
     assert math.isnan(compared([]).estimate.value)
 
 
-def test_thresholds_and_thirds() -> None:
+def test_thresholds_and_thirds_of_training() -> None:
     assert reached_at(LONG[0], "turns", 0.3) == 300
     assert reached_at(LONG[0], "turns", 0.95) is None
     assert over_training(LONG, "rollout/cut_by_horizon") == pytest.approx([0.75, 0.55, 0.35])
@@ -175,7 +175,7 @@ def study(**fields: Any) -> Study:
     return Study.model_validate(TREE | {"seeds": 2} | fields)
 
 
-def test_the_family_is_what_was_named_with_p_values_for_all_of_it() -> None:
+def test_all_named_comparisons_have_p_values_adjusted_together() -> None:
     [section] = family_section(study(), {"long": LONG, "short": SHORT})
     rows = {row[0]: row for row in section.rows}
     assert rows["long - short"][1].startswith("+37.5 [")  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
@@ -184,13 +184,13 @@ def test_the_family_is_what_was_named_with_p_values_for_all_of_it() -> None:
     assert "success after training" in section.note
 
 
-def test_at_equal_turns_the_longer_arm_is_judged_by_what_it_did_by_then() -> None:
+def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
     [section] = family_section(study(endpoint={"at": "turns"}), {"long": LONG, "short": SHORT})
     assert section.data["long - short"]["difference"] == pytest.approx((2 + 1 + 1 - 6) / 12)  # after 300 turns of both
     assert "after 300 environment turns" in section.note
 
 
-def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_stand_apart(tmp_path: Path) -> None:
+def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: Path) -> None:
     tags = {"depth 1": [0, 1], "depth 2": [2]}
     runs = {
         arm: [replace(r, results=[measured(e.step, [t.successes for t in e.tallies.values()], tags) for e in r.results],
@@ -217,7 +217,7 @@ def test_the_page_holds_every_table_and_the_figures_that_the_seeds_determine_sta
         "At 1.0 minutes of training",
     ):
         assert f"### {title}" in page.markdown, title
-    assert "4 of 4" in page.markdown
+    assert " 4 runs " in page.markdown
     assert "| one-command-test, horizon 16 | 3 | 25.0 % [" in page.markdown
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
@@ -237,7 +237,7 @@ def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -
     assert "| long - short |" in page.markdown
 
 
-def test_a_study_of_rewards_shows_rewards(tmp_path: Path) -> None:
+def test_a_study_of_rewards_has_tables_of_rewards(tmp_path: Path) -> None:
     """Of tasks that are partly done, success says nothing."""
 
     def half(each: StudyRun) -> StudyRun:
@@ -257,7 +257,7 @@ def coarse(each: StudyRun) -> StudyRun:
 
 
 @pytest.mark.parametrize("axis", ["turns", "seconds"])
-def test_arms_measured_after_different_steps_are_not_compared_by_turns_or_time_spent(axis: Axis) -> None:
+def test_arms_evaluated_after_different_steps_are_not_compared_by_turns_or_time(axis: Axis) -> None:
     asked, alike, unlike = study(thresholds=[0.4]), {"long": LONG, "short": SHORT}, {"long": LONG, "short": [*map(coarse, SHORT)]}
     for section in (budget_section, threshold_section):
         [shown], [left_out] = section(asked, alike, axis), section(asked, unlike, axis)
@@ -267,7 +267,7 @@ def test_arms_measured_after_different_steps_are_not_compared_by_turns_or_time_s
         assert "- long: 0, 3, 6\n- short: 0, 6" in left_out.markdown()
 
 
-def test_runs_measured_only_at_their_ends_have_no_turns_to_a_share() -> None:
+def test_runs_evaluated_only_at_their_ends_have_no_threshold_times() -> None:
     asked, ends = study(thresholds=[0.4]), {arm: [*map(coarse, runs)] for arm, runs in {"long": LONG, "short": SHORT}.items()}
     [section] = threshold_section(asked, ends, "turns")
     assert not section.rows
@@ -276,7 +276,7 @@ def test_runs_measured_only_at_their_ends_have_no_turns_to_a_share() -> None:
     assert section.rows
 
 
-def test_an_endpoint_at_equal_turns_is_read_off_the_same_measurements_of_both_runs() -> None:
+def test_an_endpoint_at_equal_turns_uses_the_common_evaluations_of_both_runs() -> None:
     asked = study(endpoint={"at": "turns"})
     [both_coarse] = family_section(asked, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]})
     [one_coarse] = family_section(asked, {"long": LONG, "short": [*map(coarse, SHORT)]})
@@ -288,7 +288,7 @@ def test_an_endpoint_at_equal_turns_is_read_off_the_same_measurements_of_both_ru
 
 
 @pytest.mark.parametrize(("at", "line"), [([0, 6], "None"), ([0, 3, 6], "-")])
-def test_two_measurements_are_drawn_as_two_points(at: list[int], line: str) -> None:
+def test_two_evaluations_are_drawn_as_two_points(at: list[int], line: str) -> None:
     panel = Figure().subplots()
     draw_measurements(panel, at, [mean([0.1, 0.2, 0.4])] * len(at), "an arm", offset=3)
     [drawn] = [each for each in panel.lines if each.get_marker() == "o"]
@@ -300,7 +300,7 @@ def test_two_measurements_are_drawn_as_two_points(at: list[int], line: str) -> N
 
 
 @pytest.mark.parametrize("name", ["horizons-deep", "horizons-doors", "horizons-gated"])
-def test_the_kept_horizon_studies_print_no_turns_to_a_share_and_no_difference_at_equal_time(name: str) -> None:
+def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at_equal_time(name: str) -> None:
     asked = load_study(name)
     kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
     runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in asked.arms}
@@ -311,7 +311,7 @@ def test_the_kept_horizon_studies_print_no_turns_to_a_share_and_no_difference_at
     assert all(recipe == asked.experiment(run.arm, run.seed) for recipe, run in zip(recipes, kept.values(), strict=True))
 
 
-def test_findings_do_not_depend_on_chance() -> None:
+def test_findings_are_deterministic() -> None:
     runs = {"long": LONG, "short": SHORT}
     assert [s.data for s in findings(study(), runs, {})] == [s.data for s in findings(study(), runs, {})]
 
