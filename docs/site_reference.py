@@ -23,22 +23,11 @@ from configs.experiment import Experiment
 from configs.infrastructure import PREFIX, InfraSettings
 from configs.launch import Launch
 from configs.study import Study
+from flows.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = (
-    "flows.scaling_inter",
-    "flows.evaluate",
-    "flows.study",
-    "flows.collect",
-    "flows.nightly",
-    "flows.before_after",
-    "flows.plan",
-    "dashboards",
-    "environments",
-    "environments serve",
-    "environments tasks",
-    "environments play",
-)
+MODULES = ("tasks.evaluation.baselines", "environments.searchqa.build", "tasks.starter")
+"""Commands without an entry in `agentgym`, as `python -m` runs them."""
 
 
 def reference_pages() -> dict[str, str]:
@@ -87,16 +76,19 @@ def settings_page() -> str:
 
 def commands_page() -> str:
     """Return the page of the command lines, as their `--help` prints them."""
+    front = "import sys; from flows.cli import main; sys.exit(main())"
+    calls = {f"agentgym {name}": ["-c", front, name] for name in COMMANDS}
+    calls |= {f"python -m {name}": ["-m", name] for name in MODULES}
     with ThreadPoolExecutor(2) as pool:
-        helps = list(pool.map(help_of, COMMANDS))
-    parts = [f"## `python -m {command}`\n\n```` text\n{text}\n````\n" for command, text in zip(COMMANDS, helps, strict=True)]
-    return "# Commands\n\n" + "\n".join(parts)
+        helps = list(pool.map(help_of, calls.values()))
+    parts = [f"## `{shown}`\n\n```` text\n{text}\n````\n" for shown, text in zip(calls, helps, strict=True)]
+    return "# Commands\n\nEach section shows what the command prints with `--help`.\n\n" + "\n".join(parts)
 
 
-def help_of(command: str) -> str:
-    """Return what `python -m COMMAND --help` prints."""
+def help_of(call: list[str]) -> str:
+    """Return what a Python command line prints with `--help`."""
     return subprocess.run(
-        [sys.executable, "-m", *command.split(), "--help"],
+        [sys.executable, *call, "--help"],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith(PREFIX)} | {"COLUMNS": "100"},
         capture_output=True,

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from flows.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -42,13 +43,15 @@ def fields(model: type[BaseModel], prefix: str = "") -> list[str]:
     return found
 
 
-def test_the_reference_has_every_field_and_setting(site: Path) -> None:
+def test_the_reference_has_every_field_setting_and_command(site: Path) -> None:
     recipe = (site / "reference" / "recipe" / "index.html").read_text(encoding="utf-8")
     names = [name for name in fields(Experiment) if name not in ("algorithm", "curriculum", "policy.lora")]
     assert len(names) > 40
     assert [
         name for name in [*names, "policy.lora.rank", "algorithm.clip_low", "curriculum.every"] if f"<code>{name}</code>" not in recipe
     ] == []
+    commands = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"<code>agentgym {name}</code>" not in commands] == []
     settings = (site / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
     assert [name for name in InfraSettings.model_fields if f"<code>AGENTGYM_{name.upper()}</code>" not in settings] == []
 
