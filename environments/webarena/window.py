@@ -35,6 +35,8 @@ from environments.webarena.page_parts import PAGE_CHARACTERS, PageParts
 from environments.webarena.tab import Tab
 
 MAX_TABS = 8
+NO_PAGE = ("ERR_ABORTED", "invalid URL", "Download is starting")
+"""Parts of Playwright's errors for addresses that open no page. The tab stays where it is."""
 CONTEXT = {
     "viewport": {"width": VIEWPORT[0], "height": VIEWPORT[1]},
     "device_scale_factor": 1,
@@ -214,12 +216,14 @@ class Window:
         await use(*element.centre)
 
     async def _visit(self, tab: Tab, url: str) -> None:
+        before = tab.page.url
         try:
             await tab.page.goto(url, wait_until="load", timeout=0)
         except Error as fault:
-            if tab.failure is None and "ERR_ABORTED" not in fault.message and "invalid URL" not in fault.message:
+            no_page = tab.failure is None and any(sign in fault.message for sign in NO_PAGE)
+            if tab.failure is None and not no_page:
                 raise
-            if tab.failure is None or host_of(url) not in self._hosts:
+            if (no_page and tab.page.url == before) or host_of(url) not in self._hosts:
                 raise ImpossibleError(f"'{url[:200]}' cannot be shown.") from None
         await tab.rest()
 

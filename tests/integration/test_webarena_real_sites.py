@@ -24,7 +24,7 @@ pytestmark = needs_chromium
 
 SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <a href="/hang">hang</a> <a href="/never">never</a> <a href="/away">away</a> <a href="http://outside.example/x">outside</a>
-<a href="/child" target="_blank">window</a> <a href="/slow">slow</a>
+<a href="/child" target="_blank">window</a> <a href="/slow">slow</a> <a href="/download">file</a>
 <form action="/chosen"><button>Go</button>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
 <p class="price">$5</p>"""
@@ -61,6 +61,10 @@ class Store:
             await self.released.wait()
         if path == "/away":
             raise web.HTTPFound("http://outside.example/")
+        if path == "/away-tls":
+            raise web.HTTPFound("https://outside.example/")
+        if path == "/download":
+            return web.Response(body=b"x", headers={"Content-Disposition": "attachment; filename=x"})
         if path == "/slow":
             await asyncio.sleep(0.5)
         if path == "/rest/default/V1/integration/admin/token":
@@ -216,6 +220,21 @@ def test_login_cookies_come_from_the_file_that_the_task_names(begin: Begin, tmp_
 def test_nothing_leads_out_of_the_tasks_sites(begin: Begin, link: str) -> None:
     session, _ = begin()
     assert "This address is not part of the task's sites" in play(session, f"click [<link '{link}'>]")
+
+
+def test_a_click_on_a_download_changes_nothing(begin: Begin) -> None:
+    session, before = begin()
+    after = play(session, "click [<link 'file'>]")
+    assert re.sub(" focused: True", "", after.partition("URL")[0]) == re.sub(" focused: True", "", before.partition("URL")[0])
+
+
+@pytest.mark.parametrize(("path", "opens"), [("away", True), ("away-tls", True), ("download", False), ("hidden", True)])
+def test_a_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str, opens: bool) -> None:
+    session, before = begin()
+    step = session.step(f"goto [http://onestopmarket.com/{path}]")
+    assert step.refused is not opens
+    after = session.step("scroll [up]").observation
+    assert (after.partition("PREVIOUS")[0] != before.partition("PREVIOUS")[0]) is opens
 
 
 @pytest.mark.parametrize("link", ["hang", "never"])
