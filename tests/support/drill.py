@@ -144,9 +144,10 @@ class Drill:
 
     def cancel(self, job: Job) -> None:
         """Cancels a job, as Prefect's page does."""
-        if self.state(job) not in IN_MLFLOW:
+        has_ended = self.state(job) in IN_MLFLOW
+        if not has_ended:
             self.ask(f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
-        self.must_end(job, {"CANCELLED"} if not job.recorded else set(IN_MLFLOW))
+        self.must_end(job, set(IN_MLFLOW) if has_ended or job.recorded else {"CANCELLED"})
 
     def retry(self, job: Job) -> None:
         """Starts a job again that has ended, as Prefect's page does."""
