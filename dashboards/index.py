@@ -219,8 +219,8 @@ def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
     from environments.registry import load_world
 
     try:
-        tag = getattr(load_world(environment), "tag", None)
-        return {task: str(tag(task)) if tag else "" for task in tasks}
+        world = load_world(environment)
+        return {task: world.tag(task) for task in tasks}
     except Exception as problem:  # noqa: BLE001 - third-party code, and tags are optional
         log.info("the kinds of %s's tasks are not available: %s", environment, problem)
         return dict.fromkeys(tasks, "")

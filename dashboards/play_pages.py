@@ -28,7 +28,7 @@ from dashboards.players import Players, budgets_of, checkpoint_source, world_of
 from dashboards.run_folders import RunFolder, checkpoints_of, run_folder, run_folders
 from dashboards.templating import TEMPLATES, NotThereError, html
 from dashboards.trajectory import Address, as_shown, shown
-from environments.registry import WORLDS
+from environments.registry import world_names
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 
 MOST_EPISODES = 32
@@ -37,15 +37,15 @@ MOST_EPISODES = 32
 
 async def choose(request: Request) -> Response:
     """Show what can be played."""
-    return html(request, "play_choose.html", worlds=sorted(WORLDS))
+    return html(request, "play_choose.html", worlds=world_names())
 
 
 async def start(request: Request) -> Response:
     """Start an episode of a task, given by its index, or of the first held-out task."""
     words = await request.form()
     environment = str(words.get("environment", ""))
-    if environment not in WORLDS:
-        raise FilterError("environment", f"must be one of {', '.join(sorted(WORLDS))}, not {environment!r}")
+    if environment not in world_names():
+        raise FilterError("environment", f"must be one of {', '.join(world_names())}, not {environment!r}")
     client = await _players(request).client(World(name=environment))
     task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
     return await _opened(request, await begin(client, environment, task))

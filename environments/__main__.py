@@ -69,10 +69,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     parsed = parser.parse_args(arguments)
 
     from environments.environment import UnknownWorldError
-    from environments.registry import WORLDS, check_name
+    from environments.registry import check_name, world_names
 
     if parsed.command in ("worlds", "list"):
-        sys.stdout.write("".join(f"{name}\n" for name in sorted(WORLDS)))
+        sys.stdout.write("".join(f"{name}\n" for name in world_names()))
         return 0
     try:
         check_name(parsed.name)

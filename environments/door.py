@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from configs.environment import World
+from configs.mixture import members
 from configs.rules import Dialect
 from configs.task_selection import TaskSelection, indices
 from environments.agentgym_client import AgentGymClient
@@ -19,7 +20,7 @@ from environments.client import EnvironmentClient
 from environments.environment import Step, TaskIndexError
 from environments.errors import RefusedError, ServerFailedError, WrongWorldError
 from environments.protocol import WorldInfo
-from environments.registry import WORLDS, task_indices_of
+from environments.registry import entry_of, task_indices_of
 
 
 class EpisodeClient(Protocol):
@@ -162,7 +163,7 @@ def check_same(file: Path, identity: str, what: str) -> None:
 
 
 def _check(url: str, told: WorldInfo, world: World) -> None:
-    if world.name not in (told.name, told.entry) and WORLDS.get(world.name) != told.entry:
+    if world.name not in (told.name, told.entry) and (len(members(world.name)) > 1 or entry_of(world.name) != told.entry):
         raise WrongWorldError(
             f"{url} hosts {told.identity}, but {world.name} is to be played: start a server of it there (python -m environments serve "
             f"{world.name}), or name another in AGENTGYM_ENVIRONMENT_URLS"

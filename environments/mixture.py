@@ -6,11 +6,11 @@ For example, "textcraft+searchqa" has the tasks of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from configs.mixture import SEPARATOR, member_of, weighted_lists
 from environments.environment import (
-    EnumerableEnvironment,
+    SPLITS,
     Environment,
     EpisodeOverError,
     OracleError,
@@ -18,15 +18,14 @@ from environments.environment import (
     TaskIndexError,
     World,
     WorldError,
-    reward_range_of,
 )
 
 
-class MixedEnvironment:
+class MixedEnvironment(Environment):
     """One session that plays episodes of any of the worlds.
 
     The session of each world is created on first use. Optional members (`state_key` and so on) are
-    those of the current world.
+    those of the current world. So are attributes that only drawings use.
     """
 
     def __init__(self, worlds: Sequence[World]) -> None:
@@ -46,9 +45,7 @@ class MixedEnvironment:
 
     def step(self, action: str) -> Step:
         """Perform one action. See `Environment.step`."""
-        if self._playing is None:
-            raise EpisodeOverError("no episode is in progress; reset first")
-        return self._playing.step(action)
+        return self._current().step(action)
 
     def oracle_action(self) -> str:
         """Return the expert action of the current world. See `Environment.oracle_action`."""
@@ -56,25 +53,27 @@ class MixedEnvironment:
             raise OracleError("no episode is in progress")
         return self._playing.oracle_action()
 
+    def oracle_thought(self) -> str:
+        """Return the thought of the current world's expert. See `Environment.oracle_thought`."""
+        return self._current().oracle_thought()
+
+    def state_key(self) -> str | None:
+        """Return the state's key in the current world. See `Environment.state_key`."""
+        return self._current().state_key()
+
     @property
     def objective(self) -> str:
-        """The task's goal. See `EnumerableEnvironment`."""
-        return self._enumerable().objective
+        """The task's goal. See `Environment.objective`."""
+        return self._current().objective
 
     def valid_actions(self) -> Sequence[str]:
-        """Return the valid actions of the current world. See `EnumerableEnvironment`.
+        """Return the valid actions of the current world. See `Environment.valid_actions`."""
+        return self._current().valid_actions()
 
-        Raises:
-            WorldError: This world does not list its actions.
-        """
-        return self._enumerable().valid_actions()
-
-    def _enumerable(self) -> EnumerableEnvironment:
+    def _current(self) -> Environment:
         if self._playing is None:
             raise EpisodeOverError("no episode is in progress; reset first")
-        if not hasattr(type(self._playing), "valid_actions"):
-            raise WorldError(f"{type(self._playing).__name__} does not list what may be done")
-        return cast(EnumerableEnvironment, self._playing)
+        return self._playing
 
     def close(self) -> None:
         """Free the sessions of all worlds."""
@@ -87,7 +86,7 @@ class MixedEnvironment:
         return getattr(self._playing, name)
 
 
-class Mixture:
+class Mixture(World):
     """A mixture of worlds. See `World` and `configs.mixture`.
 
     Attributes:
@@ -108,18 +107,22 @@ class Mixture:
         self._worlds = tuple(worlds)
         self.name = name
         self.version = SEPARATOR.join(world.version for world in worlds)
-        self.rules = getattr(worlds[0], "rules", "ours")
+        self.rules = worlds[0].rules
         self.instruction = "\n\n".join(["The first message shows which of these worlds you are in.", *(w.instruction for w in worlds)])
-        scores = {float(getattr(world, "success_score", 1.0)) for world in worlds}
+        scores = {world.success_score for world in worlds}
         if len(scores) > 1:
             raise WorldError(f"{self.name} cannot be mixed: an episode is a success from different scores on ({sorted(scores)})")
         self.success_score = scores.pop()
-        ranges = [reward_range_of(world) for world in worlds]
+        ranges = [world.reward_range for world in worlds]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
-        self.blocking = any(getattr(world, "blocking", False) or getattr(world, "awaited", False) for world in worlds)
-        self.oracle_recovers = all(getattr(world, "oracle_recovers", True) for world in worlds)
-        if bounds := [world.max_sessions for world in worlds if hasattr(world, "max_sessions")]:
-            self.max_sessions = min(bounds)
+        self.blocking = any(world.blocking or world.awaited for world in worlds)
+        self.oracle_recovers = all(world.oracle_recovers for world in worlds)
+        self.max_sessions = min((world.max_sessions for world in worlds if world.max_sessions is not None), default=None)
+
+    @property
+    def lists(self) -> dict[str, tuple[int, ...]]:
+        """The splits. Any further list is named by the lists of the worlds, see `tasks`."""
+        return {split: self.tasks(split) for split in SPLITS}
 
     def create(self) -> MixedEnvironment:
         """Return a new session, before its first reset."""
@@ -128,8 +131,12 @@ class Mixture:
     def prepare(self) -> None:
         """Run the worlds' own set-up work before the first session."""
         for world in self._worlds:
-            if hasattr(world, "prepare"):
-                world.prepare()
+            world.prepare()
+
+    def close(self) -> None:
+        """Free what the sessions of each world share."""
+        for world in self._worlds:
+            world.close()
 
     def tasks(self, name: str) -> tuple[int, ...]:
         """Return the tasks of a list of each world, interleaved in proportion to the weights.

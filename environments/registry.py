@@ -1,21 +1,25 @@
 """Registry of the worlds by name.
 
-A new world needs a folder and one line here. See ADDING_A_WORLD.md.
+A world is found in the table of this file, by an entry point of an installed package, or as
+"module:Class". See ADDING_A_WORLD.md.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from configs.mixture import members, weighted_lists
 from configs.rules import Rules
 from configs.task_selection import goal_of, indices
-from environments.environment import TaskIndexError, UnknownWorldError, World, WorldError
+from environments.environment import ContractError, TaskIndexError, UnknownWorldError, World, WorldError
 from environments.mixture import Mixture
-from environments.task_lists import described_lists, no_such_list, renamed_lists
+from environments.package import WorldPackage
+from environments.task_lists import no_such_list
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -24,25 +28,39 @@ WORLDS: dict[str, str] = {
     "textcraft": "environments.textcraft.world:TextCraft",
     "webarena": "environments.webarena.world:WebArena",
 }
+"""The worlds of this package."""
+GROUP = "agentgym.worlds"
+"""Group of the entry points of installed packages that offer a world."""
+
+
+def world_names() -> list[str]:
+    """Return the names of all installed worlds, sorted."""
+    return sorted({*WORLDS, *(point.name for point in entry_points(group=GROUP))})
 
 
 def entry_of(name: str) -> str:
     """Return the "module:Class" of a world without importing it.
 
     Args:
-        name: A name of WORLDS, or "module:Class" for a world outside this package.
+        name: A name of `WORLDS`, the name of an entry point, or "module:Class".
 
     Raises:
-        UnknownWorldError: No world has this name. The message suggests the nearest name and lists
-            all.
+        UnknownWorldError: No world has this name, or several packages offer it. The message
+            suggests the nearest name and lists all.
     """
-    entry = WORLDS.get(name, name)
-    module, _, attribute = entry.partition(":")
+    entry = WORLDS.get(name)
+    if entry is None and ":" not in name:
+        found = sorted({point.value for point in entry_points(group=GROUP, name=name)})
+        if len(found) > 1:
+            raise UnknownWorldError(f"several installed packages offer a world {name!r}; write one of {', '.join(found)}")
+        entry = found[0] if found else None
+    module, _, attribute = (entry or name).partition(":")
     if module and attribute.isidentifier():
-        return entry
-    close = difflib.get_close_matches(name, WORLDS, 1)
+        return entry or name
+    names = world_names()
+    close = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(sorted(WORLDS))}, and any other as module:Class")
+    raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(names)}, and any other as module:Class")
 
 
 def check_name(name: str) -> None:
@@ -65,6 +83,7 @@ def load_world(name: str, rules: Rules = "ours") -> World:
     Raises:
         UnknownWorldError: No world has this name.
         ImportError: Its module or a dependency is not installed.
+        ContractError: It is not a complete `World`.
         WorldError: The world does not support these rules.
     """
     if len(mixed := members(name)) > 1:
@@ -74,12 +93,18 @@ def load_world(name: str, rules: Rules = "ours") -> World:
         make = getattr(import_module(module), attribute)
     except AttributeError:
         raise ImportError(f"the module {module!r} has no {attribute!r}", name=module) from None
+    if inspect.isabstract(make):
+        raise ContractError(f"{name} does not define {', '.join(sorted(make.__abstractmethods__))}")
     if rules == "ours":
-        made: World = make()
+        made = make()
     elif "rules" in inspect.signature(make).parameters:
         made = make(rules=rules)
     else:
         raise WorldError(f"{name} has one set of rules, without a choice of rules {rules!r}; leave rules out, or set rules: ours")
+    if not isinstance(made, World):
+        raise ContractError(f"{name} is not a subclass of environments.environment.World")
+    if missing := sorted({"name", "version", "instruction"} - set(dir(made))):
+        raise ContractError(f"{name} does not define {', '.join(missing)}")
     return made
 
 
@@ -89,7 +114,8 @@ def task_lists_of(name: str) -> Mapping[str, str] | None:
     None if only a built world can list them.
     """
     package = _package(name)
-    return described_lists(package) if package else None
+    replaced = package.task_lists_replaced_by and os.environ.get(package.task_lists_replaced_by)
+    return None if replaced else package.task_lists
 
 
 def check_task_list(name: str, task_list: str) -> None:
@@ -98,8 +124,7 @@ def check_task_list(name: str, task_list: str) -> None:
     If only a built world can list its task lists, nothing is checked.
 
     Raises:
-        KeyError: The world has no such list. The message gives the list's new name, or lists the
-            existing names.
+        KeyError: The world has no such list. The message lists the existing names.
     """
     if len(mixed := members(name)) > 1:
         for member, (of_member, _) in zip(mixed, weighted_lists(name, task_list), strict=True):
@@ -107,7 +132,7 @@ def check_task_list(name: str, task_list: str) -> None:
         return
     known = task_lists_of(name)
     if known is not None and task_list not in known:
-        raise KeyError(no_such_list(known, task_list, name, renamed_lists(_package(name))))
+        raise KeyError(no_such_list(known, task_list, name))
 
 
 def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
@@ -124,8 +149,7 @@ def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
     Raises:
         TaskIndexError: An item id lacks a required goal, or names a goal that does not exist.
     """
-    package = _package(name)
-    find = getattr(import_module(package), "task_of_goal", None) if package else None
+    find = _package(name).task_of_goal
     return [
         each if isinstance(each, int) else _index_of_goal(each, find) if find else index
         for each, index in zip(selection, indices(selection), strict=True)
@@ -150,12 +174,14 @@ def image_of(name: str) -> str:
     Raises:
         WorldError: No image serves all worlds of a mixture.
     """
-    packages = [package for member in members(name) if (package := _package(member))]
-    images = {str(getattr(import_module(package), "IMAGE", "light")) for package in packages} - {"light"}
+    images = {_package(member).image for member in members(name)} - {"light"}
     if len(images) > 1:
         raise WorldError(f"no container image serves all of {name} ({', '.join(sorted(images))}); give one, or serve it by a local process")
     return images.pop() if images else "light"
 
 
-def _package(name: str) -> str:
-    return "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]
+def _package(name: str) -> WorldPackage:
+    """Return the facts that a world's package defines. A mixture has none of its own."""
+    package = "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]
+    facts = vars(import_module(package)).values() if package else ()
+    return next((each for each in facts if isinstance(each, WorldPackage)), WorldPackage())

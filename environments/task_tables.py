@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, get_args
 
 from configs.mixture import members
-from environments.environment import Split
 from environments.registry import load_world, task_lists_of
 
 
@@ -22,16 +19,9 @@ def print_task_lists(name: str) -> int:
 
 def _table(name: str) -> str:
     world = load_world(name)
-    described = task_lists_of(name) or dict.fromkeys(_names(world), "")
+    described = task_lists_of(name) or dict.fromkeys(world.lists, "")
     rows = [(each, str(len(world.tasks(each))), what) for each, what in described.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{each:<{widths[0]}}  {size:>{widths[1]}}  {what}".rstrip() for each, size, what in rows]
-    stand_in = getattr(world, "stand_in", "")
-    header = f"Task lists of {world.name} ({world.version})" + (f"; its tasks are {stand_in}:" if stand_in else ":")
+    header = f"Task lists of {world.name} ({world.version})" + (f"; its tasks are {world.stand_in}:" if world.stand_in else ":")
     return "\n".join([header, *lines]) + "\n"
-
-
-def _names(world: Any) -> list[str]:
-    """Return the names of a world's lists. Without `lists`, return the splits."""
-    lists: Mapping[str, object] | None = getattr(world, "lists", None)
-    return list(lists) if lists is not None else list(get_args(Split))

@@ -14,7 +14,7 @@ from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigModel
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, explain, load_recipe, recipe_names
-from environments.registry import WORLDS
+from environments.registry import world_names
 
 OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "evaluation.final_tasks": [], "policy.starter.tasks": "train"}
 """Fields that name a world's task lists, with lists that every world has.
@@ -49,7 +49,7 @@ class RecipeForm(ConfigModel):
 
     model_config = ConfigDict(json_schema_extra=_plain)
 
-    world: Annotated[str, _one_of(sorted(WORLDS))] | None = None
+    world: Annotated[str, _one_of(world_names())] | None = None
     """The world. If it differs from the recipe's world, its task lists "train" and "test" are used,
     unless you name others.
     """

@@ -1,5 +1,7 @@
 """BabyAI: an agent in a grid world of rooms, doors, keys, balls and boxes performs a mission."""
 
+from environments.package import WorldPackage
+
 TASK_LISTS = {
     "train": "100 seeds of each of the 40 levels",
     "validation": "5 seeds of each level",
@@ -11,7 +13,4 @@ TASK_LISTS = {
 }
 """Task list name -> description."""
 
-RENAMED_TASK_LISTS = {
-    "babyai-90": "babyai-ours-90",
-}
-"""Former task list name -> current name."""
+PACKAGE = WorldPackage(TASK_LISTS)

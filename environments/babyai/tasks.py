@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from environments.babyai import RENAMED_TASK_LISTS
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION
 from environments.environment import TaskIndexError
 from environments.task_lists import named
@@ -91,4 +90,4 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name. The message names the existing lists.
     """
-    return named(task_lists(), name, "babyai", RENAMED_TASK_LISTS)
+    return named(task_lists(), name, "babyai")

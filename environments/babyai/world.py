@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 
 from configs.rules import Rules
 from environments.action_text import plain_words, without_punctuation
@@ -10,9 +11,9 @@ from environments.babyai.actions import CHECK, UNKNOWN, available_actions, expla
 from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
 from environments.babyai.oracle import Oracle
 from environments.babyai.steps import low_level, perform, perform_to_the_end
-from environments.babyai.tasks import VERSION, level_and_seed, task_list
+from environments.babyai.tasks import VERSION, level_and_seed, task_lists
 from environments.babyai.view import View, look
-from environments.environment import EpisodeOverError, OracleError, Step, version_under
+from environments.environment import Environment, EpisodeOverError, OracleError, Step, World, version_under
 
 MAX_CHARACTERS = 500
 COMPLETED = "\n The task is completed."
@@ -24,7 +25,7 @@ AGENTGYM_REWARDS = (-1000.0, 1.0)
 """
 
 
-class BabyAIEnvironment:
+class BabyAIEnvironment(Environment):
     """One session. An episode ends with reward 1 if the mission is done and 0 if it failed.
 
     All other rewards are 0. There is no step limit, so the rollout must set the horizon.
@@ -79,7 +80,7 @@ class BabyAIEnvironment:
         return Step(said + ending + self._listed, self._reward, self.done, refused)
 
     def state_key(self) -> str:
-        """Return a key of the state: agent, objects and mission progress. See `Environment`."""
+        """Return a key of the state: agent, objects and mission progress."""
         return "" if self.played is None else state_of(self.played)
 
     @property
@@ -88,7 +89,7 @@ class BabyAIEnvironment:
         return "" if self.played is None else self.played.mission
 
     def valid_actions(self) -> list[str]:
-        """Return the listed actions, except the listing itself. See `EnumerableEnvironment`."""
+        """Return the listed actions, except the listing itself. See `Environment.valid_actions`."""
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
         return [action for action in self._actions if action != CHECK]
@@ -178,11 +179,8 @@ def without_order(mission: str) -> str:
     return mission.replace("then", "and").replace("after you", "and")
 
 
-class BabyAI:
-    """The BabyAI environment. See `World`.
-
-    `tasks` also accepts the lists of `environments.babyai.tasks.task_lists`.
-    """
+class BabyAI(World):
+    """The BabyAI environment. See `World` and `environments.babyai.tasks.task_lists`."""
 
     name = "babyai"
     instruction = (
@@ -220,10 +218,7 @@ class BabyAI:
         """Return a new session, before its first reset."""
         return BabyAIEnvironment(self.rules)
 
-    def tasks(self, name: str) -> tuple[int, ...]:
-        """Return the task indices of a named list in ascending order.
-
-        Raises:
-            KeyError: No list has this name. The message names the existing lists.
-        """
-        return task_list(name)
+    @property
+    def lists(self) -> Mapping[str, tuple[int, ...]]:
+        """All task lists, each in ascending order."""
+        return task_lists()

@@ -1,5 +1,7 @@
 """SciWorld: elementary science experiments in a simulated house, from the scienceworld package."""
 
+from environments.package import WorldPackage
+
 TASK_LISTS = {
     "train": "the first half of the variations of all 30 kinds of task, as the package splits them",
     "validation": "the next quarter",
@@ -17,14 +19,4 @@ TASK_LISTS = {
 }
 """Task list name -> description."""
 
-RENAMED_TASK_LISTS = {
-    "sciworld-200": "sciworld-ours-200",
-    "agentgym-train": "agentgym-kinds-train",
-    "agentgym-validation": "agentgym-kinds-validation",
-    "agentgym-test": "agentgym-kinds-test",
-}
-"""Former task list name -> current name."""
-
-IMAGE = "java"
-"""Dockerfile target of the container image that serves the environment. The simulator needs Java.
-"""
+PACKAGE = WorldPackage(TASK_LISTS, image="java")  # the simulator needs Java

@@ -13,7 +13,6 @@ from functools import cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
-from environments.sciworld import RENAMED_TASK_LISTS
 from environments.task_lists import named
 
 PACKAGE_VERSION = "1.2.3"
@@ -150,7 +149,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name. The message names the existing lists.
     """
-    return named(task_lists(), name, "sciworld", RENAMED_TASK_LISTS)
+    return named(task_lists(), name, "sciworld")
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TypeVar
 
 from configs.rules import Rules
 from environments.action_text import without_punctuation
-from environments.environment import EpisodeOverError, OracleError, Step, version_under
+from environments.environment import AwaitedEnvironment, EpisodeOverError, OracleError, Step, World, version_under
 from environments.sciworld.frames import Answer, RefusedRequestError, SimulatorError, SimulatorGoneError
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
 from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Simulator
-from environments.sciworld.tasks import VERSION, Task, task, task_list
+from environments.sciworld.tasks import VERSION, Task, task, task_lists
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ without an event loop.
 _numbers = itertools.count()
 
 
-class SciWorldEnvironment:
+class SciWorldEnvironment(AwaitedEnvironment):
     """One session. It records its actions to rebuild the episode if its simulator ends.
 
     Attributes:
@@ -150,7 +150,7 @@ class SciWorldEnvironment:
         return self.task_description
 
     def valid_actions(self) -> list[str]:
-        """Return all actions that take at most one object. See `EnumerableEnvironment`.
+        """Return all actions that take at most one object. See `Environment.valid_actions`.
 
         These are the package's action templates, each combined with every object in sight.
         """
@@ -235,11 +235,8 @@ def _at_once(work: Coroutine[None, None, T]) -> T:
     raise AssertionError("this waits on an event loop")
 
 
-class SciWorld:
-    """The SciWorld environment. See `World`.
-
-    `tasks` also accepts the lists of `environments.sciworld.tasks.task_lists`.
-    """
+class SciWorld(World):
+    """The SciWorld environment. See `World` and `environments.sciworld.tasks.task_lists`."""
 
     name = "sciworld"
     oracle_recovers = False
@@ -286,13 +283,10 @@ class SciWorld:
         except SimulatorError as fault:
             log.error("the simulators cannot be started: %s", fault)
 
-    def tasks(self, name: str) -> tuple[int, ...]:
-        """Return the task indices of a named list in ascending order.
-
-        Raises:
-            KeyError: No list has this name. The message names the existing lists.
-        """
-        return task_list(name)
+    @property
+    def lists(self) -> Mapping[str, tuple[int, ...]]:
+        """All task lists, each in ascending order."""
+        return task_lists()
 
     def close(self) -> None:
         """End the simulators. They also exit when this process does."""

@@ -4,6 +4,8 @@ By default the questions and passages are stand-ins. They are generated from the
 packages, or describe made-up islands. Set SEARCHQA_DATA to use the published questions.
 """
 
+from environments.package import WorldPackage
+
 TASK_LISTS = {
     "train": "questions to learn from",
     "validation": "questions to tune on",
@@ -31,10 +33,4 @@ TASK_LISTS = {
 }
 """Task lists of the embedded stand-in questions, each with a description."""
 
-TASK_LISTS_REPLACED_BY = "SEARCHQA_DATA"
-"""Environment variable that replaces the tasks, and therefore the task lists."""
-
-RENAMED_TASK_LISTS = {
-    "searchqa-400": "searchqa-ours-400",
-}
-"""Former list names, mapped to the current ones."""
+PACKAGE = WorldPackage(TASK_LISTS, task_lists_replaced_by="SEARCHQA_DATA")

@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from environments.environment import TaskIndexError, WorldError
-from environments.searchqa import RENAMED_TASK_LISTS
 from environments.searchqa.memory_mapped_lines import LineWriter, MappedLines
 
 FORMAT = 1
@@ -115,8 +114,7 @@ class Corpus:
                 raise ValueError(f"it has format {self.about.format}, this program reads {FORMAT}")
             self._passages = MappedLines(folder / PASSAGES)
             self._questions = MappedLines(folder / QUESTIONS)
-            lists = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
-            self.lists: Mapping[str, tuple[int, ...]] = {RENAMED_TASK_LISTS.get(name, name): some for name, some in lists.items()}
+            self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
         except (OSError, ValueError, EOFError) as fault:  # msgspec's errors are ValueErrors
             raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
 

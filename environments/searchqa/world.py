@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, version_under
-from environments.searchqa import RENAMED_TASK_LISTS
+from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, World, version_under
 from environments.searchqa.actions import MAX_CHARACTERS, AnswerFormError, parse_action
 from environments.searchqa.corpus import Corpus, Question
 from environments.searchqa.facts.cache import facts_corpus
@@ -16,7 +15,6 @@ from environments.searchqa.retrieval.encoder import Encoder
 from environments.searchqa.retrieval.retriever import Retriever, open_retriever
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.settings import Settings
-from environments.task_lists import named
 
 NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
 """Capitalised words or a number: the form of a typical answer."""
@@ -39,7 +37,7 @@ MANY_PASSAGES = 1_000_000
 """Above this number of passages a search is slow enough to block other requests."""
 
 
-class SearchQAEnvironment:
+class SearchQAEnvironment(Environment):
     """One session. A right answer ends the episode with reward 1, a wrong one with reward 0.
 
     `Settings` can change both. `format_reward` gives part of the reward for the form of the
@@ -105,7 +103,7 @@ class SearchQAEnvironment:
     def valid_actions(self) -> list[str]:
         """List searches for the question and for names read so far, and answers with those names.
 
-        See `EnumerableEnvironment`.
+        See `Environment.valid_actions`.
         """
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
@@ -145,7 +143,7 @@ class SearchQAEnvironment:
         return None if self._searched else task.question[:MAX_CHARACTERS]
 
 
-class SearchQA:
+class SearchQA(World):
     """The world, see `World`. The available task lists depend on the source of the questions.
 
     Without settings the questions and passages are stand-ins generated from installed packages.
@@ -192,14 +190,6 @@ class SearchQA:
     def create(self) -> SearchQAEnvironment:
         """Create a session, which must be reset before its first step."""
         return SearchQAEnvironment(self._corpus, self._retrievers, self._settings)
-
-    def tasks(self, name: str) -> tuple[int, ...]:
-        """Return the task indices of a split or another named list, in ascending order.
-
-        Raises:
-            KeyError: No list has this name. The message names the existing lists.
-        """
-        return named(self._corpus.lists, name, self.name, RENAMED_TASK_LISTS)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:

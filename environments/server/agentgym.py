@@ -8,12 +8,12 @@ than one line later at a missing field.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
-from environments.environment import Split, World
+from environments.environment import World
 from environments.protocol import Reply
 from environments.server.agentgym_dialects import DIALECTS, Dialect
 from environments.server.dispatcher import Call, Dispatcher
@@ -46,9 +46,7 @@ class AgentGym:
         self._dispatcher = dispatcher
         self._dialect = DIALECTS.get(world.name)
         # AgentGym has no splits: its index counts through all tasks.
-        self._tasks: Sequence[int] = getattr(world, "agentgym_tasks", None) or sorted(
-            index for split in get_args(Split) for index in world.tasks(split)
-        )
+        self._tasks = world.agentgym_tasks
 
     def operations(self) -> dict[str, Operation]:
         """Return the dialect's operations by path."""

@@ -84,7 +84,7 @@ class Application:
             world,
             self._metrics,
             # A world with costly sessions sets its own limit per process.
-            limit=min(options.max_sessions, getattr(world, "max_sessions", options.max_sessions)),
+            limit=min(options.max_sessions, world.max_sessions or options.max_sessions),
             default_lease_s=options.lease_s,
             worker=place.worker if place else 0,
             workers=place.workers if place else 1,
@@ -111,8 +111,7 @@ class Application:
         listener = await listen(self._place.folder, self._place.worker, self._serve_worker) if self._place else None
         sweeping = asyncio.create_task(self._dispatcher.sweep())
         # Prepare the world in the background. Requests need not wait until it is done.
-        if hasattr(self._world, "prepare"):
-            threading.Thread(target=self._world.prepare, name="prepare", daemon=True).start()
+        threading.Thread(target=self._world.prepare, name="prepare", daemon=True).start()
         # Objects that exist now are permanent: exclude them from garbage collection.
         gc.collect()
         gc.freeze()

@@ -49,8 +49,8 @@ class Dispatcher:
         self._worker = worker
         self._others = others
         self._creates = itertools.count(worker)
-        blocking = getattr(sessions.world, "blocking", False)
-        self._awaited = getattr(sessions.world, "awaited", False)
+        blocking = sessions.world.blocking
+        self._awaited = sessions.world.awaited
         self._pool = DaemonThreads(THREADS, "world") if blocking else None
         self._turns = FairTurns(THREADS if blocking else 1)
         self._working: set[asyncio.Task[Reply]] = set()

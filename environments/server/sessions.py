@@ -19,7 +19,6 @@ from environments.environment import (
     Step,
     TaskIndexError,
     World,
-    reward_range_of,
 )
 from environments.protocol import Reply, identity, in_range
 from environments.server.metrics import Metrics
@@ -57,7 +56,7 @@ class Sessions:
     ) -> None:
         self.world = world
         self._identity = identity(world.name, world.version)
-        self._reward_range = reward_range_of(world)
+        self._reward_range = world.reward_range
         self.metrics = metrics
         self.store = SessionStore(world, metrics, limit, default_lease_s, clock, SessionIds(worker, workers, secret))
 
@@ -229,7 +228,7 @@ class Sessions:
         return reply
 
     def _opening(self, session: Session) -> Reply:
-        batchable = not getattr(self.world, "blocking", False)
+        batchable = not self.world.blocking
         reply = Reply(200, session.id, session.lease_s, self.store.free, world=self._identity, batchable=batchable)
         reply.reward_range, reply.key = self._reward_range, session.key
         if session.last is not None:
@@ -313,8 +312,8 @@ def _repeated(session: Session, turn: int, action: str) -> Reply:
 
 def _state_key(environment: Environment) -> str:
     """Return a digest of the environment's state, 16 hex digits. Empty if it reports none."""
-    tell = getattr(environment, "state_key", None)
-    return "" if tell is None else blake2b(tell().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    key = environment.state_key()
+    return "" if key is None else blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _check(observation: str) -> None:

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import functools
 import time
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
-from environments.environment import Split, World, reward_range_of
+from environments.environment import SPLITS, World
 from environments.protocol import (
     MAX_ITEMS,
     CloseItem,
@@ -34,7 +34,6 @@ from environments.server.openapi import document
 from environments.server.request import Request, RequestError
 
 ITEMS: dict[str, type[msgspec.Struct]] = {"create": CreateItem, "reset": ResetItem, "step": StepItem, "close": CloseItem}
-SPLITS: tuple[Split, ...] = get_args(Split)
 MAX_COMMAS = 4 * MAX_ITEMS
 """Most commas of a request. A valid item accounts for at most three, inner commas included."""
 
@@ -135,12 +134,11 @@ def pages(world: World) -> dict[str, Page]:
         world.instruction,
         {split: len(indices) for split, indices in tasks.items()},
         entry=f"{type(world).__module__}:{type(world).__qualname__}",
-        rules=getattr(world, "rules", "ours"),
-        success_score=getattr(world, "success_score", 1.0),
-        reward_range=reward_range_of(world),
+        rules=world.rules,
+        success_score=world.success_score,
+        reward_range=world.reward_range,
     )
     info, openapi = encode(description), encode(document(world, ITEMS))
-    tag = getattr(world, "tag", None)
 
     async def describe(_: dict[str, str]) -> Answer:
         return 200, info
@@ -149,8 +147,9 @@ def pages(world: World) -> dict[str, Page]:
     @functools.lru_cache(maxsize=16)
     def listed(name: str, tagged: bool) -> bytes:
         found = TaskList(name, list(world.tasks(name)))
-        if tagged and tag is not None:
-            found.tags = [tag(index) for index in found.tasks]
+        if tagged:
+            tags = [world.tag(index) for index in found.tasks]
+            found.tags = tags if any(tags) else []
         return encode(found)
 
     async def list_tasks(query: dict[str, str]) -> Answer:

@@ -1,5 +1,7 @@
 """TextCraft: craft a Minecraft item by getting raw materials and following crafting commands."""
 
+from environments.package import WorldPackage
+
 TASK_LISTS = {
     "train": "training goals; validation and test have other templates (plans without their names)",
     "validation": "goals to choose settings by, of templates that no other list has",
@@ -48,12 +50,6 @@ TASK_LISTS = {
 }
 """Task list name -> description."""
 
-RENAMED_TASK_LISTS = {
-    "textcraft-100": "textcraft-ours-100",
-    "wood-renamed": "wood-renamed-train",
-}
-"""Former task list name -> current name."""
-
 
 def task_of_goal(goal: str) -> int:
     """Return the task index of a goal, e.g. "dark oak sign".
@@ -64,3 +60,6 @@ def task_of_goal(goal: str) -> int:
     from environments.textcraft.tasks import task_of
 
     return task_of(goal)
+
+
+PACKAGE = WorldPackage(TASK_LISTS, task_of_goal=task_of_goal)

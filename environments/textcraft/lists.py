@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache
 
 from environments.task_lists import named
-from environments.textcraft import RENAMED_TASK_LISTS
 from environments.textcraft.chains import LISTS as CHAINS
 from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
 from environments.textcraft.one_command import FRESH, HELD_OUT, LESSONS, N_HELD_OUT, TRAIN, one_command_goals
@@ -70,7 +69,7 @@ def task_list(name: str) -> tuple[int, ...]:
     Raises:
         KeyError: No list has this name. The message names the existing lists.
     """
-    return named(task_lists(), name, "textcraft", RENAMED_TASK_LISTS)
+    return named(task_lists(), name, "textcraft")
 
 
 def _renamed(tasks: Collection[int]) -> Iterator[int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step
+from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, World
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.agentgym_rules import read_agentgym_action
 from environments.textcraft.goals import goals
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.nonce_names import NonceNames
 from environments.textcraft.oracle import next_step
 from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, recipe_book
@@ -17,7 +18,7 @@ from environments.textcraft.renaming import Renaming
 from environments.textcraft.tasks import AGENTGYM_VERSION, ONLY_AGENTGYMS, VERSION, depth, task
 
 
-class TextCraftEnvironment:
+class TextCraftEnvironment(Environment):
     """One session. Crafting the goal ends the episode with reward 1. All other rewards are 0.
 
     Attributes:
@@ -58,7 +59,7 @@ class TextCraftEnvironment:
         return replace(answer, observation=self._renaming.apply(answer.observation))
 
     def state_key(self) -> str:
-        """Return the inventory as a key. See `Environment`."""
+        """Return the inventory as a key. See `Environment.state_key`."""
         return ", ".join(sorted(f"{count} {item}" for item, count in self.inventory.items()))
 
     @property
@@ -67,7 +68,7 @@ class TextCraftEnvironment:
         return (self._renaming.apply(self.goal) if self._renaming else self.goal) if self.goal else ""
 
     def valid_actions(self) -> list[str]:
-        """Return the actions that follow from the listed commands. See `EnumerableEnvironment`.
+        """Return the actions that follow from the listed commands. See `Environment.valid_actions`.
 
         These are all commands that can be executed now, and one `get` for each raw ingredient. If
         there is none, the only action is "inventory".
@@ -88,7 +89,7 @@ class TextCraftEnvironment:
         return self._next_step()[1]
 
     def oracle_thought(self) -> str:
-        """Return the oracle's reasoning from the goal to `oracle_action`. See `Environment`."""
+        """Return the oracle's reasoning from the goal to `oracle_action`."""
         return self._next_step()[0]
 
     def close(self) -> None:
@@ -137,11 +138,8 @@ class TextCraftEnvironment:
         return Step(observation, 0.0, False)
 
 
-class TextCraft:
-    """The TextCraft environment. See `World`.
-
-    `tasks` also accepts the lists of `environments.textcraft.lists.task_lists`.
-    """
+class TextCraft(World):
+    """The TextCraft environment. See `World` and `environments.textcraft.lists.task_lists`."""
 
     name = "textcraft"
     instruction = (
@@ -168,22 +166,14 @@ class TextCraft:
         """Tasks that an index of AgentGym's API can address: one for each goal. See `World`."""
         return (*range(len(goals())), *(ONLY_AGENTGYMS if self.rules == "agentgym" else ()))
 
-    @property
-    def n_tasks(self) -> int:
-        """Number of goals. Tasks 0 to `n_tasks` - 1 are the goals under the game's own names."""
-        return len(goals())
-
     def create(self) -> TextCraftEnvironment:
         """Return a new session, before its first reset."""
         return TextCraftEnvironment(self.rules)
 
-    def tasks(self, name: str) -> tuple[int, ...]:
-        """Return the task indices of a named list in ascending order.
-
-        Raises:
-            KeyError: No list has this name. The message names the existing lists.
-        """
-        return task_list(name)
+    @property
+    def lists(self) -> Mapping[str, tuple[int, ...]]:
+        """All task lists, each in ascending order."""
+        return task_lists()
 
     def tag(self, index: int) -> str:
         """Return the crafting depth of the goal of task `index`, e.g. "depth 2"."""

@@ -4,6 +4,8 @@ By default sites and tasks are stand-ins that this package provides. Set WEBAREN
 WebArena's own.
 """
 
+from environments.package import WorldPackage
+
 TASK_LISTS = {
     "train": "63 % of the intent templates of each site and kind",
     "validation": "12 % of them",
@@ -23,13 +25,4 @@ TASK_LISTS = {
 }
 """Task lists of the embedded stand-in tasks, each with a description."""
 
-TASK_LISTS_REPLACED_BY = "WEBARENA_TASKS"
-"""Environment variable that replaces the tasks, and therefore the task lists."""
-
-RENAMED_TASK_LISTS = {
-    "webarena-50": "webarena-ours-50",
-}
-"""Former list names, mapped to the current ones."""
-
-IMAGE = "browser"
-"""Dockerfile target of the container image that serves this world. It includes Chromium."""
+PACKAGE = WorldPackage(TASK_LISTS, task_lists_replaced_by="WEBARENA_TASKS", image="browser")  # the image has Chromium

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from environments.environment import EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError
-from environments.task_lists import named
-from environments.webarena import RENAMED_TASK_LISTS, page_scripts
+from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError, World
+from environments.webarena import page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
 from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task, shop_of
@@ -34,7 +33,7 @@ A slower page is stopped and its session fails.
 STAND_IN = "stand-ins on small sites of this package; docs/webarena-sites.md sets up WebArena's own sites and tasks"
 
 
-class WebArenaEnvironment:
+class WebArenaEnvironment(Environment):
     """One session. An episode ends when the agent stops.
 
     The reward is 1 if the task is then complete, else 0. Earlier steps have reward 0.
@@ -43,9 +42,9 @@ class WebArenaEnvironment:
         task: The current task. None if no episode is in progress.
     """
 
-    def __init__(self, world: WebArena) -> None:
+    def __init__(self, shared: SharedSites) -> None:
         self.task: TaskFile | None = None
-        self._world = world
+        self._shared = shared
         self._window: Window | None = None
         self._episode: gate.Episode | None = None
         self._oracle: Oracle | None = None
@@ -70,12 +69,12 @@ class WebArenaEnvironment:
             TaskIndexError: The task does not exist, or it needs a judge and none is configured.
             BrowserError: The browser failed.
         """
-        task = self._world.task(index)
+        task = self._shared.task(index)
         self.close()
         self.task = task
-        self._oracle = self._world.oracle(task)
+        self._oracle = self._shared.oracle(task)
         try:
-            self._last = self._world.browsers.call(self._begin, RESET_S)
+            self._last = self._shared.browsers.call(self._begin, RESET_S)
         except BaseException:
             self.close()
             raise
@@ -103,14 +102,14 @@ class WebArenaEnvironment:
         async def perform() -> str:
             seen = window.seen
             assert seen is not None
-            previous = describe(meant, seen, self._world.addresses)
+            previous = describe(meant, seen, self._shared.addresses)
             await window.perform(meant)
             return await self._observe(window, previous)
 
         try:
             if isinstance(meant, Stop):
                 return self._stop(window, meant.answer)
-            self._last = self._world.browsers.call(perform, self._world.step_s)
+            self._last = self._shared.browsers.call(perform, self._shared.step_s)
         except ImpossibleError as impossible:
             return Step(str(impossible), 0.0, False, refused=True)
         except BaseException:
@@ -122,7 +121,7 @@ class WebArenaEnvironment:
         """List actions on the links, buttons and fields in view, and stops with a name on the page.
 
         Fields are paired with every quoted or capitalised phrase of the objective.
-        See `EnumerableEnvironment`.
+        See `Environment.valid_actions`.
         """
         if self.task is None or self._window is None or self._window.seen is None:
             raise EpisodeOverError("no WebArena episode is in progress; reset first")
@@ -147,7 +146,7 @@ class WebArenaEnvironment:
         window = self._window
         if window is None:
             raise EpisodeOverError("no WebArena episode is in progress; reset first")
-        return self._world.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._world.step_s)
+        return self._shared.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._shared.step_s)
 
     def close(self) -> None:
         """End the episode, and release its window and its copy of the sites."""
@@ -160,39 +159,39 @@ class WebArenaEnvironment:
             if window is not None:
                 await window.close()
             if episode is not None:
-                self._world.browsers.gate.close(episode)
+                self._shared.browsers.gate.close(episode)
 
         if window is not None or episode is not None:
-            self._world.browsers.call_soon(end)
+            self._shared.browsers.call_soon(end)
 
     def _stop(self, window: Window, answer: str) -> Step:
-        world, task = self._world, self.task
+        shared, task = self._shared, self.task
         assert task is not None
-        score = world.browsers.call(lambda: evaluate(task, answer, window, world.addresses, world.judge), EVALUATION_S)
+        score = shared.browsers.call(lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S)
         self.close()
         return Step(f"You stopped with the answer: {answer[:200]}" if answer else "You stopped.", score, True)
 
     async def _begin(self) -> str:
-        world, task = self._world, self.task
+        shared, task = self._shared, self.task
         assert task is not None
-        browsers, hosts = world.browsers, world.addresses.hosts(task.sites)
-        if world.addresses.embedded:
-            opened = await world.reserve.take()
-            window = self._window = Window(opened.context, opened.close, world.addresses, hosts, world.page_characters)
-            self._episode = browsers.gate.open(hosts, world.shop(task.index))
+        browsers, hosts = shared.browsers, shared.addresses.hosts(task.sites)
+        if shared.addresses.embedded:
+            opened = await shared.reserve.take()
+            window = self._window = Window(opened.context, opened.close, shared.addresses, hosts, shared.page_characters)
+            self._episode = browsers.gate.open(hosts, shared.shop(task.index))
             await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
             await window.open(task.start_urls, opened.tab)
             first = await self._observe(window, "None")
-            world.reserve.refill()
+            shared.reserve.refill()
             return first
         options: dict[str, Any] = dict(CONTEXT)
         if task.geolocation is not None:
             latitude, longitude = task.geolocation
             options |= {"geolocation": {"latitude": latitude, "longitude": longitude}, "permissions": ["geolocation"]}
         options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-        options["storage_state"] = world.logins.of(task)
+        options["storage_state"] = shared.logins.of(task)
         context, close = await browsers.open_context(**options)
-        window = self._window = Window(context, close, world.addresses, hosts, world.page_characters)
+        window = self._window = Window(context, close, shared.addresses, hosts, shared.page_characters)
         await context.add_init_script(page_scripts.STILL)
         await window.open(task.start_urls)
         return await self._observe(window, "None")
@@ -201,11 +200,69 @@ class WebArenaEnvironment:
         seen = await window.look()
         if self._episode is not None and self._episode.fault is not None:
             raise SiteUnreachableError(f"a site failed: {self._episode.fault!r}"[:300]) from self._episode.fault
-        url = self._world.addresses.to_shown(seen.url)
+        url = self._shared.addresses.to_shown(seen.url)
         return observation(window.parts.shown(seen.text), await window.titles(), window.front, url, self.objective, previous)
 
 
-class WebArena:
+class SharedSites:
+    """The tasks and sites of one world, which its sessions share.
+
+    Attributes:
+        lists: All task lists of the configured tasks. Without a judge, tasks that need one are left
+            out.
+        version: Version of the tasks.
+        browsers, reserve: The browsers, and windows that are ready for the next session.
+        step_s: Deadline of a step in seconds.
+    """
+
+    def __init__(self, settings: Settings, step_s: float) -> None:
+        """Read the tasks. See `WebArena`."""
+        self.browsers = Browsers()
+        self.reserve = Reserve(self.browsers)
+        self.judge = settings.judge
+        self.addresses = settings.addresses
+        self.page_characters = settings.page_characters
+        self.step_s = step_s
+        if settings.tasks:
+            tasks = read_tasks(settings.tasks, self.addresses)
+            self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
+            self.lists: Mapping[str, Sequence[int]] = task_lists(task for task in tasks if self.judge or not task.needs_judge)
+            self.logins = Logins(settings.logins, tasks)
+            self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
+        else:
+            self._all = embedded_tasks()
+            self.lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(ERRAND_LISTS)
+            self.version = VERSION
+        if self.page_characters != PAGE_CHARACTERS:
+            self.version += f"-page{self.page_characters}"
+
+    def shop(self, index: int) -> int | None:
+        """Return the number of the generated shop that the task uses, or None if it uses none."""
+        return shop_of(index) if self.addresses.embedded else None
+
+    def task(self, index: int) -> TaskFile:
+        """Return the task of that index.
+
+        Raises:
+            TaskIndexError: The task does not exist, or it needs a judge and none is configured.
+        """
+        task = self._all.get(index) if self.shop(index) is None else drawn_task(index)
+        if task is None:
+            raise TaskIndexError(f"webarena has no task {index}; its tasks are {min(self._all, default=0)} to {max(self._all, default=0)}")
+        if task.needs_judge and self.judge is None:
+            raise TaskIndexError(
+                f"task {index} needs a language model to judge its answer: set WEBARENA_JUDGE_URL to an endpoint that speaks OpenAI's chat "
+                "completions, WEBARENA_JUDGE_MODEL and, if it needs one, WEBARENA_JUDGE_KEY"
+            )
+        return task
+
+    def oracle(self, task: TaskFile) -> Oracle | None:
+        """Return the task's oracle. None for tasks on sites that are not embedded."""
+        moves = plan if self.shop(task.index) is None else drawn_plan
+        return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None
+
+
+class WebArena(World):
     """The world, see `World` and `Settings`.
 
     For its lists see `environments.webarena.tasks.task_lists`.
@@ -248,75 +305,27 @@ class WebArena:
             WorldError: The configuration is invalid. The message names the variable or file.
         """
         settings = Settings.read(os.environ if environment is None else environment)
-        self.browsers = Browsers()
-        self.reserve = Reserve(self.browsers)
-        self.judge = settings.judge
-        self.addresses = settings.addresses
-        self.page_characters = settings.page_characters
-        self.step_s = step_s
-        if settings.tasks:
-            tasks = read_tasks(settings.tasks, self.addresses)
-            self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
-            self._lists = task_lists(task for task in tasks if self.judge or not task.needs_judge)
-            self.logins = Logins(settings.logins, tasks)
-            self.stand_in = ""
-            self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
-        else:
-            self._all = embedded_tasks()
-            self._lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(ERRAND_LISTS)
-            self.stand_in = STAND_IN
-            self.version = VERSION
-        if self.page_characters != PAGE_CHARACTERS:
-            self.version += f"-page{self.page_characters}"
+        self._shared = SharedSites(settings, step_s)
+        self.version = self._shared.version
+        self.stand_in = "" if settings.tasks else STAND_IN
 
     def create(self) -> WebArenaEnvironment:
         """Create a session, which must be reset before its first step."""
-        return WebArenaEnvironment(self)
-
-    def tasks(self, name: str) -> tuple[int, ...]:
-        """Return the task indices of a split or another named list, in ascending order.
-
-        Without a judge, tasks that need one are left out.
-
-        Raises:
-            KeyError: No list has this name. The message names the existing lists.
-        """
-        return named(self._lists, name, self.name, RENAMED_TASK_LISTS)
+        return WebArenaEnvironment(self._shared)
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
-        """All task lists of the configured tasks."""
-        return self._lists
+        """All task lists of the configured tasks. Tasks that need a judge are left out without one."""
+        return self._shared.lists
 
     def tag(self, index: int) -> str:
         """Return a task's sites, e.g. "gitlab reddit".
 
         For a task in a generated shop, return its kind, e.g. "information".
         """
-        task = self.task(index)
-        return " ".join(task.sites) if self.shop(index) is None else task.kind
+        task = self._shared.task(index)
+        return " ".join(task.sites) if self._shared.shop(index) is None else task.kind
 
-    def shop(self, index: int) -> int | None:
-        """Return the number of the generated shop that the task uses, or None if it uses none."""
-        return shop_of(index) if self.addresses.embedded else None
-
-    def task(self, index: int) -> TaskFile:
-        """Return the task of that index.
-
-        Raises:
-            TaskIndexError: The task does not exist, or it needs a judge and none is configured.
-        """
-        task = self._all.get(index) if self.shop(index) is None else drawn_task(index)
-        if task is None:
-            raise TaskIndexError(f"webarena has no task {index}; its tasks are {min(self._all, default=0)} to {max(self._all, default=0)}")
-        if task.needs_judge and self.judge is None:
-            raise TaskIndexError(
-                f"task {index} needs a language model to judge its answer: set WEBARENA_JUDGE_URL to an endpoint that speaks OpenAI's chat "
-                "completions, WEBARENA_JUDGE_MODEL and, if it needs one, WEBARENA_JUDGE_KEY"
-            )
-        return task
-
-    def oracle(self, task: TaskFile) -> Oracle | None:
-        """Return the task's oracle. None for tasks on sites that are not embedded."""
-        moves = plan if self.shop(task.index) is None else drawn_plan
-        return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None
+    def close(self) -> None:
+        """Stop the browsers."""
+        self._shared.browsers.stop()

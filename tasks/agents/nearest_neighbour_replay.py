@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import cast
 
-from environments.environment import EnumerableEnvironment, OracleError, World
+from environments.environment import OracleError, World
 
 MAX_TASKS = 500
 """Maximum number of training tasks compared, spaced evenly over the list."""
@@ -36,7 +35,7 @@ class NearestNeighbourReplay:
             world: Its environments must provide their `objective`.
             tasks: Indices of the training tasks.
         """
-        self._environment = cast(EnumerableEnvironment, world.create())
+        self._environment = world.create()
         self._objectives = []
         for task in tasks[:: -(-len(tasks) // MAX_TASKS)]:
             self._environment.reset(task)

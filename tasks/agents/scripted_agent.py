@@ -11,9 +11,9 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
-from environments.environment import EnumerableEnvironment, Environment, OracleError, World, WorldError
+from environments.environment import Environment, OracleError, World, WorldError
 from environments.errors import WrongWorldError
 from tasks.agents.action_format import ActionFormat, format_message
 from tasks.agents.agent import Budgets, Message, NoActionError
@@ -52,7 +52,7 @@ class ScriptedAgent:
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ScriptedConversation:
         """Begin an episode, as in `Agent.begin`."""
         environment = self.world.create()
-        if self.name == "random" and not hasattr(environment, "valid_actions"):
+        if self.name == "random" and "valid_actions" not in environment.offers:
             environment.close()
             raise WrongWorldError(f"the world {self.world.name} has no valid_actions, so the random policy cannot play it")
         retokenisation = Retokenisation(self.chat_format, self.action_format, observation)
@@ -71,13 +71,13 @@ class ScriptedConversation:
     def __init__(self, agent: ScriptedAgent, task: int, seed: int, environment: Environment, retokenisation: Retokenisation) -> None:
         """Wrap `environment`, the local copy of the episode's environment."""
         self.prompt = retokenisation.prompt
-        self._blocking = bool(getattr(agent.world, "blocking", False))
+        self._blocking = agent.world.blocking
         self._action_format = agent.action_format
         self._task = task
         self._environment = environment
         actions = {"oracle": environment.oracle_action, "random": self._random_action, "nearest-neighbour": self._replay_action}
         self._choose = actions[agent.name]
-        self._think = getattr(environment, "oracle_thought", str) if agent.name == "oracle" else str
+        self._think = environment.oracle_thought if agent.name == "oracle" else str
         self._replay = agent.replay
         self._replayed: list[str] | None = None
         self._random = random.Random(seed)
@@ -116,13 +116,13 @@ class ScriptedConversation:
 
     def _random_action(self) -> str:
         # checked in `begin`
-        return self._random.choice(cast(EnumerableEnvironment, self._environment).valid_actions())
+        return self._random.choice(self._environment.valid_actions())
 
     def _replay_action(self) -> str:
         """Return the next action of the replayed plan, and repeat its last one at the end."""
         if self._replayed is None:
             assert self._replay is not None
-            self._replayed = self._replay.actions(cast(EnumerableEnvironment, self._environment).objective)
+            self._replayed = self._replay.actions(self._environment.objective)
         return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
     def _check_equal(self, theirs: str, ours: str) -> None:

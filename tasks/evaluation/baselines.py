@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from configs.rules import Rules
-from environments.environment import OracleError, World
+from environments.environment import Environment, OracleError, World
 from environments.registry import load_world
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
@@ -30,8 +29,6 @@ RANDOM, REPLAY, ORACLE = "random valid action", "nearest-neighbour replay", "ora
 SAMPLES = {RANDOM: 4, REPLAY: 1, ORACLE: 1}
 """Episodes per task. Replay and oracle are deterministic."""
 BASELINE_HEADER = ("tasks", "n", *SAMPLES, "oracle's turns")
-Script = Callable[[Any], Iterator[str]]
-"""Maps an environment at the start of a task to the actions in it."""
 
 
 def baselines(
@@ -74,7 +71,7 @@ def can_play(world: World, name: str) -> bool:
     needed = {RANDOM: "valid_actions", REPLAY: "objective", ORACLE: "oracle_action"}[name]
     environment = world.create()
     environment.close()
-    return hasattr(type(environment), needed)
+    return needed in environment.offers
 
 
 def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
@@ -83,9 +80,9 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
     An episode ends without success when the script has no further action, even before the first
     one. Tasks that a policy cannot solve therefore count against it.
     """
-    environment: Any = world.create()
+    environment = world.create()
     replay = NearestNeighbourReplay(world, train_tasks) if name == REPLAY else None
-    needed = getattr(world, "success_score", 1.0)
+    needed = world.success_score
     played = []
     try:
         for group, task in enumerate(tasks):
@@ -99,11 +96,11 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
         environment.close()
         if replay is not None:
             replay.close()
-    tag = getattr(world, "tag", None)
-    return evaluate(played, label=name, step=0, horizon=horizon, tags={task: tag(task) for task in tasks} if tag else None)
+    tags = {task: world.tag(task) for task in tasks}
+    return evaluate(played, label=name, step=0, horizon=horizon, tags=tags if any(tags.values()) else None)
 
 
-def scripted(name: str, environment: Any, replay: NearestNeighbourReplay | None, random: Random) -> Iterator[str]:
+def scripted(name: str, environment: Environment, replay: NearestNeighbourReplay | None, random: Random) -> Iterator[str]:
     """Yield the actions of a scripted policy in the task that `environment` has just begun."""
     if replay is not None:
         yield from replay.actions(environment.objective)
@@ -112,7 +109,7 @@ def scripted(name: str, environment: Any, replay: NearestNeighbourReplay | None,
         yield environment.oracle_action() if name == ORACLE else random.choice(environment.valid_actions())
 
 
-def _play(environment: Any, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
+def _play(environment: Environment, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
     trajectory.outcome = Outcome.TRUNCATED
     for _ in range(horizon):
         try:

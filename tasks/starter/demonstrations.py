@@ -68,12 +68,11 @@ def demonstrate(
         OracleError: The oracle has no solution from the start.
     """
     first_observation = environment.reset(task)
-    think = getattr(environment, "oracle_thought", str)
     exchanges: list[Exchange] = []
     done = False
     while not done and len(exchanges) < MAX_TURNS:
         try:
-            thought, right = think(), environment.oracle_action()
+            thought, right = environment.oracle_thought(), environment.oracle_action()
         except OracleError:
             if all(exchange.by_oracle for exchange in exchanges):
                 raise
@@ -112,7 +111,7 @@ class Demonstrator:
             detour_rate: Fraction of actions that are detours, in [0, 1].
         """
         self._tasks, self._seed = list(tasks), seed
-        self._detour_rate = detour_rate if getattr(world, "oracle_recovers", True) else 0.0
+        self._detour_rate = detour_rate if world.oracle_recovers else 0.0
         self._world = world
         self._environment = world.create()
         self._aside: Environment | None = None

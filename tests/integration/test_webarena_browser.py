@@ -25,7 +25,7 @@ pytestmark = needs_chromium
 def world() -> Iterator[WebArena]:
     made = WebArena({})
     yield made
-    made.browsers.stop()
+    made.close()
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
         assert session.reset(task_about("Put ")) == first
     eventually(lambda: all(ended(process) for process in mine))
     session.close()
-    world.browsers.stop()
+    world.close()
     eventually(lambda: set(chromium_processes(psutil.Process())) <= before)
 
 
@@ -272,7 +272,7 @@ def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytes
     before = set(chromium_processes(psutil.Process()))
     browsers = Browsers()
     world = WebArena({})
-    world.browsers, world.reserve = browsers, Reserve(browsers)
+    world._shared.browsers, world._shared.reserve = browsers, Reserve(browsers)
     sessions = [world.create() for _ in range(3)]
     for one in sessions:
         one.reset(task_about("Put "))
@@ -297,4 +297,4 @@ def test_a_missing_chromium_is_named_with_its_install_command(monkeypatch: pytes
     world = WebArena({})
     with pytest.raises(ChromiumMissingError, match="sudo apt-get install --no-install-recommends chromium-headless-shell"):
         world.create().reset(0)
-    world.browsers.stop()
+    world.close()

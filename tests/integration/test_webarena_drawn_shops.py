@@ -21,7 +21,7 @@ def session() -> Iterator[WebArenaEnvironment]:
     made = world.create()
     yield made
     made.close()
-    world.browsers.stop()
+    world.close()
 
 
 def test_the_oracle_does_what_is_asked_and_another_answer_earns_nothing(session: WebArenaEnvironment) -> None:

@@ -127,7 +127,7 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
         settings = {"WEBARENA_TASKS": str(tmp_path / "config_files"), "SHOPPING": site or store.url}
         settings["WEBARENA_PAGE_CHARACTERS"] = str(page_characters)
         world = WebArena(settings, step_s=step_s)
-        world.browsers = browsers
+        world._shared.browsers = browsers
         sessions.append(world.create())
         return sessions[-1], sessions[-1].reset(7)
 

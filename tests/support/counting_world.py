@@ -12,14 +12,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from environments.environment import EpisodeOverError, OracleError, Split, Step, TaskIndexError
+from environments.environment import Environment, EpisodeOverError, OracleError, Step, TaskIndexError, World
 from environments.registry import WORLDS
 from environments.server.agentgym import DIALECTS
 
-TASKS: dict[Split, range] = {"train": range(60), "validation": range(60, 80), "test": range(80, 100)}
+TASKS = {"train": range(60), "validation": range(60, 80), "test": range(80, 100)}
 
 
-class CountingEpisode:
+class CountingEpisode(Environment):
     open_episodes = 0
 
     def __init__(self) -> None:
@@ -71,16 +71,14 @@ class CountingEpisode:
             CountingEpisode.open_episodes -= 1
 
 
-class Counting:
+class Counting(World):
     name = "counting"
     version = os.environ.get("COUNTING_VERSION", "1")
     instruction = "Reach the goal by `add N`."
+    lists = TASKS
 
     def create(self) -> CountingEpisode:
         return CountingEpisode()
-
-    def tasks(self, split: Split) -> range:
-        return TASKS[split]
 
     def tag(self, index: int) -> str:
         return f"tens {index // 10}"

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from environments.environment import Split, Step, TaskIndexError
+from environments.environment import SPLITS, Environment, Step, TaskIndexError, World
 from environments.server.metrics import Metrics
 from environments.server.sessions import Sessions
 
 
-class Echo:
+class Echo(World):
     """A world whose observation is the action; it remembers which of its episodes are open."""
 
     name, version, instruction = "echo", "1", ""
 
-    def __init__(self) -> None:
-        self.open = 0
+    lists = dict.fromkeys(SPLITS, range(10))
 
-    def tasks(self, split: Split) -> range:
-        return range(10)
+    def __init__(self) -> None:
+        self._open = 0
 
     def create(self) -> EchoEpisode:
-        self.open += 1
+        self._open += 1
         return EchoEpisode(self)
 
 
-class EchoEpisode:
+class EchoEpisode(Environment):
     def __init__(self, world: Echo) -> None:
         self.world = world
         self.performed: list[str] = []
@@ -41,7 +40,7 @@ class EchoEpisode:
         return ""
 
     def close(self) -> None:
-        self.world.open -= 1
+        self.world._open -= 1
 
 
 class Clock:

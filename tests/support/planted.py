@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from environments.environment import EpisodeOverError, Step
+from environments.environment import SPLITS, Environment, EpisodeOverError, Step, World
 
 RIGHT, WRONG = "yes", "no"
 WORLD = f"{__name__}:OneWord"
@@ -28,7 +27,7 @@ PLANTED = {
 """A night of one step in a world of one word, whose policy says that word always or never."""
 
 
-class OneWordEpisode:
+class OneWordEpisode(Environment):
     def __init__(self) -> None:
         self.over = True
 
@@ -49,18 +48,16 @@ class OneWordEpisode:
         pass
 
 
-class OneWord:
+class OneWord(World):
     """Every episode is one turn."""
 
     name = "oneword"
     version = "1"
     instruction = f"Say {RIGHT}."
+    lists = dict.fromkeys(SPLITS, range(12))
 
     def create(self) -> OneWordEpisode:
         return OneWordEpisode()
-
-    def tasks(self, name: str) -> Sequence[int]:
-        return range(12)
 
 
 def build_saying(folder: Path, word: str) -> str:

@@ -24,7 +24,6 @@ from environments.textcraft.goals import goals, needed_recipes
 from environments.textcraft.lists import task_list
 from environments.textcraft.tasks import task_of
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
-from environments.webarena.world import WebArena
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 RECORDED = json.loads(Path(__file__).with_name("babyai_agentgym_rules.json").read_text())
@@ -242,33 +241,6 @@ def test_the_rules_are_part_of_a_worlds_version(name: str) -> None:
 def test_a_world_without_a_choice_of_rules_says_so() -> None:
     with pytest.raises(WorldError, match=r"webarena has one set of rules.*rules: ours"):
         load_world("webarena", "agentgym")
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("babyai", "babyai-90", "babyai-ours-90"),
-        ("sciworld", "sciworld-200", "sciworld-ours-200"),
-        ("sciworld", "agentgym-train", "agentgym-kinds-train"),
-        ("textcraft", "textcraft-100", "textcraft-ours-100"),
-        ("textcraft", "wood-renamed", "wood-renamed-train"),
-    ],
-)
-def test_the_old_name_of_a_list_is_refused_with_the_new_one(name: str, old: str, new: str) -> None:
-    world = load_world(name)
-    assert world.tasks(new)
-    with pytest.raises(KeyError, match=f"'{old}' is now called '{new}'"):
-        world.tasks(old)
-
-
-def test_the_lists_of_webarena_and_searchqa_say_it_too(library: Path) -> None:
-    assert len(WebArena({}).tasks("webarena-ours-50")) == 50
-    with pytest.raises(KeyError, match="webarena-ours-50"):
-        WebArena({}).tasks("webarena-50")
-    world = SearchQA(Settings(library))
-    with pytest.raises(KeyError, match="searchqa-ours-400"):
-        world.tasks("searchqa-400")
-    assert world.tasks("searchqa-ours-400") == world.tasks("test")
 
 
 def test_a_list_spelt_wrong_is_refused_with_the_nearest() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from environments.registry import load_world
+from environments.textcraft.world import TextCraft, TextCraftEnvironment
 from tasks.starter.demonstration_cache import DemonstrationCache
 from tasks.starter.demonstrations import POOL, Demonstration, Demonstrator, demonstrate
 
@@ -31,25 +31,18 @@ def test_a_demonstration_is_the_same_whoever_plays_it_and_in_whatever_order() ->
     assert [forth.play(number) for number in range(8)] == [back.play(number) for number in reversed(range(8))][::-1]
 
 
-class CountingResets:
+class CountingResets(TextCraft):
     """A world that counts how often an episode begins."""
 
-    def __init__(self) -> None:
-        self.resets = 0
+    _resets = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(load_world("textcraft"), name)
+    def create(self) -> TextCraftEnvironment:
+        world = self
 
-    def create(self) -> Any:
-        environment, world = load_world("textcraft").create(), self
-
-        class Session:
+        class Session(TextCraftEnvironment):
             def reset(self, index: int) -> str:
-                world.resets += 1
-                return environment.reset(index)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(environment, name)
+                world._resets += 1
+                return super().reset(index)
 
         return Session()
 
@@ -60,7 +53,7 @@ def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_p
         world = CountingResets()
         cache = DemonstrationCache(world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1)
         assert len(cache.first(40)) == 40
-        resets.append(world.resets)
+        resets.append(world._resets)
     assert max(resets) <= 1.5 * 40 + POOL  # an episode each, and of some that a detour leaves the solution beside it
 
 
@@ -70,7 +63,7 @@ def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_play
         cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)
         played = cache.first(count)
         cache.close()
-        return played, world.resets
+        return played, world._resets
 
     first, _ = demonstrations(40)
     assert demonstrations(40) == (first, 0)

@@ -15,7 +15,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from configs.algorithm import ALGORITHMS
 from configs.recipe import RecipeError, load_recipe, recipe_names
-from environments.registry import WORLDS
+from environments.registry import world_names
 from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
 
@@ -101,7 +101,7 @@ def test_the_form_of_prefect_has_choices_ranges_and_descriptions() -> None:
     assert schema["properties"]["recipe"]["enum"] == recipe_names()
     assert schema["properties"]["recipe"]["description"]
     fields = schema["definitions"]["RecipeForm"]["properties"]
-    assert fields["world"]["enum"] == sorted(WORLDS)
+    assert fields["world"]["enum"] == world_names()
     assert fields["method"]["enum"] == ALGORITHMS.names()
     assert (fields["steps"]["type"], fields["steps"]["minimum"]) == ("integer", 1)
     assert fields["learning_rate"]["exclusiveMinimum"] == 0

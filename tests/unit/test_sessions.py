@@ -20,7 +20,7 @@ def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
     clock.now += 11.0
     expired = sessions.answer("step", (session, 5, "a"))
     assert (expired.status, expired.error and expired.error.type) == (410, "session_ended")
-    assert world.open == 0
+    assert world._open == 0
     assert len(sessions) == 0
 
 
@@ -32,7 +32,7 @@ def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
     clock.now = 12.0
     for session in sessions.store.expired():
         sessions.store.end(session, "expired")
-    assert len(sessions) == world.open == 1
+    assert len(sessions) == world._open == 1
 
 
 def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
@@ -114,7 +114,7 @@ def test_a_create_whose_task_does_not_exist_leaves_no_session() -> None:
     sessions = make(world)
     reply = sessions.answer("create", (99, None))
     assert (reply.status, reply.error and reply.error.field) == (422, "index")
-    assert len(sessions) == world.open == 0
+    assert len(sessions) == world._open == 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -161,7 +161,7 @@ class Keyed(EchoEpisode):
 
 class KeyedEcho(Echo):
     def create(self) -> Keyed:
-        self.open += 1
+        self._open += 1
         return Keyed(self)
 
 

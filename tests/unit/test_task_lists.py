@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.registry import WORLDS, check_task_list, load_world, task_lists_of
+from environments.registry import load_world, task_lists_of
 
 
 @pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft", "webarena"])
@@ -36,10 +36,3 @@ def test_naming_the_lists_of_all_worlds_loads_none_of_them() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == ""
-    assert len(WORLDS) == 5
-
-
-def test_a_list_that_has_another_name_now_is_refused_with_it() -> None:
-    check_task_list("textcraft", "textcraft-ours-100")
-    with pytest.raises(KeyError, match="'textcraft-100' is now called 'textcraft-ours-100'"):
-        check_task_list("textcraft", "textcraft-100")

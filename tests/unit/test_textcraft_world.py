@@ -30,7 +30,7 @@ def play(session: TextCraftEnvironment, *actions: str) -> list[str]:
 def test_the_registry_finds_the_world() -> None:
     world = load_world("textcraft")
     assert isinstance(world, TextCraft)
-    assert (world.name, world.n_tasks) == ("textcraft", 551)
+    assert (world.name, len(world.agentgym_tasks)) == ("textcraft", 551)
     assert world.tasks("test") == task_list("test")
     assert world.tasks("wood-train") == task_list("wood-train")
 

@@ -104,7 +104,7 @@ def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -
     world = WebArena({})
     for name, some in LISTS.items():
         assert list(world.tasks(name)) == list(some)
-        assert world.task(some[0]).sites == ("shopping",)
+        assert world._shared.task(some[0]).sites == ("shopping",)
         assert [world.tag(index) for index in some[5:8]] == ["information", "navigation", "change"]
     assert world.tasks("train") == task_lists(embedded_tasks().values())["train"]
 
@@ -250,7 +250,7 @@ def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_p
     assert [index for split in ("train", "validation", "test") for index in without.tasks(split)] == [0]
     with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
         without.create().reset(1)
-    assert judged.task(1).needs_judge
+    assert judged._shared.task(1).needs_judge
     assert judged.version == without.version != WebArena({}).version
 
 
