@@ -1,12 +1,10 @@
-"""The guide's example is what it says: one file, served as it is, deterministic, robust, and solved by its oracle over HTTP."""
+"""The package of the guide is installed as the guide says. It then works by its entry point, without changes to this project."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +16,8 @@ import pytest
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from environments.client import EnvironmentClient, RefusedError
-from environments.environment import UnknownWorldError, World
-from environments.registry import WORLDS, load_world
+from environments.environment import MEMBERS, WORLD_MEMBERS, Environment, UnknownWorldError, World
+from environments.registry import load_world
 from flows.checks import check_experiment
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
@@ -29,29 +27,27 @@ GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the example lies, as the guide says, but outside of the package."""
-    [code] = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
-    root = tmp_path_factory.mktemp("outside")
-    (root / "guessing").mkdir()
-    (root / "guessing" / "__init__.py").touch()
-    (root / "guessing" / "world.py").write_text(code, encoding="utf-8")
-    return root
+    """Where the package of the guide is installed."""
+    source = tmp_path_factory.mktemp("guessing-world")
+    for language, name in (("toml", "pyproject.toml"), ("python", "guessing.py")):
+        [text] = re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+        (source / name).write_text(text, encoding="utf-8")
+    target = tmp_path_factory.mktemp("installed")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
+    return target
 
 
 @pytest.fixture(scope="module")
-def world(folder: Path) -> World:
-    spec = importlib.util.spec_from_file_location("guessing_of_the_guide", folder / "guessing" / "world.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: World = module.Guessing()
-    return made
+def world(folder: Path) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield load_world("guessing")
 
 
 @pytest.fixture(scope="module")
 def url(folder: Path, state_dir: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "environments", "serve", "guessing.world:Guessing", "--port", "{port}"]
+    command = [sys.executable, "-m", "environments", "serve", "guessing", "--port", "{port}"]
     server = LocalServer("guessing", command, state_dir=state_dir, environment={"PYTHONPATH": f"{ROOT}:{folder}"})
     server.start()
     yield server.url
@@ -76,7 +72,7 @@ def test_the_example_is_served_and_its_oracle_solves_every_task_of_its_list(url:
         async with EnvironmentClient([url]) as client:
             told = await client.world()
             assert (told.name, told.instruction) == (world.name, world.instruction)
-            tasks = await client.tasks("guessing-20")
+            tasks = (await client.tasks("test"))[:20]
             assert await asyncio.gather(*(play(client, index) for index in tasks)) == [1.0] * 20
             with pytest.raises(RefusedError, match="guessing has no task 500"):
                 await client.start(500)
@@ -98,16 +94,11 @@ def test_the_splits_of_the_example_share_no_task(world: World) -> None:
     assert sum(map(len, lists)) == len(set().union(*lists))
 
 
-def test_the_line_that_the_guide_shows_is_a_line_of_the_registry() -> None:
-    [line] = re.findall(r'^    "guessing": "(.*)",$', GUIDE, re.MULTILINE)
-    assert line.split(":")[0] == WORLDS["textcraft"].split(":")[0].replace("textcraft", "guessing")
-
-
 def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folder: Path) -> None:
     checked = folder / "checked.py"
-    checked.write_text("from environments.environment import World\nfrom guessing.world import Guessing\n\nworld: World = Guessing()\n")
+    checked.write_text("from environments.environment import World\nfrom guessing import Guessing\n\nworld: World = Guessing()\n")
     typed = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(checked)]
-    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "guessing")]
+    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "guessing.py")]
     for command in (typed, style):
         found = subprocess.run(
             command, cwd=folder, env={"MYPYPATH": f"{ROOT}:{folder}", "PATH": ""}, capture_output=True, text=True, check=False
@@ -136,11 +127,11 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 
 NAME = "{name}"
-fields = {{"environment.name": NAME, "environment.train_tasks": "train", "evaluation.tasks": "guessing-20"}}
+fields = {{"environment.name": NAME, "environment.train_tasks": "train", "evaluation.tasks": "test"}}
 fields |= {{"policy.starter.tasks": "train"}}
 experiment = load_recipe("textcraft", fields)
 check_experiment(experiment, infra_settings())
-collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare", "--tasks", "guessing-20"])
+collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare", "--tasks", "test"])
 with environment_replicas(NAME, backend="local", state_dir=Path("{state}")) as servers:
     world, tasks = asyncio.run(ask(servers.urls, collection))
     with open_agent(collection, world) as agent:
@@ -159,22 +150,47 @@ def run_in(folder: Path, name: str, state: Path, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_recipe_and_a_collection_name_a_world_that_lies_elsewhere_by_its_class(folder: Path, tmp_path: Path) -> None:
-    said = run_in(folder, "guessing.world:Guessing", tmp_path / "state", PYTHONPATH=f"{ROOT}:{folder}")
-    assert said == "('success', 1.0) 20"
+@pytest.mark.parametrize("name", ["guessing", "guessing:Guessing"])
+def test_a_recipe_and_a_collection_select_a_world_of_another_package(name: str, folder: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
+    code = PLAYED.format(name=name, state=tmp_path / "state")
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "('success', 1.0) 50"
 
 
-def test_a_folder_and_the_line_of_the_guide_are_all_that_a_recipe_needs(folder: Path, tmp_path: Path) -> None:
-    """In a copy of the project, to which nothing else is done."""
-    copy = tmp_path / "copy"
-    for package in ("configs", "environments", "tasks", "flows"):
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(folder / "guessing", copy / "environments" / "guessing")
-    [line] = re.findall(r'^    "guessing": ".*",$', GUIDE, re.MULTILINE)
-    registry = copy / "environments" / "registry.py"
-    text = registry.read_text(encoding="utf-8")
-    registry.write_text(text.replace('    "sciworld":', f'{line}\n    "sciworld":'), encoding="utf-8")
-    assert run_in(copy, "guessing", tmp_path / "state", PYTHONPATH=str(copy)) == "('success', 1.0) 20"
+def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
+
+    def output(*command: str) -> str:
+        return subprocess.run([sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "guessing" in output("environments", "worlds").split()
+    assert re.search(r"^test +50", output("environments", "tasks", "guessing"), re.MULTILINE)
+    measured = output(
+        "tasks.evaluation.baselines", "guessing", "--tasks", "test", "--n-tasks", "10", "--horizon", "10", "--folder", str(tmp_path)
+    )
+    assert re.search(r"test.*100", measured)
+
+
+def attributes(section: str) -> dict[str, str]:
+    """Attribute and default in a table of the guide."""
+    part = GUIDE[GUIDE.index(section) :].partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()]
+    return {name.strip("`").partition("(")[0]: default.strip("`") for name, default, _ in rows}
+
+
+def test_the_guide_lists_every_attribute_with_its_default() -> None:
+    world, environment = attributes("## The attributes of a world"), attributes("The attributes of a session")
+    assert set(world) == WORLD_MEMBERS
+    assert set(environment) == MEMBERS - {"offers", "reset_awaited", "step_awaited"}
+    defaults = {name: repr(value) for name, value in vars(World).items() if isinstance(value, None | bool | int | float | str | tuple)}
+    assert {name: default.replace('"', "'") for name, default in world.items() if name in defaults} == {
+        name: default for name, default in defaults.items() if name in WORLD_MEMBERS
+    }
+    needed = {"name", "version", "instruction"} | World.__abstractmethods__
+    assert {name for name, default in world.items() if default == "required"} == needed
+    assert {name for name, default in environment.items() if default == "required"} == Environment.__abstractmethods__
 
 
 def test_a_name_spelt_wrong_in_a_recipe_is_refused_with_the_nearest() -> None:
