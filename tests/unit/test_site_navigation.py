@@ -1,4 +1,4 @@
-"""mkdocs.yml: every page is in the navigation of the documentation site."""
+"""The pages: all are in the navigation of the documentation site, and their source lines are short."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def test_every_page_of_docs_is_in_the_navigation_once() -> None:
     assert len(listed) == len(set(listed))
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert written - set(listed) == set()
+
+
+def test_source_lines_of_pages_have_at_most_100_columns_outside_tables() -> None:
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    lines = [
+        (f"{page.name}:{number}", line) for page in pages for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+    ]
+    assert [place for place, line in lines if len(line) > 100 and not line.startswith("|") and not line.startswith("  [`")] == []
