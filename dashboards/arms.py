@@ -21,7 +21,7 @@ from tasks.evaluation.statistics import Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
 """Fields whose values are clear without the field's name. They come first in an arm's name."""
-MOST_FIELDS = 6
+MAX_FIELDS = 6
 """Maximum number of fields in an arm's name, unless more are needed to make it unique."""
 
 
@@ -58,12 +58,12 @@ class Arm:
 
 
 def arms_of_studies(runs: Path, experiment: str) -> dict[str, str]:
-    """Return the arms' names in an experiment's studies: recipe, as `_alike` writes it, to name.
+    """Return the arms' names in an experiment's studies: recipe, as `_recipe_key` writes it, to name.
 
     The studies are read from the runs folder.
     """
     paths = sorted((runs / "studies").glob(f"{glob.escape(experiment)}-*/recipes/*.yaml"))
-    return {_alike(recipe): path.stem.rpartition("-")[0] for path in paths if (recipe := read_recipe(path)) is not None}
+    return {_recipe_key(recipe): path.stem.rpartition("-")[0] for path in paths if (recipe := read_recipe(path)) is not None}
 
 
 def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[Arm]:
@@ -73,21 +73,21 @@ def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[A
     """
     sets: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
-        sets[_alike(run.recipe)].append(run)
+        sets[_recipe_key(run.recipe)].append(run)
     flat = {recipe: _flat(json.loads(recipe)) for recipe in sets}
     differing = [n for n in dict.fromkeys(n for each in flat.values() for n in each) if len({repr(f.get(n)) for f in flat.values()}) > 1]
     # Fields below an algorithm or a curriculum are comparable only between arms with the same one.
     below = tuple(f"{name.partition('.')[0]}." for name in ("algorithm.name", "curriculum.kind") if name in differing)
     common = [name for name in differing if name not in NAMED and not name.startswith(below)]
-    shown = ([name for name in NAMED if name in differing] + common)[:MOST_FIELDS] or differing[:3]
-    names = {r: study_names.get(r) or ", ".join(_said(name, each) for name in shown) or "all runs" for r, each in flat.items()}
+    shown = ([name for name in NAMED if name in differing] + common)[:MAX_FIELDS] or differing[:3]
+    names = {r: study_names.get(r) or ", ".join(_field_label(name, each) for name in shown) or "all runs" for r, each in flat.items()}
     for recipe, name in [(recipe, name) for recipe, name in names.items() if list(names.values()).count(name) > 1]:
         further = (each for each in differing if recipe in study_names or each not in shown)
         names[recipe] = f"{name} ({', '.join(f'{field} {flat[recipe].get(field)}' for field in further)})"
     return sorted((_arm(names[recipe], members) for recipe, members in sets.items()), key=lambda arm: arm.name)
 
 
-def measured_alike(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str, str]]:
+def comparable_runs(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str, str]]:
     """Select the runs that can be compared as arms of a study.
 
     Returns:
@@ -117,18 +117,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
-def _alike(recipe: Mapping[str, Any]) -> str:
+def _recipe_key(recipe: Mapping[str, Any]) -> str:
     """Serialise a recipe without its seeds, in canonical form."""
     return json.dumps({name: value for name, value in recipe.items() if name != "seeds"}, sort_keys=True)
 
 
-def _said(field: str, recipe: Mapping[str, Any]) -> str:
+def _field_label(field: str, recipe: Mapping[str, Any]) -> str:
     """Return a field's value, with the field's name unless the value is clear alone."""
     return str(recipe.get(field)) if field in NAMED else f"{field.rpartition('.')[2]} {recipe.get(field)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Winner:
+class BestArm:
     """The arm with the highest final success, and its lead over the second, paired by seed."""
 
     arm: Arm
@@ -136,13 +136,13 @@ class Winner:
     gap: Estimate
 
 
-def winner_of(arms: Sequence[Arm]) -> Winner | None:
+def best_arm(arms: Sequence[Arm]) -> BestArm | None:
     """Return the two best arms at the end. None if fewer than two were evaluated after training."""
     measured = sorted((arm for arm in arms if arm.end.n), key=lambda arm: -arm.end.value)
-    return Winner(measured[0], measured[1], against(measured[1], measured[0])) if len(measured) > 1 else None
+    return BestArm(measured[0], measured[1], difference_by_seed(measured[1], measured[0])) if len(measured) > 1 else None
 
 
-def against(first: Arm, other: Arm) -> Estimate:
+def difference_by_seed(first: Arm, other: Arm) -> Estimate:
     """Return final success of `other` minus that of `first`, paired by seed.
 
     The estimate is the mean and its 95 % interval (Student's t) over the seeds of both.
@@ -152,7 +152,7 @@ def against(first: Arm, other: Arm) -> Estimate:
     return mean(b - a for a, b in pairs if a is not None and b is not None)
 
 
-def paired_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
+def difference_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
     """Return success in `after` minus success in `before`, paired by task.
 
     The estimate has a 95 % interval (see `tasks.evaluation`). It is unknown if an evaluation is
@@ -168,7 +168,7 @@ def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
     return {int(task): Tally(*tally) for task, tally in evaluation.get("tallies", {}).items()}
 
 
-def final(run: RunFolder) -> dict[str, Any] | None:
+def final_evaluation(run: RunFolder) -> dict[str, Any] | None:
     """Return the last evaluation of a run, or None if only the initial policy was evaluated."""
     found = [evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0]
     return found[-1] if found else None
@@ -204,7 +204,7 @@ def _start(run: RunFolder) -> float | None:
 
 
 def _end(run: RunFolder) -> float | None:
-    evaluation = final(run)
+    evaluation = final_evaluation(run)
     return evaluation["success"]["value"] if evaluation else None
 
 

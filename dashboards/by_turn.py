@@ -12,11 +12,11 @@ from dashboards.index import Index
 from dashboards.run_folders import RunFolder
 from tasks.evaluation.statistics import Estimate, Tally, success_rate
 
-MOST_POINTS = 64
+MAX_POINTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class UnderHorizon:
+class HorizonSuccess:
     """Training episodes under one turn limit.
 
     Attributes:
@@ -35,7 +35,7 @@ class UnderHorizon:
     cut: Estimate
 
 
-def under_horizons(index: Index, run: RunFolder) -> list[UnderHorizon]:
+def success_by_horizon(index: Index, run: RunFolder) -> list[HorizonSuccess]:
     """Group a run's training episodes by horizon, in order of training."""
     rows = index.query(
         """select horizon, task, min(step) as first, max(step) as last, count(*) as n, sum(succeeded::int) as won,
@@ -47,7 +47,7 @@ def under_horizons(index: Index, run: RunFolder) -> list[UnderHorizon]:
     for row in rows:
         by_horizon[row["horizon"]].append(row)
     found = [
-        UnderHorizon(
+        HorizonSuccess(
             horizon,
             min(row["first"] for row in tasks),
             max(row["last"] for row in tasks),
@@ -98,7 +98,7 @@ def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate
     by_task: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         by_task[row["task"]].append(row["turns"] if row["succeeded"] else most + 1)
-    turns = sorted({1 + round(i * (most - 1) / min(most, MOST_POINTS)) for i in range(min(most, MOST_POINTS) + 1)})
+    turns = sorted({1 + round(i * (most - 1) / min(most, MAX_POINTS)) for i in range(min(most, MAX_POINTS) + 1)})
     return turns, [success_rate({task: _tally(took, k) for task, took in by_task.items()}) for k in turns]
 
 

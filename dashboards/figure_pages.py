@@ -16,24 +16,24 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import figures
-from dashboards.arms import against, winner_of
+from dashboards.arms import best_arm, difference_by_seed
 from dashboards.by_turn import success_by_turn
-from dashboards.drawings import NotDrawnError, drawn
-from dashboards.filters import Filters, listed
+from dashboards.drawings import DrawingError, draw_trajectory
+from dashboards.filters import Filters, list_trajectories
 from dashboards.index import Index
-from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
+from dashboards.lookup import TRAJECTORY, index_of, requested_arms, requested_run, requested_runs, requested_trajectory
 from dashboards.overlay import overlay
 from dashboards.pages import about
 from dashboards.run_folders import RunFolder, run_folder
-from dashboards.step_lanes import lanes, step_clock
-from dashboards.templating import TEMPLATES, NotThereError
-from dashboards.trajectory import Shown, group_of
+from dashboards.step_timeline import step_timeline, timeline_figure
+from dashboards.templating import TEMPLATES, NotFoundError
+from dashboards.trajectory import TrajectoryView, group_of
 
 STATIC = Path(__file__).parent / "static"
 FIGURES: dict[str, Callable[[Index, RunFolder], figures.Figure]] = {
     "learning-curve": lambda _, run: figures.learning_curve(run),
     "by-turn": success_by_turn,
-    "lanes": lambda _, run: figures.lanes(run),
+    "lanes": lambda _, run: figures.time_per_step(run),
     "signs": lambda _, run: figures.signs(run),
 }
 EMPTY: figures.Figure = {"data": [], "layout": {}}
@@ -41,45 +41,47 @@ EMPTY: figures.Figure = {"data": [], "layout": {}}
 
 def figure(request: Request) -> Response:
     """Return a run's figure as JSON. Live pages poll it."""
-    folder, draw = named_run(request), FIGURES.get(request.path_params["figure"])
+    folder, draw = requested_run(request), FIGURES.get(request.path_params["figure"])
     if draw is None:
-        raise NotThereError(f"There is no figure {request.path_params['figure']!r}. The figures are: {', '.join(FIGURES)}.")
+        raise NotFoundError(f"There is no figure {request.path_params['figure']!r}. The figures are: {', '.join(FIGURES)}.")
     return JSONResponse(draw(index_of(request), folder) | {"live": folder.is_live(time.time())})
 
 
-def lanes_figure(request: Request) -> Response:
+def timeline(request: Request) -> Response:
     """Return the timeline of a training step as JSON."""
-    clock = step_clock(index_of(request), named_run(request), request.path_params["step"])
-    return JSONResponse(lanes(clock) if clock else EMPTY)
+    clock = step_timeline(index_of(request), requested_run(request), request.path_params["step"])
+    return JSONResponse(timeline_figure(clock) if clock else EMPTY)
 
 
 def compare_figure(request: Request) -> Response:
     """Return the figure that compares several runs as JSON."""
-    runs = asked_runs(request)
+    runs = requested_runs(request)
     return JSONResponse((overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)})
 
 
 def study_figure(request: Request) -> Response:
     """Return a study's curves as JSON."""
-    return JSONResponse(figures.bands(named_arms(request)[0]))
+    return JSONResponse(figures.bands(requested_arms(request)[0]))
 
 
 def drawing(request: Request) -> Response:
     """Return the drawing of the environment after some turns as an HTML fragment."""
-    return HTMLResponse(drawing_of(named_trajectory(request), int(request.path_params["turns"])))
+    return HTMLResponse(drawing_of(requested_trajectory(request), int(request.path_params["turns"])))
 
 
-def drawing_of(found: Shown, turns: int) -> Markup:
+def drawing_of(found: TrajectoryView, turns: int) -> Markup:
     """Draw the environment after some turns, or state why it is not drawn."""
     try:
-        return drawn(found, max(0, min(turns, len(found.turns)))) or Markup("<p class=quiet>The viewer has no drawing for this world.</p>")
-    except NotDrawnError as problem:
+        return draw_trajectory(found, max(0, min(turns, len(found.turns)))) or Markup(
+            "<p class=quiet>The viewer has no drawing for this world.</p>"
+        )
+    except DrawingError as problem:
         return Markup("<p class=quiet>The world cannot be drawn: {}</p>").format(problem)
 
 
 def shared(request: Request) -> Response:
     """Export a trajectory or its group as a self-contained HTML file."""
-    found = named_trajectory(request)
+    found = requested_trajectory(request)
     members = group_of(index_of(request), found.address) if "group" in request.query_params else [found]
     page = TEMPLATES.get_template("shared.html").render(
         members=[
@@ -95,14 +97,14 @@ def shared(request: Request) -> Response:
 
 def shared_study(request: Request) -> Response:
     """Export a study's table and interactive curves as a self-contained HTML file."""
-    (arms, left_out), experiment = named_arms(request), request.path_params["experiment"]
+    (arms, left_out), experiment = requested_arms(request), request.path_params["experiment"]
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
     page = TEMPLATES.get_template("shared_study.html").render(
         experiment=experiment,
         arms=arms,
         reference=reference,
-        differences={arm.name: against(reference, arm) for arm in arms if arm is not reference},
-        best=winner_of(arms),
+        differences={arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference},
+        best=best_arm(arms),
         left_out=left_out,
         style=_static("style.css"),
         plotly=Markup(plotly_script().decode()),
@@ -117,25 +119,25 @@ def data(request: Request) -> Response:
     """Return a run's metrics or the rows of the list as CSV."""
     words = request.path_params
     if words["what"] == "trajectories":
-        rows = listed(index_of(request), Filters.of(request.query_params), size=100_000).rows
+        rows = list_trajectories(index_of(request), Filters.parse(request.query_params), size=100_000).rows
         return _csv(rows, "trajectories.csv")
     if words["what"] == "metrics":
         folder = run_folder(index_of(request).runs, request.query_params.get("run", ""))
         if folder is None:
-            raise NotThereError(f"There is no run {request.query_params.get('run', '')!r}.")
+            raise NotFoundError(f"There is no run {request.query_params.get('run', '')!r}.")
         return _csv([{"step": number, **row} for number, row in folder.metrics().items()], f"{folder.name}-metrics.csv")
-    raise NotThereError(f"There is no table {words['what']!r}. The tables are: trajectories, metrics.")
+    raise NotFoundError(f"There is no table {words['what']!r}. The tables are: trajectories, metrics.")
 
 
 def plotly_script() -> bytes:
     """Return Plotly's bundle from its Python package.
 
     Raises:
-        NotThereError: Plotly is not installed.
+        NotFoundError: Plotly is not installed.
     """
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
-        raise NotThereError("Plotly is not installed. Run make setup.")
+        raise NotFoundError("Plotly is not installed. Run make setup.")
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
@@ -170,6 +172,6 @@ ROUTES: list[tuple[str, Callable[[Request], Response]]] = [
     ("/shared/studies/{experiment}", shared_study),
     ("/studies/{experiment}/figure.json", study_figure),
     ("/data/{what}.csv", data),
-    ("/figures/{run:path}/lanes/{step:int}.json", lanes_figure),
+    ("/figures/{run:path}/lanes/{step:int}.json", timeline),
     ("/figures/{run:path}/{figure}.json", figure),
 ]

@@ -24,7 +24,7 @@ TOP, AXIS, LEGEND_ROW, NARROWEST = 16, 56, 20, 560
 SHARE: dict[str, Any] = {"range": [-0.03, 1.03], "tickformat": ".0%", "tickvals": [0, 0.2, 0.4, 0.6, 0.8, 1]}
 """Axis for fractions. Its range shows markers at 0 and 1 completely."""
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
-LANES = (
+ACTIVITIES = (
     ("rollout/seconds", "collection (engine and environments)", BLUE),
     ("update/seconds", "update (trainer)", ORANGE),
     ("sync/seconds", "weight sync", PURPLE),
@@ -70,13 +70,13 @@ def learning_curve(run: RunFolder) -> Figure:
     return figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
 
 
-def lanes(run: RunFolder) -> Figure:
+def time_per_step(run: RunFolder) -> Figure:
     """Plot each step's time by activity, and the staleness of the weights that it trains on."""
     metrics = run.metrics()
     steps = list(metrics)
     data: list[dict[str, Any]] = [
         {"type": "bar", "x": steps, "y": values_of(metrics, name), "name": words, "marker": {"color": colour}}
-        for name, words, colour in LANES
+        for name, words, colour in ACTIVITIES
     ]
     stale = values_of(metrics, "update/staleness_largest")
     if any(stale):

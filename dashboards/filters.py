@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from dashboards.index import Index
 
-LARGEST = 10**15
+MAX_NUMBER = 10**15
 """Largest absolute value of a number in an address. DuckDB integers can hold it, also times PAGE.
 """
 PAGE = 50
@@ -41,19 +41,19 @@ class FilterError(ValueError):
         self.field = field
 
 
-def whole_number(word: str, name: str, low: int = 0, high: int = LARGEST) -> int:
+def whole_number(word: str, name: str, low: int = 0, high: int = MAX_NUMBER) -> int:
     """Parse an integer from an address or a form.
 
     Raises:
         FilterError: It is not an integer from `low` to `high`.
     """
     digits = word.removeprefix("-")
-    if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LARGEST)) and low <= int(word) <= high:
+    if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_NUMBER)) and low <= int(word) <= high:
         return int(word)
     raise FilterError(name, f"must be an integer from {low} to {high}, not {_shortened(word)}")
 
 
-def real_number(word: str, name: str, low: float = -LARGEST, high: float = LARGEST) -> float:
+def real_number(word: str, name: str, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> float:
     """Parse a number from an address or a form.
 
     Raises:
@@ -117,7 +117,7 @@ class Filters:
     page: int = 1
 
     @classmethod
-    def of(cls, words: Mapping[str, str]) -> Filters:
+    def parse(cls, words: Mapping[str, str]) -> Filters:
         """Parse the filters of an address. Unknown keys are ignored.
 
         Raises:
@@ -132,13 +132,13 @@ class Filters:
                 values[field.name] = word
                 continue
             number = whole_number if str(field.type).startswith("int") else real_number
-            values[field.name] = number(word, field.name, 1 if field.name == "page" else -LARGEST)
+            values[field.name] = number(word, field.name, 1 if field.name == "page" else -MAX_NUMBER)
         found = cls(**values)
         if found.order not in ORDERS:
             raise FilterError("order", f"must be one of {', '.join(filter(None, ORDERS))}, not {found.order!r}")
         return found
 
-    def words(self, **changes: Any) -> str:
+    def query_string(self, **changes: Any) -> str:
         """Return the query string with some filters changed.
 
         The page is reset to the first unless it is among the changes.
@@ -174,7 +174,7 @@ bound. Without them the bounds are equal.
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class TrajectoryPage:
     """One page of a list.
 
     Attributes:
@@ -191,7 +191,7 @@ class Listed:
     high: float | None
 
 
-def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
+def list_trajectories(index: Index, filters: Filters, size: int = PAGE) -> TrajectoryPage:
     """Return the requested page of the filtered list."""
     where, values = filters.condition()
     joined = "trajectories left join tags using (environment, task)"
@@ -206,7 +206,7 @@ def listed(index: Index, filters: Filters, size: int = PAGE) -> Listed:
         f"order by {ORDERS[filters.order]} limit {size} offset {(filters.page - 1) * size}",
         values,
     )
-    return Listed(rows, totals["n"], totals["low"], totals["high"])
+    return TrajectoryPage(rows, totals["n"], totals["low"], totals["high"])
 
 
 def choices(index: Index, run: str = "") -> dict[str, list[Any]]:

@@ -22,7 +22,7 @@ from dashboards.run_folders import Source, sources, temperature_of
 
 log = logging.getLogger(__name__)
 
-FORM = 2
+SCHEMA_VERSION = 2
 """Schema version. Increase it whenever the tables change."""
 FILES_AT_ONCE = 64
 """Files per transaction. After a kill at most this many are read again."""
@@ -56,7 +56,7 @@ from read_parquet(?, file_row_number = true)
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class RefreshResult:
     """Result of a refresh.
 
     Attributes:
@@ -70,7 +70,7 @@ class Refreshed:
     problems: dict[str, str]
 
 
-class HeldError(RuntimeError):
+class LockedError(RuntimeError):
     """Another process has locked the index's file."""
 
 
@@ -87,7 +87,7 @@ class Index:
         self.runs = runs
         self._writing, self._closing = threading.Lock(), False
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._connection = self._opened(store or runs / ".dashboards" / "index.duckdb")
+        self._connection = self._open(store or runs / ".dashboards" / "index.duckdb")
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Run a query and return its rows as dictionaries by column."""
@@ -99,25 +99,25 @@ class Index:
         finally:
             cursor.close()
 
-    def refresh(self) -> Refreshed:
+    def refresh(self) -> RefreshResult:
         """Read new and changed files and drop deleted ones. Concurrent calls wait."""
         with self._writing:
             if self._closing:
-                return Refreshed(0, 0, {})
+                return RefreshResult(0, 0, {})
             known = {row["path"]: row for row in self.query("select id, path, stamp, problem from files")}
             found = {str(source.path): source for source in sources(self.runs)}
             gone = [row["id"] for path, row in known.items() if path not in found]
             new = [source for path, source in found.items() if path not in known or known[path]["stamp"] != source.stamp]
             stale = [known[str(source.path)]["id"] for source in new if str(source.path) in known]
-            self._forget([*gone, *stale])
+            self._delete([*gone, *stale])
             for start in range(0, len(new), FILES_AT_ONCE):
                 if self._closing:  # the rest is read at the next refresh
                     break
                 self._read(new[start : start + FILES_AT_ONCE])
             if new and not self._closing:
-                self._name_tags()
+                self._update_tags()
             problems = {row["path"]: row["problem"] for row in self.query("select path, problem from files where problem <> ''")}
-            return Refreshed(len(new), len(gone), problems)
+            return RefreshResult(len(new), len(gone), problems)
 
     def close(self) -> None:
         """Close the file once the current batch is stored. A second call does nothing."""
@@ -128,18 +128,18 @@ class Index:
             self._temporary.cleanup()
             self._temporary = None
 
-    def _opened(self, store: Path) -> duckdb.DuckDBPyConnection:
+    def _open(self, store: Path) -> duckdb.DuckDBPyConnection:
         try:
             store.parent.mkdir(parents=True, exist_ok=True)
-            return _connected(store)
-        except HeldError as held:
+            return _connect(store)
+        except LockedError as held:
             log.info("%s", held)
         except OSError as unwritable:
             log.info("the index is temporary, because its file cannot be written: %s", unwritable)
         self._temporary = tempfile.TemporaryDirectory(prefix="dashboards-")
-        return _connected(Path(self._temporary.name) / "index.duckdb")
+        return _connect(Path(self._temporary.name) / "index.duckdb")
 
-    def _forget(self, ids: Sequence[int]) -> None:
+    def _delete(self, ids: Sequence[int]) -> None:
         if ids:
             cursor = self._connection.cursor()
             cursor.begin()
@@ -181,7 +181,7 @@ class Index:
         finally:
             cursor.close()
 
-    def _name_tags(self) -> None:
+    def _update_tags(self) -> None:
         """Look up the tag of each new task, e.g. "depth 2".
 
         It requires that the environment is installed here and defines tags.
@@ -226,27 +226,27 @@ def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
         return dict.fromkeys(tasks, "")
 
 
-def _connected(store: Path) -> duckdb.DuckDBPyConnection:
+def _connect(store: Path) -> duckdb.DuckDBPyConnection:
     try:
-        connection = _with_tables(store)
+        connection = _connect_and_create(store)
     except duckdb.Error as damaged:
         if "lock" in str(damaged).lower():
-            raise HeldError(f"the index is temporary, because another viewer has locked {store}") from damaged
+            raise LockedError(f"the index is temporary, because another viewer has locked {store}") from damaged
         log.warning("%s is damaged and is rebuilt: %s", store, str(damaged).splitlines()[0])
         _remove(store)
-        connection = _with_tables(store)
+        connection = _connect_and_create(store)
     (form,) = connection.execute("select max(number) from form").fetchone() or (None,)
-    if form not in (None, FORM):
+    if form not in (None, SCHEMA_VERSION):
         connection.close()
         _remove(store)
-        connection = _with_tables(store)
+        connection = _connect_and_create(store)
         form = None
     if form is None:
-        connection.execute("insert into form values (?)", [FORM])
+        connection.execute("insert into form values (?)", [SCHEMA_VERSION])
     return connection
 
 
-def _with_tables(store: Path) -> duckdb.DuckDBPyConnection:
+def _connect_and_create(store: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(store), config={"memory_limit": MEMORY, "autoinstall_known_extensions": "false"})
     connection.execute(TABLES)
     return connection

@@ -15,7 +15,7 @@ from dashboards.run_folders import RunFolder
 from tasks.provision.services import Addresses
 from tasks.tracking.mlflow_page import run_link
 
-REMEMBERED_SECONDS = 60
+CACHE_SECONDS = 60
 TIMEOUT_SECONDS = 2.0
 
 
@@ -58,7 +58,7 @@ class Links:
         if uri is None or not uri.startswith("http"):
             return None
         login = self.login if found is not None and uri == found.mlflow_tracking_uri else _login_of_variables()
-        known = _mlflow_run(uri, login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / REMEMBERED_SECONDS))
+        known = _mlflow_run(uri, login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / CACHE_SECONDS))
         return run_link(self.mlflow_page or uri, *known) if known else None
 
 

@@ -19,7 +19,7 @@ from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 LEASE_SECONDS = 1800.0
-MOST_TURNS = 200
+MAX_TURNS = 200
 BY_HAND = "by hand"
 STOPPED = "stopped in the viewer"
 """Reason of an episode that was saved before it ended."""
@@ -30,7 +30,7 @@ class ReplayError(RuntimeError):
 
 
 @dataclass(slots=True)
-class Told:
+class AgentContext:
     """The part of an episode that an agent's conversation contains.
 
     Attributes:
@@ -51,7 +51,7 @@ class LiveEpisode:
 
     Attributes:
         trajectory: The turns so far.
-        by: The player of each turn, in order.
+        players: The player of each turn, in order.
         note: Last error, for the page. Empty if there is none.
         out_of_tokens: Whether the last agent has used up its token budget, which ends a rollout.
             Another agent may continue.
@@ -60,10 +60,10 @@ class LiveEpisode:
     trajectory: Trajectory
     client: EnvironmentClient
     session: Session
-    by: list[str] = field(default_factory=list)
+    players: list[str] = field(default_factory=list)
     note: str = ""
     out_of_tokens: bool = False
-    _told: dict[str, Told] = field(default_factory=dict)
+    _contexts: dict[str, AgentContext] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _playing: asyncio.Task[None] | None = None
 
@@ -165,48 +165,48 @@ class LiveEpisode:
         if self._playing is not None:
             await asyncio.wait([self._playing])
         async with self._turn:
-            for name in list(self._told):
+            for name in list(self._contexts):
                 await self._forget(name)
             await self.client.close(self.session)
 
     async def _next_message(self, name: str, agent: Agent, budgets: Budgets) -> tuple[Message, float]:
         """Return the agent's message of this turn, and the seconds that it took to write."""
-        told = await self._tell(name, agent, budgets)
-        if told.unanswered is None:
+        context = await self._update_context(name, agent, budgets)
+        if context.unanswered is None:
             began = time.perf_counter()
-            message = await told.conversation.act(len(self.trajectory.turns))
-            told.unanswered = message, time.perf_counter() - began
-        return told.unanswered
+            message = await context.conversation.act(len(self.trajectory.turns))
+            context.unanswered = message, time.perf_counter() - began
+        return context.unanswered
 
     async def _forget(self, name: str) -> None:
         """Close an agent's conversation. Its next turn begins another one."""
-        if (told := self._told.pop(name, None)) is not None:
-            await told.conversation.close()
+        if (context := self._contexts.pop(name, None)) is not None:
+            await context.conversation.close()
 
-    async def _tell(self, name: str, agent: Agent, budgets: Budgets) -> Told:
+    async def _update_context(self, name: str, agent: Agent, budgets: Budgets) -> AgentContext:
         """Add all turns that an agent has not received to its conversation."""
         trajectory = self.trajectory
-        if name in self._told and self._was_overtaken(name):
+        if name in self._contexts and self._was_overtaken(name):
             await self._forget(name)
-        if name not in self._told:
+        if name not in self._contexts:
             conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
-            self._told[name] = Told(conversation)
-        told = self._told[name]
-        for turn in trajectory.turns[told.turns :]:
-            if told.unanswered is None:
-                told.conversation.recall(_message(turn))
-            await told.conversation.observe(turn.observation)
-            told.turns, told.unanswered = told.turns + 1, None
-        return told
+            self._contexts[name] = AgentContext(conversation)
+        context = self._contexts[name]
+        for turn in trajectory.turns[context.turns :]:
+            if context.unanswered is None:
+                context.conversation.recall(_message(turn))
+            await context.conversation.observe(turn.observation)
+            context.turns, context.unanswered = context.turns + 1, None
+        return context
 
     def _was_overtaken(self, name: str) -> bool:
         """Return whether another turn was played in place of the agent's unanswered message."""
-        told = self._told[name]
-        if told.unanswered is None or len(self.trajectory.turns) == told.turns:
+        context = self._contexts[name]
+        if context.unanswered is None or len(self.trajectory.turns) == context.turns:
             return False
-        return self.by[told.turns] != name or self.trajectory.turns[told.turns].message != told.unanswered[0].text
+        return self.players[context.turns] != name or self.trajectory.turns[context.turns].message != context.unanswered[0].text
 
-    async def _perform(self, message: Message, by: str, seconds: float) -> None:
+    async def _perform(self, message: Message, player: str, seconds: float) -> None:
         turn = Turn(
             tokens=message.tokens,
             log_probabilities=message.log_probabilities,
@@ -226,7 +226,7 @@ class LiveEpisode:
             turn.environment_seconds = time.perf_counter() - began
             turn.observation, turn.reward, turn.refused, done = step.observation, step.reward, step.refused, step.done
         self.trajectory.turns.append(turn)
-        self.by.append(by)
+        self.players.append(player)
         self.out_of_tokens = False
         if done:
             self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
@@ -239,7 +239,7 @@ def _message(turn: Turn) -> Message:
     return Message(turn.message or turn.action, None if turn.malformed else turn.action, "", turn.tokens, turn.log_probabilities)
 
 
-async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MOST_TURNS) -> LiveEpisode:
+async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MAX_TURNS) -> LiveEpisode:
     """Start an episode of a task with at most `horizon` turns.
 
     Raises:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from dashboards.arms import Arm, arms_of, arms_of_studies, measured_alike
+from dashboards.arms import Arm, arms_of, arms_of_studies, comparable_runs
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder, run_folder, run_folders
-from dashboards.templating import NotThereError
-from dashboards.trajectory import Address, Shown, shown
+from dashboards.templating import NotFoundError
+from dashboards.trajectory import Address, TrajectoryView, load_trajectory
 
 TRAJECTORY = "/{run:path}/{kind}/{name}/{group:int}/{member:int}"
 """Part of an address that names a trajectory."""
@@ -23,33 +23,33 @@ def index_of(request: Request) -> Index:
     return index
 
 
-def named_trajectory(request: Request) -> Shown:
+def requested_trajectory(request: Request) -> TrajectoryView:
     """Return the trajectory of the address.
 
     Raises:
-        NotThereError: It does not exist.
+        NotFoundError: It does not exist.
     """
     words = request.path_params
-    found = shown(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
+    found = load_trajectory(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
     if found is None:
-        raise NotThereError(f"There is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}.")
+        raise NotFoundError(f"There is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}.")
     return found
 
 
-def named_run(request: Request) -> RunFolder:
+def requested_run(request: Request) -> RunFolder:
     """Return the run of the address.
 
     Raises:
-        NotThereError: It does not exist.
+        NotFoundError: It does not exist.
     """
     name = request.path_params["run"]
     found = run_folder(index_of(request).runs, name)
     if found is None:
-        raise NotThereError(f"There is no run {name!r} in {index_of(request).runs}.")
+        raise NotFoundError(f"There is no run {name!r} in {index_of(request).runs}.")
     return found
 
 
-def asked_runs(request: Request) -> list[RunFolder]:
+def requested_runs(request: Request) -> list[RunFolder]:
     """Return the runs listed as run=... in the address, in order.
 
     Unknown and repeated names are skipped.
@@ -59,17 +59,17 @@ def asked_runs(request: Request) -> list[RunFolder]:
     return [found for name in names if name and (found := run_folder(runs, name)) is not None]
 
 
-def named_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
+def requested_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
     """Return the arms of the experiment in the address, and the runs that are left out.
 
-    See `measured_alike`.
+    See `comparable_runs`.
 
     Raises:
-        NotThereError: No run of the experiment has finished.
+        NotFoundError: No run of the experiment has finished.
     """
     name = request.path_params["experiment"]
     runs = index_of(request).runs
-    taken, left_out = measured_alike([each for each in run_folders(runs) if each.recipe.get("name") == name])
+    taken, left_out = comparable_runs([each for each in run_folders(runs) if each.recipe.get("name") == name])
     if not taken:
-        raise NotThereError(f"No run of the experiment {name!r} has finished. A study needs finished runs.")
+        raise NotFoundError(f"No run of the experiment {name!r} has finished. A study needs finished runs.")
     return arms_of(taken, arms_of_studies(runs, name)), left_out

@@ -14,16 +14,16 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.arms import against, final, paired_by_task, winner_of
-from dashboards.by_turn import under_horizons
-from dashboards.filters import BOUNDS, Filters, choices, listed
-from dashboards.lookup import TRAJECTORY, asked_runs, index_of, named_arms, named_run, named_trajectory
+from dashboards.arms import best_arm, difference_by_seed, difference_by_task, final_evaluation
+from dashboards.by_turn import success_by_horizon
+from dashboards.divergence import Attempt, attempts_of_task, divergence_of
+from dashboards.filters import BOUNDS, Filters, choices, list_trajectories
+from dashboards.lookup import TRAJECTORY, index_of, requested_arms, requested_run, requested_runs, requested_trajectory
 from dashboards.overlay import names_of
-from dashboards.parting import Attempt, attempts_at, left_success
 from dashboards.run_folders import STEP_FILE, checkpoints_of, run_folder, run_folders
-from dashboards.step_lanes import step_clock
-from dashboards.templating import NotThereError, html
-from dashboards.trajectory import Address, Shown, group_of
+from dashboards.step_timeline import step_timeline
+from dashboards.templating import NotFoundError, html
+from dashboards.trajectory import Address, TrajectoryView, group_of
 from tasks.training.collapse import last_good_step, verdict_at
 
 
@@ -39,8 +39,10 @@ def runs(request: Request) -> Response:
                 "status": run.status(now),
                 "done": max(run.metrics(), default=0),
                 "start": evaluations.get("start"),
-                "end": final(run),
-                "rise": paired_by_task(evaluations["start"], end) if "start" in evaluations and (end := final(run)) else None,
+                "end": final_evaluation(run),
+                "rise": difference_by_task(evaluations["start"], end)
+                if "start" in evaluations and (end := final_evaluation(run))
+                else None,
             }
         )
     collected = index.query(
@@ -52,7 +54,7 @@ def runs(request: Request) -> Response:
 
 def run(request: Request) -> Response:
     """Show one run: its curves, its evaluations and its steps."""
-    folder = named_run(request)
+    folder = requested_run(request)
     index = index_of(request)
     steps = index.query(
         f"""select step, any_value(horizon) as horizon, count(*) as n, {BOUNDS}, avg(turns) as turns,
@@ -64,12 +66,12 @@ def run(request: Request) -> Response:
     )
     evaluations = folder.evaluations()
     start = evaluations.get("start")
-    rises = {name: paired_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
+    rises = {name: difference_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
     history, links = folder.metrics(), request.app.state.links
     return html(
         request, "run.html", run=folder, status=folder.status(time.time()), live=folder.is_live(time.time()), steps=steps,
         evaluations=evaluations, rises=rises,
-        mlflow=links.mlflow_run(folder), prefect=links.prefect_run(folder), horizons=under_horizons(index, folder),
+        mlflow=links.mlflow_run(folder), prefect=links.prefect_run(folder), horizons=success_by_horizon(index, folder),
         verdict=verdict_at(history, max(history, default=0)), last_good=last_good_step(history), done=max(history, default=0),
         checkpoints=[path.name for path in checkpoints_of(folder)],
     )  # fmt: skip
@@ -88,30 +90,30 @@ def step(request: Request) -> Response:
         [words["run"], words["kind"], words["name"]],
     )
     if not groups:
-        raise NotThereError(f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}.")
+        raise NotFoundError(f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}.")
     names = index.query("select distinct name from trajectories where run = ? and kind = ? order by 1", [words["run"], words["kind"]])
     ordered = [row["name"] for row in names]
     at = ordered.index(words["name"])
     folder, file = run_folder(index.runs, words["run"]), STEP_FILE.fullmatch(f"{words['name']}.parquet")
-    clock = step_clock(index, folder, int(file[1])) if folder and file and words["kind"] == "rollouts" else None
+    timeline = step_timeline(index, folder, int(file[1])) if folder and file and words["kind"] == "rollouts" else None
     return html(
         request, "step.html", groups=groups, **words, before=ordered[at - 1] if at else None,
-        after=ordered[at + 1] if at + 1 < len(ordered) else None, clock=clock, step=int(file[1]) if file else None,
+        after=ordered[at + 1] if at + 1 < len(ordered) else None, timeline=timeline, step=int(file[1]) if file else None,
     )  # fmt: skip
 
 
 def trajectories(request: Request) -> Response:
     """Show the filtered list of trajectories."""
-    filters = Filters.of(request.query_params)
+    filters = Filters.parse(request.query_params)
     index = index_of(request)
-    return html(request, "trajectories.html", filters=filters, listed=listed(index, filters), choices=choices(index, filters.run))
+    return html(request, "trajectories.html", filters=filters, page=list_trajectories(index, filters), choices=choices(index, filters.run))
 
 
 def trajectory(request: Request) -> Response:
     """Show one trajectory."""
-    found = named_trajectory(request)
+    found = requested_trajectory(request)
     failed = found.row["outcome"] in ("finished", "truncated")
-    left = left_success(index_of(request), found) if failed else None
+    left = divergence_of(index_of(request), found) if failed else None
     return html(request, "trajectory.html", failed=failed, left=left, **about(request, found))
 
 
@@ -120,7 +122,7 @@ def group(request: Request) -> Response:
     words = request.path_params
     members = group_of(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0))
     if not members:
-        raise NotThereError(f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}.")
+        raise NotFoundError(f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}.")
     rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"]
     mean = sum(rewards) / len(rewards) if rewards else 0.0
     deviation = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if rewards else 0.0
@@ -131,18 +133,18 @@ def task(request: Request) -> Response:
     """Show one task at several checkpoints or in several runs, and where the attempts diverge."""
     environment, number = request.path_params["environment"], request.path_params["task"]
     chosen = [name for name in request.query_params.getlist("run") if name]
-    found: list[Attempt] = attempts_at(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
+    found: list[Attempt] = attempts_of_task(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
     if not found:
-        raise NotThereError(f"No evaluation contains task {number} of {environment}.")
+        raise NotFoundError(f"No evaluation contains task {number} of {environment}.")
     return html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
 
 
 def compare(request: Request) -> Response:
     """Show several runs in one figure, each compared with the first and paired by task."""
-    chosen = asked_runs(request)
+    chosen = requested_runs(request)
     everything = [each for each in run_folders(index_of(request).runs) if each.metrics() or each.evaluations()]
-    ends = [final(each) for each in chosen]
-    gaps = [paired_by_task(ends[0], end) if ends[0] and end else None for end in ends[1:]]
+    ends = [final_evaluation(each) for each in chosen]
+    gaps = [difference_by_task(ends[0], end) if ends[0] and end else None for end in ends[1:]]
     tallies = [end["tallies"] if end else {} for end in ends]
     shared = set.intersection(*(set(each) for each in tallies if each)) if any(tallies) else set()
     rows = [(task, [each.get(task) for each in tallies]) for task in sorted(shared, key=int)]
@@ -152,16 +154,16 @@ def compare(request: Request) -> Response:
 
 def study(request: Request) -> Response:
     """Show the runs of one experiment as arms with several seeds."""
-    arms, left_out = named_arms(request)
+    arms, left_out = requested_arms(request)
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
-    differences = {arm.name: against(reference, arm) for arm in arms if arm is not reference}
+    differences = {arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference}
     return html(
         request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences,
-        best=winner_of(arms), left_out=left_out,
+        best=best_arm(arms), left_out=left_out,
     )  # fmt: skip
 
 
-def about(request: Request, found: Shown) -> dict[str, Any]:
+def about(request: Request, found: TrajectoryView) -> dict[str, Any]:
     """Return the template values of a trajectory's page."""
     address = found.address
     siblings = index_of(request).query(

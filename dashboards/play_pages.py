@@ -22,16 +22,16 @@ from configs.environment import World
 from configs.recipe import explain
 from dashboards.figure_pages import drawing_of
 from dashboards.filters import FilterError, real_number, whole_number
-from dashboards.live_episode import MOST_TURNS, LiveEpisode, begin
-from dashboards.lookup import named_run
+from dashboards.live_episode import MAX_TURNS, LiveEpisode, begin
+from dashboards.lookup import requested_run
 from dashboards.players import Players, budgets_of, checkpoint_source, world_of
 from dashboards.run_folders import RunFolder, checkpoints_of, run_folder, run_folders
-from dashboards.templating import TEMPLATES, NotThereError, html
-from dashboards.trajectory import Address, as_shown, shown
+from dashboards.templating import TEMPLATES, NotFoundError, html
+from dashboards.trajectory import Address, load_trajectory, view_of
 from environments.registry import world_names
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 
-MOST_EPISODES = 32
+MAX_EPISODES = 32
 """Maximum number of open episodes. A new one replaces the oldest."""
 
 
@@ -48,7 +48,7 @@ async def start(request: Request) -> Response:
         raise FilterError("environment", f"must be one of {', '.join(world_names())}, not {environment!r}")
     client = await _players(request).client(World(name=environment))
     task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
-    return await _opened(request, await begin(client, environment, task))
+    return await _register(request, await begin(client, environment, task))
 
 
 async def branch(request: Request) -> Response:
@@ -56,9 +56,9 @@ async def branch(request: Request) -> Response:
     words = request.path_params
     address = Address(words["run"], words["kind"], words["name"], words["group"], words["member"])
     index = request.app.state.index
-    found = shown(index, address)
+    found = load_trajectory(index, address)
     if found is None:
-        raise NotThereError(f"There is no trajectory {address.path}.")
+        raise NotFoundError(f"There is no trajectory {address.path}.")
     turns = whole_number(str((await request.form()).get("turn", "0")), "turn")
     recorded = read_trajectories(Path(found.path))[found.row["row"]]
     client = await _players(request).client(world_of(run_folder(index.runs, address.run), found.row["environment"]))
@@ -68,7 +68,7 @@ async def branch(request: Request) -> Response:
     except BaseException:
         await episode.close()
         raise
-    return await _opened(request, episode, address)
+    return await _register(request, episode, address)
 
 
 async def watch_policy(request: Request) -> Response:
@@ -76,19 +76,19 @@ async def watch_policy(request: Request) -> Response:
 
     The settings are those of the recipe's evaluation.
     """
-    index, run, words = request.app.state.index, named_run(request), await request.form()
+    index, run, words = request.app.state.index, requested_run(request), await request.form()
     environment = str(run.field("environment.name", "textcraft"))
     client = await _players(request).client(world_of(run, environment))
     held_out = index.query("select min(task) as task from trajectories where run = ? and kind = 'evaluations'", [run.name])[0]["task"]
     first = held_out if held_out is not None else (await client.tasks("test"))[0]
     task = whole_number(str(words["task"]), "task") if words.get("task") else first
     source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
-    episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MOST_TURNS)))
+    episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MAX_TURNS)))
     players = _players(request)
     episode.play_on(
         lambda: players.agent(world_of(run, environment), source), budgets_of(run, float(run.field("evaluation.temperature", 1.0)))
     )
-    return await _opened(request, episode)
+    return await _register(request, episode)
 
 
 async def watch(request: Request) -> Response:
@@ -135,7 +135,7 @@ async def act(request: Request) -> Response:
         elif what == "pause":
             episode.pause()
         elif what == "keep":
-            episode.note = f"Saved as {keep(request.app.state.index.runs, number, episode)}"
+            episode.note = f"Saved as {save(request.app.state.index.runs, number, episode)}"
         elif what in ("turn", "rest"):
             source, run = _source(request, words, origin)
             own = run_folder(request.app.state.index.runs, origin.run) if origin else None
@@ -155,7 +155,7 @@ async def act(request: Request) -> Response:
     return await state(request)
 
 
-def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
+def save(runs: Path, number: str, episode: LiveEpisode) -> str:
     """Save an episode in the format of `flows.collect` and return the collection's name."""
     folder = runs / "collected" / f"{episode.trajectory.environment}-played"
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,15 +165,15 @@ def keep(runs: Path, number: str, episode: LiveEpisode) -> str:
             json.dumps({"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}) + "\n", encoding="utf-8"
         )
     write_trajectories(folder / f"played-{number}.parquet", [episode.trajectory])
-    (folder / f"played-{number}.json").write_text(json.dumps({"by": episode.by}) + "\n", encoding="utf-8")
+    (folder / f"played-{number}.json").write_text(json.dumps({"by": episode.players}) + "\n", encoding="utf-8")
     return f"{folder.relative_to(runs)}/played-{number}"
 
 
-async def _opened(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
+async def _register(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
     episodes = request.app.state.episodes
     number = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     episodes[number] = (episode, origin)
-    while len(episodes) > MOST_EPISODES:
+    while len(episodes) > MAX_EPISODES:
         oldest = next(iter(episodes))
         gone, _ = episodes.pop(oldest)
         await gone.close()
@@ -183,13 +183,13 @@ async def _opened(request: Request, episode: LiveEpisode, origin: Address | None
 def _episode(request: Request) -> tuple[str, LiveEpisode, Address | None]:
     number = request.path_params["number"]
     if number not in request.app.state.episodes:
-        raise NotThereError("This episode is no longer open. Start it again.")
+        raise NotFoundError("This episode is no longer open. Start it again.")
     episode, origin = request.app.state.episodes[number]
     return number, episode, origin
 
 
 def _state(number: str, episode: LiveEpisode) -> dict[str, Any]:
-    trajectory = as_shown(episode.trajectory)
+    trajectory = view_of(episode.trajectory)
     return {"number": number, "episode": episode, "found": trajectory, "drawing": drawing_of(trajectory, len(trajectory.turns))}
 
 

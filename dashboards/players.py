@@ -30,22 +30,22 @@ class Players:
     """Servers by environment and agents by name. All coroutines must run in one event loop."""
 
     def __init__(self) -> None:
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._clients = AsyncExitStack()
         self._client_of: dict[str, EnvironmentClient] = {}
-        self._told_by: dict[str, WorldInfo] = {}
+        self._world_infos: dict[str, WorldInfo] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closing = threading.Lock()
 
     async def client(self, world: World) -> EnvironmentClient:
         """Return a client of the environment's server, under the rules of `world`."""
         name = _name(world)
-        async with self._one:
+        async with self._lock:
             if name not in self._client_of:
                 urls = await asyncio.to_thread(self._serve, world)
-                self._told_by[name] = await enter(urls, world)
-                client = EnvironmentClient(urls, expected=self._told_by[name].identity, deadline_s=DEADLINE_SECONDS)
+                self._world_infos[name] = await enter(urls, world)
+                client = EnvironmentClient(urls, expected=self._world_infos[name].identity, deadline_s=DEADLINE_SECONDS)
                 self._client_of[name] = await self._clients.enter_async_context(client)
             return self._client_of[name]
 
@@ -58,7 +58,7 @@ class Players:
         """
         await self.client(world)
         name = EXPERT if source.kind == "oracle" else "/".join(Path(str(source.model)).parts[-3::2])
-        async with self._one:
+        async with self._lock:
             key = (_name(world), source.model_dump_json())
             if key not in self._agents:
                 self._agents[key] = await asyncio.to_thread(self._open, world, source)
@@ -67,17 +67,17 @@ class Players:
     async def close(self) -> None:
         """Stop all servers and agents."""
         await self._clients.aclose()
-        await asyncio.to_thread(self._held.close)
+        await asyncio.to_thread(self._resources.close)
 
     def _serve(self, world: World) -> tuple[str, ...]:
         with self._closing:
-            return self._held.enter_context(environment_replicas(world.name, rules=world.rules, backend="local")).urls
+            return self._resources.enter_context(environment_replicas(world.name, rules=world.rules, backend="local")).urls
 
     def _open(self, world: World, source: Source) -> Agent:
         # Only one episode runs at a time. Plain transformers starts faster than a batching engine.
         collection = Collection(environment=world, source=source, rollout=Rollout(engine="transformers"))
         with self._closing:
-            return self._held.enter_context(open_agent(collection, self._told_by[_name(world)]))
+            return self._resources.enter_context(open_agent(collection, self._world_infos[_name(world)]))
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:
@@ -99,8 +99,10 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
 def budgets_of(run: RunFolder | None, temperature: float) -> Budgets:
     """Return the token budgets of a run's recipe, or the defaults of a collection."""
     rollout: dict[str, Any] = run.field("rollout", {}) if run is not None else {}
-    usual = Rollout()
-    return Budgets(temperature, rollout.get("turn_tokens", usual.turn_tokens), rollout.get("trajectory_tokens", usual.trajectory_tokens))
+    defaults = Rollout()
+    return Budgets(
+        temperature, rollout.get("turn_tokens", defaults.turn_tokens), rollout.get("trajectory_tokens", defaults.trajectory_tokens)
+    )
 
 
 def _name(world: World) -> str:

@@ -18,7 +18,7 @@ TEMPLATES = Environment(
 )
 
 
-class NotThereError(LookupError):
+class NotFoundError(LookupError):
     """An address that does not exist. The message names what is missing."""
 
 

@@ -17,7 +17,7 @@ READ = 'select advantages, loss_mask, log_probabilities, entropies from read_par
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedToken:
+class TrainedToken:
     """One policy token in the loss.
 
     Attributes:
@@ -33,13 +33,13 @@ class LearnedToken:
     entropy: float | None
 
 
-def record_of(rollouts: Path) -> Path | None:
+def train_samples_of(rollouts: Path) -> Path | None:
     """Return the training data for a file of trajectories. None if it does not exist."""
     path = rollouts.parent.parent / FOLDER / rollouts.name
     return path if rollouts.parent.name == "rollouts" and path.is_file() else None
 
 
-def learned_tokens(index: Index, rollouts: Path, group: int, member: int) -> list[LearnedToken]:
+def trained_tokens(index: Index, rollouts: Path, group: int, member: int) -> list[TrainedToken]:
     """Return the policy tokens of one trajectory in order. Empty without training data.
 
     Args:
@@ -48,7 +48,7 @@ def learned_tokens(index: Index, rollouts: Path, group: int, member: int) -> lis
         group: Index of the group.
         member: Index within the group.
     """
-    path = record_of(rollouts)
+    path = train_samples_of(rollouts)
     if path is None:
         return []
     try:
@@ -58,7 +58,7 @@ def learned_tokens(index: Index, rollouts: Path, group: int, member: int) -> lis
     if not rows:
         return []
     columns = [rows[0][name] for name in ("advantages", "loss_mask", "log_probabilities", "entropies")]
-    return [LearnedToken(a, bool(m), _known(p), _known(e)) for a, m, p, e in zip(*columns, strict=True)]
+    return [TrainedToken(a, bool(m), _known(p), _known(e)) for a, m, p, e in zip(*columns, strict=True)]
 
 
 def _known(value: float) -> float | None:

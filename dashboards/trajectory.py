@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.index import Index
-from dashboards.train_samples import LearnedToken, learned_tokens, record_of
+from dashboards.train_samples import TrainedToken, train_samples_of, trained_tokens
 from tasks.rollout.trajectory import Trajectory
 
 WHOLE = """
@@ -50,7 +50,7 @@ class Token:
         id: Index in the vocabulary.
         log_probability: Log-probability at sampling. None if it was not recorded.
         in_action: Whether the token belongs to the parsed action.
-        learned: Training data of the token. None if its step recorded none, or no step trained on
+        trained: Training data of the token. None if its step recorded none, or no step trained on
             it.
     """
 
@@ -58,33 +58,33 @@ class Token:
     id: int
     log_probability: float | None
     in_action: bool
-    learned: LearnedToken | None = None
+    trained: TrainedToken | None = None
 
     @property
     def gap(self) -> float | None:
         """The trainer's log-probability minus the engine's, in nats."""
-        if self.learned is None or self.learned.log_probability is None or self.log_probability is None:
+        if self.trained is None or self.trained.log_probability is None or self.log_probability is None:
             return None
-        return self.learned.log_probability - self.log_probability
+        return self.trained.log_probability - self.log_probability
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the token with all known values."""
-        learned, gap = self.learned, self.gap
+        trained, gap = self.trained, self.gap
         parts = [f"token {self.id}"]
         if self.log_probability is not None:
             parts.append(f"log-probability {self.log_probability:.3f}")
-        if learned is not None:
-            parts.append(f"advantage {learned.advantage:+.3f}" if learned.in_loss else "not in the loss")
-        if learned is not None and learned.entropy is not None:
-            parts.append(f"entropy {learned.entropy:.3f}")
+        if trained is not None:
+            parts.append(f"advantage {trained.advantage:+.3f}" if trained.in_loss else "not in the loss")
+        if trained is not None and trained.entropy is not None:
+            parts.append(f"entropy {trained.entropy:.3f}")
         if gap is not None:
             parts.append(f"gap (trainer minus engine) {gap:+.2g}")
         return " · ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTurn:
+class TurnView:
     """One turn for display.
 
     The fields are as in `tasks.rollout.trajectory.Turn`, except that the tokens have texts.
@@ -110,7 +110,7 @@ class ShownTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TrajectoryView:
     """One trajectory for display.
 
     Attributes:
@@ -120,7 +120,7 @@ class Shown:
         prompt: Text of the tokens before the first turn. Empty without a tokenizer.
         first_observation: First observation of the environment.
         turns: Its turns.
-        recorded: Whether its training step recorded the training data.
+        has_train_samples: Whether its training step recorded the training data.
     """
 
     address: Address
@@ -128,8 +128,8 @@ class Shown:
     row: dict[str, Any]
     prompt: str
     first_observation: str
-    turns: list[ShownTurn]
-    recorded: bool = False
+    turns: list[TurnView]
+    has_train_samples: bool = False
 
     @property
     def advantage(self) -> float | None:
@@ -141,9 +141,9 @@ class Shown:
         return _mean_advantage([token for turn in self.turns for token in turn.tokens])
 
     @property
-    def one_advantage(self) -> bool:
+    def has_uniform_advantage(self) -> bool:
         """Whether all its tokens have the same advantage."""
-        found = {round(t.learned.advantage, 6) for turn in self.turns for t in turn.tokens if t.learned and t.learned.in_loss}
+        found = {round(t.trained.advantage, 6) for turn in self.turns for t in turn.tokens if t.trained and t.trained.in_loss}
         return len(found) <= 1
 
     @property
@@ -156,55 +156,55 @@ class Shown:
         return self.turns[turn - 1].observation if turn else self.first_observation
 
 
-def shown(index: Index, address: Address) -> Shown | None:
+def load_trajectory(index: Index, address: Address) -> TrajectoryView | None:
     """Read a trajectory from its parquet file. None if it does not exist."""
     rows = index.query(WHOLE, [address.run, address.kind, address.name, address.group, address.member])
-    return _shown(index, address, rows[0]) if rows else None
+    return _load(index, address, rows[0]) if rows else None
 
 
-def group_of(index: Index, address: Address) -> list[Shown]:
+def group_of(index: Index, address: Address) -> list[TrajectoryView]:
     """Return all members of a trajectory's group, in order."""
     rows = index.query(
         'select member from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',
         [address.run, address.kind, address.name, address.group],
     )
-    members = (shown(index, Address(address.run, address.kind, address.name, address.group, row["member"])) for row in rows)
+    members = (load_trajectory(index, Address(address.run, address.kind, address.name, address.group, row["member"])) for row in rows)
     return [member for member in members if member is not None]
 
 
-def _shown(index: Index, address: Address, row: dict[str, Any]) -> Shown:
+def _load(index: Index, address: Address, row: dict[str, Any]) -> TrajectoryView:
     path = row["path"]
     (stored,) = index.query(
         "select prompt, first_observation, turns from read_parquet(?, file_row_number = true) where file_row_number = ?", [path, row["row"]]
     )
     tokenizer = tokenizer_of(Path(path), index.runs)
-    learned = iter(learned_tokens(index, Path(path), address.group, address.member))
+    trained = iter(trained_tokens(index, Path(path), address.group, address.member))
     turns = [
-        ShownTurn(
+        TurnView(
             number=number,
-            tokens=_tokens(tokenizer, turn, [next(learned, None) for _ in turn["tokens"]]),
-            **{name: turn[name] for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")},
+            tokens=_tokens(tokenizer, turn, [next(trained, None) for _ in turn["tokens"]]),
+            **{name: turn[name] for name in TurnView.__dataclass_fields__ if name not in ("number", "tokens")},
         )
         for number, turn in enumerate(stored["turns"])
     ]
     about = {name: value for name, value in row.items() if name not in ("texts", "path", "file")}
     prompt = tokenizer.decode(stored["prompt"], skip_special_tokens=False) if tokenizer and stored["prompt"] else ""
-    recorded = record_of(Path(path)) is not None
-    return Shown(address, Path(path), about, prompt, stored["first_observation"], turns, recorded)
+    has_train_samples = train_samples_of(Path(path)) is not None
+    return TrajectoryView(address, Path(path), about, prompt, stored["first_observation"], turns, has_train_samples)
 
 
-def as_shown(trajectory: Trajectory) -> Shown:
+def view_of(trajectory: Trajectory) -> TrajectoryView:
     """Convert a trajectory that is not stored yet."""
     turns = [
-        ShownTurn(
+        TurnView(
             number=number,
             tokens=[],
-            **{name: getattr(turn, name) for name in ShownTurn.__dataclass_fields__ if name not in ("number", "tokens")},
+            **{name: getattr(turn, name) for name in TurnView.__dataclass_fields__ if name not in ("number", "tokens")},
         )
         for number, turn in enumerate(trajectory.turns)
     ]
     row = {"environment": trajectory.environment, "task": trajectory.task, "horizon": trajectory.horizon, "tag": None}
-    return Shown(Address("", "", "", 0, 0), Path(), row, "", trajectory.first_observation, turns)
+    return TrajectoryView(Address("", "", "", 0, 0), Path(), row, "", trajectory.first_observation, turns)
 
 
 def tokenizer_of(file: Path, runs: Path) -> Any:
@@ -215,18 +215,18 @@ def tokenizer_of(file: Path, runs: Path) -> Any:
     for folder in file.parents:
         if (folder / "recipe.yaml").is_file():
             beside = next(iter(sorted(folder.glob("checkpoints/*/tokenizer.json"))), None)
-            found = beside or _of_policy(_named(folder / "trainer.json", "policy"), runs)
-            return _loaded(found) if found else None
+            found = beside or _tokenizer_file(_json_field(folder / "trainer.json", "policy"), runs)
+            return _load_tokenizer(found) if found else None
         if (folder / "settings.json").is_file():
-            source = _named(folder / "settings.json", "source") or {}
-            found = _of_policy(source.get("tokenizer") or source.get("model"), runs)
-            return _loaded(found) if found else None
+            source = _json_field(folder / "settings.json", "source") or {}
+            found = _tokenizer_file(source.get("tokenizer") or source.get("model"), runs)
+            return _load_tokenizer(found) if found else None
         if folder == runs:
             break
     return None
 
 
-def _of_policy(policy: str | None, runs: Path) -> Path | None:
+def _tokenizer_file(policy: str | None, runs: Path) -> Path | None:
     """Return the tokenizer file of a policy, or None.
 
     The policy is a folder, also if the runs folder was moved, or a model in Hugging Face's cache.
@@ -245,7 +245,7 @@ def _of_policy(policy: str | None, runs: Path) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def _named(file: Path, name: str) -> Any:
+def _json_field(file: Path, name: str) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8")).get(name)
     except (OSError, ValueError, AttributeError):
@@ -253,16 +253,16 @@ def _named(file: Path, name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(path: Path) -> Any:
+def _load_tokenizer(path: Path) -> Any:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(path))
 
 
-def _tokens(tokenizer: Any, turn: dict[str, Any], learned: Sequence[LearnedToken | None]) -> list[Token]:
+def _tokens(tokenizer: Any, turn: dict[str, Any], trained: Sequence[TrainedToken | None]) -> list[Token]:
     """Return the tokens of a message. Without a tokenizer the text is the token id."""
     ids: Sequence[int] = turn["tokens"]
-    texts = pieces(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
+    texts = token_texts(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
     whole = "".join(texts)
     begin = whole.rfind(turn["action"]) if turn["action"] and not turn["malformed"] else -1
     end = begin + len(turn["action"])
@@ -271,25 +271,25 @@ def _tokens(tokenizer: Any, turn: dict[str, Any], learned: Sequence[LearnedToken
         inside = begin >= 0 and position < end and position + len(text) > begin
         known = turn["log_probabilities"]
         value = known[number] if number < len(known) and known[number] == known[number] else None
-        tokens.append(Token(text, token, value, inside, learned[number]))
+        tokens.append(Token(text, token, value, inside, trained[number]))
         position += len(text)
     return tokens
 
 
 def _mean_advantage(tokens: Sequence[Token]) -> float | None:
-    found = [token.learned.advantage for token in tokens if token.learned is not None and token.learned.in_loss]
+    found = [token.trained.advantage for token in tokens if token.trained is not None and token.trained.in_loss]
     return sum(found) / len(found) if found else None
 
 
-def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Return the text that each token adds.
 
     If a character spans several tokens, it belongs to the last one.
     """
-    texts, said = [], ""
+    texts, text_so_far = [], ""
     for end in range(1, len(ids) + 1):
         now = tokenizer.decode(list(ids[:end]), skip_special_tokens=False)
         whole = now.rstrip("\ufffd")
-        texts.append(whole[len(said) :] if whole.startswith(said) else "")
-        said = whole if whole.startswith(said) else said
+        texts.append(whole[len(text_so_far) :] if whole.startswith(text_so_far) else "")
+        text_so_far = whole if whole.startswith(text_so_far) else text_so_far
     return texts

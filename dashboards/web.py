@@ -25,12 +25,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboards import figure_pages, pages, play_pages
-from dashboards.filters import LARGEST, FilterError
+from dashboards.filters import MAX_NUMBER, FilterError
 from dashboards.index import Index
 from dashboards.links import Links
 from dashboards.live_episode import ReplayError
 from dashboards.players import Players
-from dashboards.templating import NotThereError
+from dashboards.templating import NotFoundError
 from dashboards.templating import problem as problem_page
 from environments.errors import EnvironmentCallError, RefusedError
 from tasks.provision.errors import ProvisionError
@@ -55,7 +55,7 @@ HEADERS = {
 class BoundedInteger(Convertor[int]):
     """Integers in paths. Numbers with too many digits match no route."""
 
-    regex = f"[0-9]{{1,{len(str(LARGEST)) - 1}}}"
+    regex = f"[0-9]{{1,{len(str(MAX_NUMBER)) - 1}}}"
 
     def convert(self, value: str) -> int:
         """Parse the number."""
@@ -69,7 +69,7 @@ class BoundedInteger(Convertor[int]):
 register_url_convertor("int", BoundedInteger())
 
 
-class OwnPagesOnly:
+class SameOriginOnly:
     """Reject state-changing requests that do not come from the viewer's own pages (CSRF)."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -110,7 +110,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
     """
     index, players = Index(runs), Players()
 
-    async def keep_up() -> None:
+    async def refresh_index() -> None:
         while True:
             try:
                 await run_in_threadpool(index.refresh)
@@ -120,7 +120,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        following = asyncio.create_task(keep_up())
+        following = asyncio.create_task(refresh_index())
         try:
             yield
         finally:
@@ -132,7 +132,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
 
     app = Starlette(
         routes=[
-            *(Route(path, _awaited(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
+            *(Route(path, _with_error_pages(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
             *(Route(path, _page(answer)) for path, answer in (*figure_pages.ROUTES, *pages.ROUTES)),
             Route("/health", _health),
             Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
@@ -141,7 +141,7 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
             Middleware(SecurityHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
             Middleware(LoginGate, login=login, realm="make up"),
-            Middleware(OwnPagesOnly),
+            Middleware(SameOriginOnly),
         ],
         lifespan=lifespan,
     )
@@ -151,10 +151,10 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
 
 def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
     """Run a handler that reads files in a thread."""
-    return _awaited(lambda request: run_in_threadpool(answer, request))
+    return _with_error_pages(lambda request: run_in_threadpool(answer, request))
 
 
-def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _with_error_pages(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """Turn errors of an address or of an environment server into error pages."""
 
     async def answered(request: Request) -> Response:
@@ -162,7 +162,7 @@ def _awaited(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return await answer(request)
         except FilterError as problem:
             return problem_page(request, str(problem), 400, problem.field)
-        except NotThereError as problem:
+        except NotFoundError as problem:
             return problem_page(request, str(problem), 404)
         except RefusedError as problem:  # e.g. an unknown task
             return problem_page(request, str(problem), 400)

@@ -12,7 +12,7 @@ from importlib import import_module
 from markupsafe import Markup
 
 from configs.mixture import member_of
-from dashboards.trajectory import Shown
+from dashboards.trajectory import TrajectoryView
 
 DRAWINGS = {
     "babyai": "dashboards.drawings.babyai",
@@ -23,22 +23,22 @@ DRAWINGS = {
 }
 
 
-class NotDrawnError(Exception):
+class DrawingError(Exception):
     """The environment cannot be drawn here, e.g. because a package is missing."""
 
 
-def drawn(trajectory: Shown, turns: int) -> Markup | None:
+def draw_trajectory(trajectory: TrajectoryView, turns: int) -> Markup | None:
     """Draw the environment after the first `turns` turns of a trajectory, as HTML.
 
     None if the environment has no drawing.
 
     Raises:
-        NotDrawnError: It cannot be drawn here. The message gives the reason.
+        DrawingError: It cannot be drawn here. The message gives the reason.
     """
     world, task = member_of(trajectory.row["environment"], trajectory.row["task"])
     module = DRAWINGS.get(world)
     if module is None:
         return None
     of_world = replace(trajectory, row=trajectory.row | {"environment": world, "task": task})
-    draw: Callable[[Shown, int], Markup] = import_module(module).draw
+    draw: Callable[[TrajectoryView, int], Markup] = import_module(module).draw
     return draw(of_world, turns)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from dashboards.trajectory import Shown
+from dashboards.trajectory import TrajectoryView
 
 PLACE = re.compile(
     r"This (?:room|outside location) is called the (.+?)\. (?:In it, you|Here you) see:\s*(.*?)(?:You also see:\s*(.*))?$", re.DOTALL
@@ -42,7 +42,7 @@ class House:
     carried: list[str] = field(default_factory=list)
     task: str = ""
 
-    def hear(self, action: str, observation: str) -> None:
+    def update(self, action: str, observation: str) -> None:
         """Update the state with an action and its observation."""
         if moved := MOVED.search(observation):
             self.here = moved[1]
@@ -62,18 +62,18 @@ class House:
             self.carried.remove(put[1])
 
 
-def house_after(trajectory: Shown, turns: int) -> House:
+def house_after(trajectory: TrajectoryView, turns: int) -> House:
     """Return the state after some turns."""
     house = House()
     task = TASK.search(trajectory.first_observation)
     house.task = task[1] if task else ""
-    house.hear("", trajectory.first_observation)
+    house.update("", trajectory.first_observation)
     for turn in trajectory.turns[:turns]:
-        house.hear(turn.action, turn.observation)
+        house.update(turn.action, turn.observation)
     return house
 
 
-def draw(trajectory: Shown, turns: int) -> Markup:
+def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     """Draw the places and the inventory after some turns."""
     house = house_after(trajectory, turns)
     earned = sum(turn.reward for turn in trajectory.turns[:turns])

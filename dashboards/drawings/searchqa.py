@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
-from dashboards.trajectory import Shown
+from dashboards.trajectory import TrajectoryView
 
 SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -18,7 +18,7 @@ PASSAGE = re.compile(r"Doc (\d+)\(Title: (.*?)\) ?(.*?)(?=\nDoc \d+\(Title: |</i
 SMALL = {"a", "an", "and", "in", "is", "of", "on", "or", "the", "to"}
 
 
-def draw(trajectory: Shown, turns: int) -> Markup:
+def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     """Draw queries, passages and answers of the first turns.
 
     The words of the episode's last answer are marked.

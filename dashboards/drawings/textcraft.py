@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from dashboards.trajectory import Shown
+from dashboards.trajectory import TrajectoryView
 
 COMMAND = re.compile(r"^craft (\d+) (.+?) using (.+)$", re.MULTILINE)
 GOAL = re.compile(r"Goal: craft (.+?)\.?\s*$", re.MULTILINE)
 COUNTED = re.compile(r"(\d+) (.+)")
 GOT = re.compile(r"^Got (\d+) (.+?)\.?$", re.MULTILINE)
 CRAFTED = re.compile(r"^Crafted (\d+) (?:minecraft:)?(.+?)\.?$", re.MULTILINE)
-DEEPEST = 8
+MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafti
     return state
 
 
-def draw(trajectory: Shown, turns: int) -> Markup:
+def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     """Draw the inventory and the goal's crafting tree after some turns."""
     done = [(turn.action, turn.observation) for turn in trajectory.turns[:turns] if not turn.malformed]
     state = crafting(trajectory.first_observation, done)
@@ -90,7 +90,7 @@ def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], nee
     status = "there" if there else "quiet" if not needed else "made" if item in state.made else "missing"
     ways = [command for command in state.commands if command.output == item]
     below = Markup("")
-    if ways and item not in above and len(above) < DEEPEST:
+    if ways and item not in above and len(above) < MAX_DEPTH:
         for number, command in enumerate(ways):
             runs = -(-max(1, wanted - held) // command.count)
             parts = Markup("").join(

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from dashboards.drawings import NotDrawnError
-from dashboards.trajectory import Address, Shown
+from dashboards.drawings import DrawingError
+from dashboards.trajectory import Address, TrajectoryView
 
 if TYPE_CHECKING:
     from environments.webarena.world import WebArena
 
-REMEMBERED = 16
+CACHE_SIZE = 16
 _one_at_a_time = threading.Lock()
 _shots: dict[Address, list[bytes]] = {}
 
 
-def draw(trajectory: Shown, turns: int) -> Markup:
+def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     """Show the browser window after some turns.
 
     Raises:
-        NotDrawnError: There is no browser here, the sites are real ones, or their responses differ
+        DrawingError: There is no browser here, the sites are real ones, or their responses differ
             from the recorded ones.
     """
     with _one_at_a_time:
         if trajectory.address not in _shots:
             shots = screenshots(trajectory)
-            while len(_shots) >= REMEMBERED:
+            while len(_shots) >= CACHE_SIZE:
                 del _shots[next(iter(_shots))]
             _shots[trajectory.address] = shots
         shots = _shots[trajectory.address]
@@ -43,7 +43,7 @@ def draw(trajectory: Shown, turns: int) -> Markup:
     return Markup('<img class=window alt="The browser\'s window after turn {}" src="data:image/png;base64,{}">').format(turns, shot)
 
 
-def screenshots(trajectory: Shown) -> list[bytes]:
+def screenshots(trajectory: TrajectoryView) -> list[bytes]:
     """Return screenshots from before the first turn and after each turn.
 
     The turn that ends the episode has no screenshot.
@@ -54,7 +54,7 @@ def screenshots(trajectory: Shown) -> list[bytes]:
     session = world.create()
     try:
         if session.reset(trajectory.row["task"]) != trajectory.first_observation:
-            raise NotDrawnError("the trajectory was played on other sites than the embedded ones of this version")
+            raise DrawingError("the trajectory was played on other sites than the embedded ones of this version")
         shots = [session.picture()]
         for turn in trajectory.turns:
             if not turn.malformed and session.step(turn.action).done:
@@ -62,7 +62,7 @@ def screenshots(trajectory: Shown) -> list[bytes]:
             shots.append(session.picture() if not turn.malformed else shots[-1])
         return shots
     except BrowserError as problem:
-        raise NotDrawnError(str(problem)) from None
+        raise DrawingError(str(problem)) from None
     finally:
         session.close()
 
@@ -72,6 +72,6 @@ def _world() -> WebArena:
     try:
         from environments.webarena.world import WebArena as World
     except ImportError as missing:
-        raise NotDrawnError(f"WebArena's packages are not installed: {missing}") from None
+        raise DrawingError(f"WebArena's packages are not installed: {missing}") from None
     # Without settings it uses the embedded sites and ignores this process's environment variables.
     return World({})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dashboards.drawings import NotDrawnError
+from dashboards.drawings import DrawingError
 from dashboards.drawings.webarena import screenshots
-from dashboards.trajectory import as_shown
+from dashboards.trajectory import view_of
 from environments.registry import load_world
 from tests.support.chromium import needs_chromium
 from tests.support.recorded_runs import played
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 
 def test_each_turn_has_a_screenshot() -> None:
     task = load_world("webarena").tasks("test")[3]
-    trajectory = as_shown(played("webarena", task, skill=1.0, horizon=12))
+    trajectory = view_of(played("webarena", task, skill=1.0, horizon=12))
     shots = screenshots(trajectory)
     assert trajectory.turns[-1].reward == 1.0
     assert len(shots) == len(trajectory.turns)  # the last action stops, after which there is no window
@@ -28,5 +28,5 @@ def test_a_trajectory_of_other_sites_is_not_drawn() -> None:
     task = load_world("webarena").tasks("test")[3]
     trajectory = played("webarena", task, skill=1.0, horizon=1)
     trajectory.first_observation += "\n\t[99] link 'Elsewhere'"
-    with pytest.raises(NotDrawnError):
-        screenshots(as_shown(trajectory))
+    with pytest.raises(DrawingError):
+        screenshots(view_of(trajectory))

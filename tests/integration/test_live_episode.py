@@ -33,7 +33,7 @@ def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(tmp_p
             proxy._share = 1.0
             with pytest.raises(EnvironmentCallError):
                 await episode.advance("expert", EXPERT, BUDGETS)
-            assert len(episode.trajectory.turns) == len(episode.by) == 1
+            assert len(episode.trajectory.turns) == len(episode.players) == 1
             proxy._share = 0.0
             while not episode.over:
                 await episode.advance("expert", EXPERT, BUDGETS)
@@ -58,7 +58,7 @@ def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path
             while not episode.over:
                 await episode.advance("expert", EXPERT, BUDGETS)
             assert episode.trajectory.outcome is Outcome.SUCCESS
-            assert episode.by[:3] == ["expert", BY_HAND, "expert"]
+            assert episode.players[:3] == ["expert", BY_HAND, "expert"]
             await episode.close()
 
     with starting("textcraft", tmp_path) as start:
@@ -66,14 +66,14 @@ def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path
 
 
 def test_the_oldest_episode_is_closed_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play_pages, "MOST_EPISODES", 2)
+    monkeypatch.setattr(play_pages, "MAX_EPISODES", 2)
 
     async def open_three(url: str) -> None:
         app = SimpleNamespace(state=SimpleNamespace(episodes={}))
         async with EnvironmentClient([url]) as client:
             for task in range(3):
                 episode = await begin(client, "textcraft", task)
-                await play_pages._opened(cast(Request, SimpleNamespace(app=app)), episode)
+                await play_pages._register(cast(Request, SimpleNamespace(app=app)), episode)
             (health,) = (await client.health()).values()
             assert not isinstance(health, EnvironmentCallError)
             assert health.sessions == len(app.state.episodes) == 2

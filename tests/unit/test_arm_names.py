@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from configs.recipe import load_recipe
-from dashboards.arms import arms_of, arms_of_studies, measured_alike
+from dashboards.arms import arms_of, arms_of_studies, comparable_runs
 from dashboards.run_folders import RunFolder, run_folders
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
 from tasks.tracking.run_folder import RunFolder as StoredRun
@@ -69,7 +69,7 @@ def test_a_study_compares_finished_runs_with_the_same_evaluation(tmp_path: Path)
     alike = [run(f"alike-{seed}", seeds__training=seed) for seed in (0, 1)]
     other_list = run("other-list", evaluation__tasks="one-command-test")
     stopped = run("stopped", finished=False, seeds__training=2)
-    taken, left_out = measured_alike([*alike, other_list, stopped])
+    taken, left_out = comparable_runs([*alike, other_list, stopped])
     assert taken == alike
     assert set(left_out) == {"other-list", "stopped"}
     assert "one-command-test" in left_out["other-list"]

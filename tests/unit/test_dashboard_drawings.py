@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dashboards.drawings import drawn
+from dashboards.drawings import draw_trajectory
 from dashboards.drawings.sciworld import House
 from dashboards.drawings.textcraft import crafting
-from dashboards.trajectory import as_shown, pieces
+from dashboards.trajectory import token_texts, view_of
 from environments.registry import load_world
 from environments.textcraft.world import TextCraftEnvironment
 from tasks.rollout.trajectory import Trajectory, Turn
@@ -30,8 +30,8 @@ def test_the_drawn_inventory_of_textcraft_equals_the_worlds_after_every_turn(pla
 
 def test_the_crafting_tree_marks_present_and_missing_items() -> None:
     task = load_world("textcraft").tasks("test")[0]
-    trajectory = as_shown(played("textcraft", task, skill=1.0, horizon=30))
-    before, after = drawn(trajectory, 0), drawn(trajectory, len(trajectory.turns))
+    trajectory = view_of(played("textcraft", task, skill=1.0, horizon=30))
+    before, after = draw_trajectory(trajectory, 0), draw_trajectory(trajectory, len(trajectory.turns))
     assert before is not None
     assert after is not None
     assert 'class="missing"' in before
@@ -41,30 +41,30 @@ def test_the_crafting_tree_marks_present_and_missing_items() -> None:
 
 def test_the_grid_of_babyai_is_drawn_at_every_turn() -> None:
     task = load_world("babyai").tasks("test")[1]
-    trajectory = as_shown(played("babyai", task, skill=0.5, horizon=4))
-    pictures = {drawn(trajectory, turns) for turns in range(len(trajectory.turns) + 1)}
+    trajectory = view_of(played("babyai", task, skill=0.5, horizon=4))
+    pictures = {draw_trajectory(trajectory, turns) for turns in range(len(trajectory.turns) + 1)}
     assert all("data:image/png;base64," in str(picture) for picture in pictures)
 
 
 def test_a_trajectory_of_a_mixture_is_drawn_like_its_world() -> None:
     task = load_world("babyai").tasks("test")[1]
     alone, mixed = (
-        as_shown(played(world, index, skill=1.0, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
+        view_of(played(world, index, skill=1.0, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
     )
-    assert drawn(alone, 1) == drawn(mixed, 1)
+    assert draw_trajectory(alone, 1) == draw_trajectory(mixed, 1)
 
 
 def test_places_doors_and_objects_of_sciworld_are_parsed_from_the_observations() -> None:
     house = House()
-    house.hear(
+    house.update(
         "look around",
         "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta chair. On the chair is: nothing.\n\ta thermometer, currently "
         "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom (that is closed)\n"
         "\tA door to the outside (that is open)",
     )
-    house.hear("pick up thermometer", "You move the thermometer to the inventory.")
-    house.hear("open door to bathroom", "The door is now open.")
-    house.hear("go to bathroom", "You move to the bathroom.")
+    house.update("pick up thermometer", "You move the thermometer to the inventory.")
+    house.update("open door to bathroom", "The door is now open.")
+    house.update("go to bathroom", "You move to the bathroom.")
     assert house.here == "bathroom"
     assert house.carried == ["thermometer"]
     assert house.doors == {frozenset(("kitchen", "bathroom")): True, frozenset(("kitchen", "outside")): True}
@@ -78,7 +78,7 @@ def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() ->
         Turn([], [], "<search>the book</search>", found, message="<search>the book</search>"),
         Turn([], [], "<answer>Ada Byron</answer>", "The answer is right.", reward=1.0),
     ]
-    html = str(drawn(as_shown(trajectory), 2))
+    html = str(draw_trajectory(view_of(trajectory), 2))
     assert "<mark>Ada Byron</mark> in 1843" in html
     assert html.count("<details") == 2
     assert "the book" in html
@@ -100,7 +100,7 @@ def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
     trajectory.turns = [Turn([], [], f"<search>{attack}</search>", text) for text in observations]
     trajectory.turns.append(Turn([], [], f"<answer>{attack}</answer>", attack))
     for turns in range(len(trajectory.turns) + 1):
-        html = str(drawn(as_shown(trajectory), turns))
+        html = str(draw_trajectory(view_of(trajectory), turns))
         assert "<script" not in html
         assert "<img" not in html
 
@@ -110,4 +110,4 @@ def test_a_character_of_several_tokens_belongs_to_the_last_one() -> None:
         def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
             return bytes(ids).decode("utf-8", "replace")
 
-    assert pieces(Bytes(), list("aé€b".encode())) == ["a", "", "é", "", "", "€", "b"]
+    assert token_texts(Bytes(), list("aé€b".encode())) == ["a", "", "é", "", "", "€", "b"]

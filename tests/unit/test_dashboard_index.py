@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dashboards.filters import FilterError, Filters, listed
+from dashboards.filters import FilterError, Filters, list_trajectories
 from dashboards.index import Index
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.recorded_runs import recorded_run
@@ -32,7 +32,7 @@ def every(runs: Path) -> list:  # type: ignore[type-arg]
 
 
 def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index) -> None:
-    found = listed(index, Filters())
+    found = list_trajectories(index, Filters())
     stored = every(runs)
     assert found.count == len(stored) == 4 * 12 + 3 * 12
     assert found.low == found.high == pytest.approx(sum(each.succeeded for each in stored) / len(stored))
@@ -58,27 +58,27 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
 def test_a_filter_matches_the_trajectories_that_fulfil_it(runs: Path, index: Index, words: dict[str, str], passes) -> None:  # type: ignore[no-untyped-def]
     wanted = sum(bool(passes(each)) for each in every(runs))
     assert wanted
-    assert listed(index, Filters.of(words)).count == wanted
+    assert list_trajectories(index, Filters.parse(words)).count == wanted
 
 
 def test_sql_and_patterns_in_a_search_text_are_plain_text(index: Index) -> None:
     for text in ("'; drop table trajectories; --", "100%", "_", "\\", '"', "\x00"):
-        assert listed(index, Filters(text=text)).count in range(85)
-    assert listed(index, Filters()).count == 84
+        assert list_trajectories(index, Filters(text=text)).count in range(85)
+    assert list_trajectories(index, Filters()).count == 84
 
 
 def test_an_invalid_filter_is_rejected_by_name() -> None:
     for field, value in (("turns_from", "many"), ("order", "chaos")):
         with pytest.raises(FilterError) as rejected:
-            Filters.of({field: value})
+            Filters.parse({field: value})
         assert rejected.value.field == field
         assert repr(value) in str(rejected.value)
 
 
 def test_filters_are_written_as_a_query_string() -> None:
-    filters = Filters.of({"text": "oak & elm", "turns_to": "4", "page": "3"})
-    assert filters.words() == "turns_to=4&text=oak+%26+elm"
-    assert "page=4" in filters.words(page=4)
+    filters = Filters.parse({"text": "oak & elm", "turns_to": "4", "page": "3"})
+    assert filters.query_string() == "turns_to=4&text=oak+%26+elm"
+    assert "page=4" in filters.query_string(page=4)
 
 
 def test_a_refresh_reads_new_and_changed_files_and_drops_deleted_ones(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_refresh_reads_new_and_changed_files_and_drops_deleted_ones(tmp_path: 
     batch = read_trajectories(file)
     write_trajectories(file, batch[:5])
     assert index.refresh().read == 1
-    assert listed(index, Filters(kind="rollouts")).count == 5
+    assert list_trajectories(index, Filters(kind="rollouts")).count == 5
     file.unlink()
     assert index.refresh().gone == 1
-    assert listed(index, Filters(kind="rollouts")).count == 0
+    assert list_trajectories(index, Filters(kind="rollouts")).count == 0
 
 
 def test_unreadable_files_are_listed_as_problems(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_unreadable_files_are_listed_as_problems(tmp_path: Path) -> None:
     problems = index.refresh().problems
     assert {Path(path).name for path in problems} == {"step-000002.parquet", "step-000003.parquet"}
     assert "turns" in problems[str(folder.path / "rollouts" / "step-000003.parquet")]
-    assert listed(index, Filters(kind="rollouts")).count == 12
+    assert list_trajectories(index, Filters(kind="rollouts")).count == 12
 
 
 def test_a_damaged_index_is_rebuilt(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_two_viewers_can_read_the_same_folder(tmp_path: Path) -> None:
         "print(i.query('select count(*) as n from trajectories')[0]['n'])"
     )
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True, check=True)
-    assert int(second.stdout) == listed(first, Filters()).count
+    assert int(second.stdout) == list_trajectories(first, Filters()).count
 
 
 def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(tmp_
     monkeypatch.setattr("dashboards.index.unreadable", delete_and_accept)
     index = Index(tmp_path / "runs")
     assert set(index.refresh().problems) == {str(going)}
-    assert listed(index, Filters(kind="evaluations")).count == 12
+    assert list_trajectories(index, Filters(kind="evaluations")).count == 12
     assert index.refresh().gone == 1
     index.close()
 
@@ -172,5 +172,5 @@ def test_a_viewer_killed_during_a_refresh_restarts_with_all_files(tmp_path: Path
     killed.wait()
     index = Index(tmp_path / "runs")
     index.refresh()
-    assert listed(index, Filters()).count == len(every(tmp_path / "runs"))
+    assert list_trajectories(index, Filters()).count == len(every(tmp_path / "runs"))
     index.close()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from dashboards.by_turn import success_by_turn, under_horizons
+from dashboards.by_turn import success_by_horizon, success_by_turn
+from dashboards.divergence import attempts_of_task, divergence_of
 from dashboards.index import Index
 from dashboards.links import Links
-from dashboards.parting import attempts_at, left_success
 from dashboards.run_folders import RunFolder, run_folders
-from dashboards.step_lanes import covered, step_clock
-from dashboards.trajectory import Address, group_of, shown
+from dashboards.step_timeline import covered, step_timeline
+from dashboards.trajectory import Address, group_of, load_trajectory
 from dashboards.web import application
 from tasks.provision.services import Addresses
 from tasks.rollout.trajectory import Outcome
@@ -62,16 +62,16 @@ def test_tokens_have_the_training_data(index: Index, first: RunFolder) -> None:
     members = group_of(index, Address(first.name, "rollouts", "step-000002", 1, 0))
     mean = sum(member.row["reward"] for member in members) / len(members)
     for member in members:
-        assert member.recorded
+        assert member.has_train_samples
         assert member.advantage == pytest.approx(member.row["reward"] - mean, abs=1e-6)
         tokens = [token for turn in member.turns for token in turn.tokens]
         assert [token.gap for token in tokens] == pytest.approx([0.01] * len(tokens), abs=1e-6)
-        assert [token.learned and token.learned.entropy for token in tokens] == pytest.approx([0.5] * len(tokens))
-        assert all("0.500" in token.words and "+0.01" in token.words for token in tokens)
-    held_out = shown(index, Address(first.name, "evaluations", "phase-3", 0, 0))
+        assert [token.trained and token.trained.entropy for token in tokens] == pytest.approx([0.5] * len(tokens))
+        assert all("0.500" in token.description and "+0.01" in token.description for token in tokens)
+    held_out = load_trajectory(index, Address(first.name, "evaluations", "phase-3", 0, 0))
     assert held_out is not None
     assert held_out.advantage is None
-    assert not held_out.recorded
+    assert not held_out.has_train_samples
 
 
 def test_damaged_training_data_leaves_the_trajectory_readable(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_damaged_training_data_leaves_the_trajectory_readable(tmp_path: Path) ->
     (made.path / "train_samples" / "step-000001.parquet").write_bytes(b"PAR1 cut short")
     index = Index(tmp_path)
     assert index.refresh().problems == {}
-    found = shown(index, Address(made.path.name, "rollouts", "step-000001", 0, 0))
+    found = load_trajectory(index, Address(made.path.name, "rollouts", "step-000001", 0, 0))
     assert found is not None
     assert found.turns
     assert found.advantage is None
@@ -96,20 +96,20 @@ def test_success_by_turn_equals_a_count_of_the_episodes(index: Index, runs: Path
 
 def test_success_by_horizon_equals_a_count_of_the_training_episodes(index: Index, runs: Path, first: RunFolder) -> None:
     episodes = [e for path in (runs / first.name / "rollouts").glob("*.parquet") for e in read_trajectories(path)]
-    (found,) = under_horizons(index, first)
+    (found,) = success_by_horizon(index, first)
     assert (found.horizon, found.first, found.last, found.episodes) == (8, 1, 3, len(episodes))
     assert found.success.low <= found.success.value <= found.success.high
     assert found.cut.value == pytest.approx(sum(e.outcome == "truncated" for e in episodes) / len(episodes), abs=1e-9)
 
 
 def test_the_timeline_of_a_step_has_the_recorded_times(index: Index, first: RunFolder) -> None:
-    clock = step_clock(index, first, 2)
+    clock = step_timeline(index, first, 2)
     assert clock is not None
     assert clock.window[1] - clock.window[0] == pytest.approx(4.5)
-    assert clock.busy()["trainer"] == pytest.approx(2.5 / 4.5)
-    assert clock.stalest() == 0
+    assert clock.busy_shares()["trainer"] == pytest.approx(2.5 / 4.5)
+    assert clock.max_staleness() == 0
     writing = [(turn.began, turn.written) for episode in clock.episodes for turn in episode.turns]
-    assert clock.busy()["engine"] == pytest.approx(covered(writing) / 4.5)
+    assert clock.busy_shares()["engine"] == pytest.approx(covered(writing) / 4.5)
     assert covered([(0, 2), (1, 3), (5, 6)]) == 4
 
 
@@ -121,9 +121,9 @@ def test_turns_of_older_weights_count_as_stale(tmp_path: Path) -> None:
     write_trajectories(file, batch)
     index = Index(tmp_path)
     index.refresh()
-    clock = step_clock(index, run_folders(tmp_path)[0], 2)
+    clock = step_timeline(index, run_folders(tmp_path)[0], 2)
     assert clock is not None
-    assert clock.stalest() == 1
+    assert clock.max_staleness() == 1
     index.close()
 
 
@@ -144,11 +144,11 @@ def test_a_failure_has_the_turn_where_it_diverges_from_all_successes(tmp_path: P
     write_trajectories(runs / "collected" / "other" / "part-000000.parquet", [wrong])
     index = Index(runs)
     index.refresh()
-    found = shown(index, Address("collected/other", "collected", "part-000000", 0, 0))
+    found = load_trajectory(index, Address("collected/other", "collected", "part-000000", 0, 0))
     assert found is not None
-    left = left_success(index, found)
-    assert left is not None
-    assert (left.turn, left.successes, left.nearest.run) == (1, 1, "collected/some")
+    found_divergence = divergence_of(index, found)
+    assert found_divergence is not None
+    assert (found_divergence.turn, found_divergence.successes, found_divergence.nearest.run) == (1, 1, "collected/some")
     index.close()
 
 
@@ -198,10 +198,10 @@ def test_an_exported_study_loads_nothing_else(pages: TestClient) -> None:
 
 def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requested_sample(index: Index, first: RunFolder) -> None:
     task = numbers_of(1)[0]
-    asked, *others = sorted(attempts_at(index, "textcraft", task, [first.name], "start/1"), key=lambda each: not each.asked)
-    assert asked.asked
-    assert (asked.trajectory.address.name, asked.trajectory.address.member) == ("start", 1)
+    requested, *others = sorted(attempts_of_task(index, "textcraft", task, [first.name], "start/1"), key=lambda each: not each.requested)
+    assert requested.requested
+    assert (requested.trajectory.address.name, requested.trajectory.address.member) == ("start", 1)
     assert others
     for each in others:
-        assert not each.asked
+        assert not each.requested
         assert (each.trajectory.row["outcome"] == "success") == (each.succeeded > 0)

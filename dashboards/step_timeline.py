@@ -19,7 +19,7 @@ select "group", member, began, seconds,
     list_transform(turns, lambda t: [t.began, t.generate_seconds, t.environment_seconds, t.policy_version]) as turns
 from read_parquet(?) where began > 0 order by began
 """
-MOST_EPISODES = 200
+MAX_EPISODES = 200
 """Maximum number of episodes drawn one by one. The lanes above include all episodes."""
 PARTS = {
     "update": ("update", ORANGE),
@@ -72,7 +72,7 @@ class PlayedEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class StepClock:
+class StepTimeline:
     """Everything that happened during a training step.
 
     Attributes:
@@ -88,7 +88,7 @@ class StepClock:
     spans: list[Span]
     episodes: list[PlayedEpisode]
 
-    def busy(self) -> dict[str, float]:
+    def busy_shares(self) -> dict[str, float]:
         """Return the fraction of the step in which engine, environments and trainer were busy.
 
         The activities overlap, so the fractions need not add up to 1.
@@ -100,7 +100,7 @@ class StepClock:
             "trainer": self._share((span.began, span.ended) for span in self.spans),
         }
 
-    def stalest(self) -> int:
+    def max_staleness(self) -> int:
         """Return the largest staleness of the weights behind this step's turns, in steps."""
         return max((self.step - 1 - t.weights for e in self.episodes if e.step == self.step for t in e.turns), default=0)
 
@@ -110,7 +110,7 @@ class StepClock:
         return covered(clipped) / (end - begin) if end > begin else 0.0
 
 
-def step_clock(index: Index, run: RunFolder, step: int) -> StepClock | None:
+def step_timeline(index: Index, run: RunFolder, step: int) -> StepTimeline | None:
     """Read the times of a step. None if the run has no times for it, as in earlier versions."""
     spans = [span for span in read_spans(run.path / TIMELINE) if span.step == step]
     ahead = int(run.field("rollout.max_off_policy_steps", 0))
@@ -122,7 +122,7 @@ def step_clock(index: Index, run: RunFolder, step: int) -> StepClock | None:
     window = min(begins), max(ends)
     later = [episode for each in range(step + 1, step + ahead + 1) for episode in _episodes(index, run, each) if episode.began < window[1]]
     work = [span for span in spans if span.part in PARTS and span.began < window[1]]
-    return StepClock(step, window, work, [*own, *later])
+    return StepTimeline(step, window, work, [*own, *later])
 
 
 def covered(intervals: Sequence[Interval]) -> float:
@@ -134,22 +134,22 @@ def covered(intervals: Sequence[Interval]) -> float:
     return total
 
 
-def lanes(clock: StepClock) -> Figure:
+def timeline_figure(timeline: StepTimeline) -> Figure:
     """Draw the activities of engine, environments and trainer over a step.
 
     Below them each episode has a row, coloured by the staleness of the weights of its turns.
     """
-    zero = clock.window[0]
-    turns = [turn for episode in clock.episodes for turn in episode.turns]
+    zero = timeline.window[0]
+    turns = [turn for episode in timeline.episodes for turn in episode.turns]
     data = [
         _in_flight([(t.began - zero, t.written - zero) for t in turns], "engine: messages in generation", BLUE, "y4"),
         _in_flight([(t.written - zero, t.answered - zero) for t in turns], "environments: pending actions", GREEN, "y3"),
-        *_trainer(clock, zero),
-        *_gantt(clock, zero),
+        *_trainer(timeline, zero),
+        *_gantt(timeline, zero),
     ]
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": "seconds since the start of the step"}, "anchor": "y", "range": [0, clock.window[1] - zero]},
+        "xaxis": {"title": {"text": "seconds since the start of the step"}, "anchor": "y", "range": [0, timeline.window[1] - zero]},
         "yaxis": {"title": {"text": "episodes"}, "domain": [0, 0.46], "showticklabels": False, "zeroline": False},
         "yaxis2": {"domain": [0.5, 0.58], "showticklabels": False, "title": {"text": "trainer"}},
         "yaxis3": {"domain": [0.62, 0.78], "title": {"text": "environments"}, "rangemode": "tozero"},
@@ -182,9 +182,9 @@ def _in_flight(intervals: Sequence[Interval], name: str, colour: str, axis: str)
     }  # fmt: skip
 
 
-def _trainer(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
+def _trainer(timeline: StepTimeline, zero: float) -> Iterator[dict[str, Any]]:
     for part, (words, colour) in PARTS.items():
-        spans = [span for span in clock.spans if span.part == part]
+        spans = [span for span in timeline.spans if span.part == part]
         if spans:
             yield {
                 "type": "bar", "orientation": "h", "name": f"trainer: {words}", "yaxis": "y2", "marker": {"color": colour},
@@ -193,12 +193,12 @@ def _trainer(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _gantt(clock: StepClock, zero: float) -> Iterator[dict[str, Any]]:
+def _gantt(timeline: StepTimeline, zero: float) -> Iterator[dict[str, Any]]:
     """Yield one row per episode.
 
     Generation is coloured by the age of the weights, waiting for the environment in green.
     """
-    drawn = sorted(clock.episodes, key=lambda episode: episode.began)[:MOST_EPISODES]
+    drawn = sorted(timeline.episodes, key=lambda episode: episode.began)[:MAX_EPISODES]
     segments: dict[str, list[tuple[float, float, int, str]]] = {}
     for place, episode in enumerate(drawn):
         for turn in episode.turns:

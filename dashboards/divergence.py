@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.index import Index
-from dashboards.trajectory import Address, Shown, shown
+from dashboards.trajectory import Address, TrajectoryView, load_trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Attempt:
     Attributes:
         trajectory: The requested sample, or else the first success, or else the first sample.
         samples: Member, outcome and reward of all samples of the task in that evaluation.
-        asked: Whether this sample was requested.
-        parts_at: First turn, from 0, whose action differs from the previous attempt. None for the
+        requested: Whether this sample was requested.
+        diverges_at: First turn, from 0, whose action differs from the previous attempt. None for the
             first attempt or if the actions are equal.
     """
 
-    trajectory: Shown
+    trajectory: TrajectoryView
     samples: list[dict[str, Any]]
-    asked: bool
-    parts_at: int | None
+    requested: bool
+    diverges_at: int | None
 
     @property
     def succeeded(self) -> int:
@@ -37,7 +37,9 @@ class Attempt:
         return sum(sample["outcome"] == "success" for sample in self.samples)
 
 
-def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] = (), sample: str = "", most: int = 24) -> list[Attempt]:
+def attempts_of_task(
+    index: Index, environment: str, task: int, runs: Sequence[str] = (), sample: str = "", most: int = 24
+) -> list[Attempt]:
     """Return one sample of a task from each evaluation, in order of training.
 
     Args:
@@ -59,17 +61,18 @@ def attempts_at(index: Index, environment: str, task: int, runs: Sequence[str] =
     )
     name, _, member = sample.partition("/")
     for row in rows:
-        row["asked"] = row["name"] == name and any(str(each["member"]) == member for each in row["samples"])
-        if row["asked"]:
+        row["requested"] = row["name"] == name and any(str(each["member"]) == member for each in row["samples"])
+        if row["requested"]:
             row["member"] = int(member)
-    played = [(shown(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row) for row in rows]
+    played = [(load_trajectory(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row) for row in rows]
     there = [(each, row) for each, row in played if each is not None]
     return [
-        Attempt(each, row["samples"], row["asked"], parting(there[n - 1][0], each) if n else None) for n, (each, row) in enumerate(there)
+        Attempt(each, row["samples"], row["requested"], first_difference(there[n - 1][0], each) if n else None)
+        for n, (each, row) in enumerate(there)
     ]
 
 
-def parting(first: Shown, second: Shown) -> int | None:
+def first_difference(first: TrajectoryView, second: TrajectoryView) -> int | None:
     """Return the first turn, from 0, at which two trajectories diverge. None if they are equal."""
     ours, theirs = [[turn.action or turn.message for turn in each.turns] for each in (first, second)]
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
@@ -79,7 +82,7 @@ def parting(first: Shown, second: Shown) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftSuccess:
+class Divergence:
     """The turn at which a trajectory diverges from all recorded successes of its task.
 
     Attributes:
@@ -102,7 +105,7 @@ order by t.run <> ?, t.policy_version desc, t.turns limit 48
 """
 
 
-def left_success(index: Index, found: Shown) -> LeftSuccess | None:
+def divergence_of(index: Index, found: TrajectoryView) -> Divergence | None:
     """Compare a failed trajectory with recorded successes of its task, first those of its run.
 
     None if there are no successes.
@@ -116,11 +119,11 @@ def left_success(index: Index, found: Shown) -> LeftSuccess | None:
     shared: list[tuple[int, Address]] = []
     for path, wanted in by_file.items():
         played = index.query(ACTIONS, [path, list(wanted)])
-        shared += [(_shared(ours, row["actions"]), wanted[row["row"]]) for row in played]
+        shared += [(_common_prefix(ours, row["actions"]), wanted[row["row"]]) for row in played]
     if not shared:
         return None
     longest = max(length for length, _ in shared)
-    return LeftSuccess(longest, len(shared), next(address for length, address in shared if length == longest))
+    return Divergence(longest, len(shared), next(address for length, address in shared if length == longest))
 
 
 ACTIONS = """
@@ -129,6 +132,6 @@ from read_parquet(?, file_row_number = true) where file_row_number in (select un
 """
 
 
-def _shared(ours: Sequence[str], theirs: Sequence[str]) -> int:
+def _common_prefix(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """Return the length of the common prefix of two lists of actions."""
     return next((n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs)))
