@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import sys
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
+from flows.model_check import CONFIG_FILE, local_file
 from tasks.training.local_trainer import default_processes, trainer_launch
 from tasks.training.memory_plan import Machine, PlanAnswer, PlanRequest
 from tasks.training.step_time import GPUS
@@ -81,7 +83,8 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
         return None
     request = PlanRequest(experiment=experiment, model=experiment.policy.model, machine=machine).model_dump_json()
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
-    told = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS)
+    offline = {"HF_HUB_OFFLINE": "1"} if local_file(experiment.policy.model, CONFIG_FILE) else {}
+    told = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS, env=os.environ | offline)
     if told.returncode != 0:
         raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(told.stderr)}")
     return PlanAnswer.model_validate_json(told.stdout.splitlines()[-1])

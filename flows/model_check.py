@@ -19,6 +19,7 @@ from tasks.provision.accelerators import accelerators
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Attention head sizes that vLLM supports on a CPU. A test compares them with vLLM's own."""
 
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 """Names of the context length in model configurations."""
 
@@ -41,8 +42,12 @@ class ModelShape:
     vocabulary: int | None
 
 
-def fit_experiment(experiment: Experiment) -> Experiment:
+def fit_experiment(experiment: Experiment, *, needs_tokenizer: bool = True) -> Experiment:
     """Return the recipe with its token budgets fitted to the model, after checking the model.
+
+    Args:
+        experiment: The recipe.
+        needs_tokenizer: False checks the tokenizer only if it is on this machine.
 
     Raises:
         RecipeError: The model cannot be used, or a budget exceeds its context length.
@@ -50,7 +55,7 @@ def fit_experiment(experiment: Experiment) -> Experiment:
     policy = experiment.policy
     if policy.model == "starter":
         return experiment
-    rollout = fit_rollout("policy.model", policy.model, policy, experiment.rollout)
+    rollout = fit_rollout("policy.model", policy.model, policy, experiment.rollout, needs_tokenizer)
     return experiment.model_copy(update={"rollout": rollout})
 
 
@@ -70,7 +75,7 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
     return fit_rollout("--model", source.model, source, rollout)
 
 
-def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout) -> Rollout:
+def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout, needs_tokenizer: bool = True) -> Rollout:
     """Check a model and return the rollout settings with budgets that fit its context.
 
     A budget that was not given follows from the model: `trajectory_tokens` is at most its context
@@ -81,6 +86,7 @@ def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout)
         model: Hugging Face name or folder.
         form: Action format, instruction and conversation start.
         rollout: Engine and budgets.
+        needs_tokenizer: See `fit_experiment`.
 
     Raises:
         RecipeError: See `fit_experiment`.
@@ -92,7 +98,8 @@ def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout)
             f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU supports only "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to transformers, or choose another model."
         )
-    tokens = check_tokenizer(field, model, form)
+    checks_tokenizer = needs_tokenizer or local_file(model, TOKENIZER_FILE) is not None
+    tokens = check_tokenizer(field, model, form) if checks_tokenizer else 0
     if shape.vocabulary is not None and tokens > shape.vocabulary:
         raise RecipeError(
             f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has {shape.vocabulary} rows. "
@@ -132,20 +139,40 @@ def model_shape(field: str, model: str) -> ModelShape:
         RecipeError: There is no readable configuration.
     """
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        folder = Path(model).expanduser()
-        path = folder / "config.json"
-        if not folder.is_dir():
-            path = Path(hf_hub_download(model, "config.json"))
+        path = local_file(model, CONFIG_FILE) or Path(hf_hub_download(model, CONFIG_FILE))
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("text_config", config)
         return ModelShape(_context_length(config), _head_size(config), config.get("vocab_size"))
+    except LocalEntryNotFoundError:
+        raise RecipeError(
+            f"{field}: {model!r} is not on this machine, and the Hugging Face hub does not answer; "
+            "connect to the network once to download it, or give a folder with a config.json"
+        ) from None
     except (OSError, ValueError, AttributeError) as problem:
         raise RecipeError(
             f"{field}: the configuration of {model!r} cannot be read: {problem}. Give a folder with a config.json, or a model's "
             "name on the Hugging Face Hub, e.g. Qwen/Qwen2.5-3B-Instruct."
         ) from None
+
+
+def local_file(model: str, name: str) -> Path | None:
+    """Return a file of a model's folder, or of its download in the local cache.
+
+    None if a model of the hub lacks it there. A file of a folder need not exist.
+
+    Raises:
+        ValueError: `model` is neither a folder nor a possible name on the hub.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder / name
+    found = try_to_load_from_cache(model, name)
+    return Path(found) if isinstance(found, str) else None
 
 
 def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
@@ -162,21 +189,33 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
         "chat_template_kwargs": form.chat_template_kwargs,
         "conversation_start": start if isinstance(start, str) else [message.model_dump() for message in start],
     }
-    answer = _checked_chat_format(json.dumps(request))
+    # Each file that the hub is asked for takes half a minute if it does not answer.
+    answer = _checked_chat_format(json.dumps(request), offline=_is_downloaded(name))
+    if "error" in answer:
+        answer = _checked_chat_format(json.dumps(request), offline=False)
     if "error" in answer:
         raise RecipeError(f"{field}: {answer['error']}")
     return int(answer["tokens"])
 
 
 @cache
-def _checked_chat_format(request: str) -> dict[str, Any]:
+def _checked_chat_format(request: str, *, offline: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "tasks.agents.chat_format_check", request]
     environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
+    if offline:
+        environment["HF_HUB_OFFLINE"] = "1"
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         return {"error": f"the check of the tokenizer failed: {done.stderr.strip()[-500:]}"}
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def _is_downloaded(name: str) -> bool:
+    try:
+        return local_file(name, TOKENIZER_FILE) is not None
+    except ValueError:
+        return False
 
 
 def _context_length(config: dict[str, Any]) -> int | None:

@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> None:
 
     try:
         machine = asked_machine(infra_settings(), given.gpus, given.gpu_memory, given.gpu)
-        print(plan(fit_experiment(load_recipe(given.recipe, overrides)), infra_settings(), machine))
+        experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)
+        print(plan(experiment, infra_settings(), machine))
     except RecipeError as problem:
         raise SystemExit(f"{parser.prog}: {problem}") from None

@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
 from configs.collection import Source
 from configs.experiment import Rollout
 from configs.recipe import RecipeError, load_recipe
+from flows.gpu_memory import plan_of
 from flows.model_check import ModelShape, fit_experiment, fit_source, model_shape
+from tasks.training.memory_plan import Machine
 
 CONTEXT = 640
 
@@ -33,6 +36,50 @@ def change_config(folder: Path, **fields: Any) -> None:
 
 def source(model: Path, **fields: Any) -> Source:
     return Source(kind="model", model=str(model), **fields)
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty download cache on a machine without the hub."""
+    cache = tmp_path / "hub"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model_shape.cache_clear()
+    return cache
+
+
+def download(model: Path, cache: Path, *files: str) -> str:
+    """Put files of a model into the cache, as a download does."""
+    stored = cache / "models--somebody--tiny"
+    (stored / "snapshots" / "1").mkdir(parents=True)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("1")
+    for name in files or [path.name for path in model.iterdir()]:
+        shutil.copy(model / name, stored / "snapshots" / "1" / name)
+    return "somebody/tiny"
+
+
+def test_a_plan_needs_only_the_downloaded_configuration(model: Path, hub_cache: Path) -> None:
+    fields = {"policy.model": download(model, hub_cache, "config.json"), "rollout.trajectory_tokens": CONTEXT}
+    recipe = load_recipe("textcraft", fields)
+    planned = fit_experiment(recipe, needs_tokenizer=False)
+    assert plan_of(planned, Machine(gpus=1, gpu_memory=80, sharding="none", engine_fraction=0.3)) is not None
+    with pytest.raises(RecipeError):
+        fit_experiment(recipe)
+
+
+def test_a_downloaded_model_is_checked_without_the_hub(model: Path, hub_cache: Path) -> None:
+    recipe = load_recipe("textcraft", {"policy.model": download(model, hub_cache), "rollout.trajectory_tokens": CONTEXT})
+    assert fit_experiment(recipe) == recipe
+
+
+def test_a_model_that_is_not_downloaded_is_refused_without_the_hub(hub_cache: Path) -> None:
+    with pytest.raises(RecipeError) as refused:
+        model_shape("policy.model", "somebody/else")
+    assert "policy.model" in str(refused.value)
+    assert "somebody/else" in str(refused.value)
 
 
 def test_budgets_that_are_not_given_follow_from_the_context(model: Path) -> None:
