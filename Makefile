@@ -1,6 +1,6 @@
 # Every target runs the set-up first. Later runs skip it.
 #   make quickstart DEVICE=cpu      choose the lock file (cpu or gpu)
-#   make quickstart PYTHON=/path    build .venv with this Python 3.11
+#   make quickstart PYTHON=/path    build .venv with this Python, 3.11 to 3.13
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart methods test docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from pip._internal.commands import create_command
 from pip._internal.index.package_finder import PackageFinder
+from pip._internal.models.link import Link
 from pip._internal.models.target_python import TargetPython
 from pip._internal.utils.misc import redact_auth_from_url
 
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 MACHINES = ("x86_64", "aarch64")
 GLIBC = range(5, 40)
 """Minor versions of glibc 2 in names of manylinux wheels."""
@@ -28,31 +30,37 @@ UNHASHED = "# unhashed"
 """A lock file with this line is left as it is."""
 
 
-def digests(finder: PackageFinder, name: str, version: str) -> list[str]:
-    """Returns the digests of a version's wheels for Python 3.11 on Linux, and of its source distribution.
+def digests(finders: list[PackageFinder], name: str, version: str) -> list[str]:
+    """Return the digests of a version's Linux wheels for each Python, and of its source distribution.
 
     Raises:
-        LookupError: The index has no such file, or no digest of it.
+        LookupError: The index has no file for one of the Pythons, or a file has no digest.
     """
-    files = [found.link for found in finder.find_all_candidates(name) if str(found.version) == version]
-    missing = [redact_auth_from_url(file.url) for file in files if file.hash_name != "sha256"]
-    if missing or not files:
-        raise LookupError(f"{name}=={version}: " + (f"no sha256 digest of {missing[0]}" if missing else "the index has no file"))
+    files: set[Link] = set()
+    for python, finder in zip(PYTHONS, finders, strict=True):
+        found = [candidate.link for candidate in finder.find_all_candidates(name) if str(candidate.version) == version]
+        if not found:
+            raise LookupError(f"{name}=={version}: the index has no file for Python {python[0]}.{python[1]}")
+        files.update(found)
+    missing = sorted(redact_auth_from_url(file.url) for file in files if file.hash_name != "sha256")
+    if missing:
+        raise LookupError(f"{name}=={version}: the index gives no sha256 digest of {missing[0]}")
     return sorted({str(file.hash) for file in files})
 
 
 def hashed(lock: Path) -> str:
-    """Returns the text of a lock file with the digests of each package."""
+    """Return the text of a lock file with the digests of each package."""
     command = create_command("download")
     options, _ = command.parse_args([])
-    target = TargetPython(platforms=PLATFORMS, py_version_info=(3, 11), implementation="cp")
+    targets = [TargetPython(platforms=PLATFORMS, py_version_info=python, implementation="cp") for python in PYTHONS]
     lines = [line.removesuffix(" \\") for line in lock.read_text().splitlines() if "--hash=" not in line]
     text = []
     with command.main_context():
-        finder = command._build_package_finder(options, command.get_default_session(options), target)
+        session = command.get_default_session(options)
+        finders = [command._build_package_finder(options, session, target) for target in targets]
         for line in lines:
             pin = PIN.fullmatch(line)
-            found = digests(finder, pin[1], pin[2]) if pin else []
+            found = digests(finders, pin[1], pin[2]) if pin else []
             text.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]) + "\n")
     return "".join(text)
 

@@ -5,7 +5,8 @@
 #
 # Without an argument the device is the one of an earlier call, else gpu where `nvidia-smi -L` lists one, else cpu.
 # .venv/.complete holds a hash of all that went in. It is written last, so an interrupted installation is never taken for a complete one.
-# PYTHON names another Python 3.11 to build .venv with.
+# PYTHON names the interpreter for .venv, any Python 3.11 to 3.13. If it has another version than .venv, .venv is built again.
+# Without it, .venv keeps its Python. A new .venv takes the first that fits of python3, python3.13, python3.12 and python3.11.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +28,9 @@ fi
 [ "$device" = gpu ] || locks+=(locks/torch-cpu.lock)
 
 wanted=$({ printf '%s\n' "$device" "$PWD"; cat "${locks[@]}" pyproject.toml locks/install.sh; } | sha256sum | cut -d' ' -f1)
-is_complete() { [ -x .venv/bin/python ] && [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ]; }
+version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+is_right_python() { [ -x .venv/bin/python ] && { [ -z "${PYTHON:-}" ] || [ "$(version "$PYTHON")" = "$(version .venv/bin/python)" ]; }; }
+is_complete() { [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ] && is_right_python; }
 is_complete && exit 0
 # One installation at a time in a checkout; whoever waited looks again.
 exec 9<locks/install.sh
@@ -35,10 +38,11 @@ flock 9
 is_complete && exit 0
 
 # --- System packages -------------------------------------------------------------------------------------------------
-find_python() {
-    local candidate
-    for candidate in "${PYTHON:-python3.11}" python3 /usr/bin/python3.11; do
-        if "$candidate" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+find_python() { # prints the first supported Python that has the modules named in $1
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 /usr/bin/python3)
+    [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
+        if "$candidate" -c "import $1; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -48,10 +52,10 @@ loads() { "$1" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$2" 2>/dev/nul
 
 missing_packages() { # Debian's names of what is not there, one a line
     local python
-    python=$(find_python)
+    python=$(find_python "sys, ensurepip, venv")
     if [ -z "$python" ]; then
-        echo python3.11-venv
-        python=$(command -v python3 || true)
+        python=$(find_python sys)
+        echo "python$([ -z "$python" ] && echo 3 || version "$python")-venv"
     fi
     # vLLM's CPU kernels link to libnuma and libstdc++.
     if [ -n "$python" ]; then
@@ -62,11 +66,17 @@ missing_packages() { # Debian's names of what is not there, one a line
     fi
     # vLLM's sampler is compiled by torch where it runs, against Python's headers.
     command -v g++ >/dev/null || echo g++
-    if [ -z "$python" ] || [ ! -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
-        echo python3.11-dev
+    if [ -z "$python" ]; then
+        echo python3-dev
+    elif [ ! -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
+        echo "python$(version "$python")-dev"
     fi
 }
 
+if [ -n "${PYTHON:-}" ] && [ -z "$(find_python sys)" ]; then
+    echo "PYTHON is '$PYTHON'; it must be a Python 3.11, 3.12 or 3.13" >&2
+    exit 2
+fi
 missing=$(missing_packages | tr '\n' ' ')
 missing=${missing% }
 if [ -n "$missing" ]; then
@@ -89,21 +99,21 @@ if [ -n "$missing" ]; then
     $sudo apt-get update -qq
     if ! DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes $command >/dev/null; then
         echo "apt-get could not install: $missing" >&2
-        echo "Where Debian's Python is not 3.11, install a 3.11 by other means and name it: make PYTHON=/path/to/python3.11 ..." >&2
+        echo "If this system's Python is not 3.11, 3.12 or 3.13, install one of these by other means and name it: make PYTHON=/path/to/python ..." >&2
         exit 1
     fi
 fi
-python=$(find_python)
+python=$(find_python "sys, ensurepip, venv")
 if [ -z "$python" ]; then
-    echo "No Python 3.11 with its venv module was found as \$PYTHON, python3.11 or python3." >&2
-    echo "Name one: make PYTHON=/path/to/python3.11 ..." >&2
+    echo "No Python 3.11, 3.12 or 3.13 with its venv module was found as ${PYTHON:-python3, python3.13, python3.12 or python3.11}." >&2
+    echo "Name one: make PYTHON=/path/to/python ..." >&2
     exit 1
 fi
 
 # --- Python packages -------------------------------------------------------------------------------------------------
 log=.venv/install.log
 # The two builds of vLLM share their folder: never put one over the other.
-if [ ! -x .venv/bin/python ] || [ "$(cat .venv/.device 2>/dev/null || echo "$device")" != "$device" ]; then
+if ! is_right_python || [ "$(cat .venv/.device 2>/dev/null || echo "$device")" != "$device" ]; then
     "$python" -m venv --clear .venv
 fi
 rm -f .venv/.complete
