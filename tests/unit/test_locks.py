@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-LOCKS = Path(__file__).parents[2] / "locks"
+ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "locks"
+PYTHONS = ["3.11", "3.12", "3.13"]
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 UNHASHED = {"torch-cpu.lock"}
 IMAGES = {"worlds": (), "searchqa-facts": ("worlds",), "sciworld": ("worlds",), "webarena": ("worlds",), "services": ()}
@@ -38,6 +47,31 @@ def test_installed_versions_are_those_of_the_locks() -> None:
                 assert importlib.metadata.version(name) == version, name
             except importlib.metadata.PackageNotFoundError:
                 assert name == "async-timeout"  # of Python 3.11.0 to 3.11.2
+
+
+def test_locks_package_and_workflow_name_the_same_pythons() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    supported = SpecifierSet(project["requires-python"])
+    assert [f"3.{minor}" for minor in range(9, 16) if supported.contains(f"3.{minor}.1")] == PYTHONS
+    language = "Programming Language :: Python :: "
+    assert [name.removeprefix(language) for name in project["classifiers"] if language in name] == PYTHONS
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["checks"]
+    assert job["strategy"]["matrix"]["python"] == PYTHONS
+    hashed = re.search(r"^PYTHONS = (.+)$", (LOCKS / "hashes.py").read_text(), re.MULTILINE)
+    assert hashed
+    assert re.findall(r"\((\d+), (\d+)\)", hashed[1]) == [tuple(version.split(".")) for version in PYTHONS]
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 14)])
+def test_set_up_refuses_an_unsupported_python(tmp_path: Path, version: tuple[int, int]) -> None:
+    shutil.copytree(LOCKS, tmp_path / "locks")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {(*version, 0)}; $2"\n')
+    python.chmod(0o755)
+    done = subprocess.run([tmp_path / "locks" / "install.sh", "cpu"], env={**os.environ, "PYTHON": str(python)}, check=False)
+    assert done.returncode == 2
+    assert not (tmp_path / ".venv").exists()
 
 
 @pytest.mark.parametrize("image", sorted(IMAGES))
