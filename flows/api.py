@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from configs.collection import Source
 from configs.recipe import RecipeError
-from flows.command import LocalRecords, expect_engine
+from flows.command import LocalRecords, set_engine_variables
 from flows.requests import collection_request, evaluation_request, of_part, trained_recipe
 from flows.results import (
     CollectedEpisodes,
@@ -204,7 +204,7 @@ def _open_records() -> None:
     with _opening:
         if _records or "prefect" in sys.modules:
             return
-        expect_engine()
+        set_engine_variables()
         records = LocalRecords(handle_sigterm=False)
         records.__enter__()
         _records.append(records)

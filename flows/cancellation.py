@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from flows.killed_flow_runs import noted_flow_runs
+from flows.killed_flow_runs import recorded_flow_runs
 from tasks.provision.prefect_api import PrefectApi
 
 POLL_S = 2.0
@@ -49,7 +49,7 @@ class CancellationWatch:
                     return
 
     def _cancelling(self) -> list[dict[str, Any]]:
-        if not (ours := noted_flow_runs()):
+        if not (ours := recorded_flow_runs()):
             return []
         cancelling = {"id": {"any_": ours}, "state": {"type": {"any_": ["CANCELLING"]}}}
         return list(self._api.ask("flow_runs/filter", {"flow_runs": cancelling}))

@@ -22,14 +22,14 @@ from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 
 if TYPE_CHECKING:
     from flows.cancellation import CancellationWatch
-    from flows.prefect_stand_in import KeptServer
+    from flows.prefect_stand_in import RunServer
     from tasks.provision.local import LocalServer
 
 NOTES = """Every recipe field can be overridden by its dotted name (fields: configs/experiment.py).
 AGENTGYM_... variables set addresses, folders and numbers of processes (configs/infrastructure.py)."""
 
 
-def expect_engine() -> None:
+def set_engine_variables() -> None:
     """Set environment variables for an engine in this process. torch reads them at import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM reports its choice of CPU memory as a warning
@@ -87,7 +87,7 @@ class LocalRecords:
         Args:
             handle_sigterm: Make SIGTERM end the process as Ctrl-C does (see `exit_on_sigterm`).
         """
-        from flows.prefect_stand_in import one_run_server
+        from flows.prefect_stand_in import single_run_server
         from tasks.provision.errors import ProvisionError
         from tasks.provision.local import free_port
         from tasks.provision.prefect_api import guarded
@@ -107,7 +107,7 @@ class LocalRecords:
         self._server: LocalServer | None = None
         self._started: Future[None] | None = None
         self._services: tuple[Path, str, str] | None = None
-        self._kept: KeptServer | None = None
+        self._kept: RunServer | None = None
         self._cancellation: CancellationWatch | None = None
         defaults = {
             "PREFECT_HOME": str(runs / "prefect"),
@@ -131,11 +131,11 @@ class LocalRecords:
             port = free_port()
             url = f"http://127.0.0.1:{port}"
             os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
-            self._server = one_run_server(port, {})
+            self._server = single_run_server(port, {})
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
         if self._server is not None:
-            self._started = ThreadPoolExecutor(1).submit(start_alone, self._server, runs / "prefect")
+            self._started = ThreadPoolExecutor(1).submit(start_exclusively, self._server, runs / "prefect")
 
     def __enter__(self) -> Self:
         """Wait until records can be written, and mark flow runs whose process was killed.
@@ -145,16 +145,16 @@ class LocalRecords:
         """
         from flows.cancellation import CancellationWatch
         from flows.killed_flow_runs import end_killed_flow_runs, serves_these_runs
-        from flows.prefect_stand_in import KeptServer
+        from flows.prefect_stand_in import RunServer
 
         if self._started is not None and self._server is not None:
             self._started.result()
             serves_these_runs(os.environ["PREFECT_API_URL"])
-            self._kept = KeptServer.of_this_command(self._server, os.environ["PREFECT_API_URL"])
+            self._kept = RunServer.of_this_command(self._server, os.environ["PREFECT_API_URL"])
         if self._services is not None:
-            self._kept = KeptServer.in_place_of_services(*self._services)
+            self._kept = RunServer.in_place_of_services(*self._services)
             self._cancellation = CancellationWatch(*self._services[1:])
-        say_failures_once()
+        hide_prefect_tracebacks()
         end_killed_flow_runs()
         return self
 
@@ -162,11 +162,11 @@ class LocalRecords:
         if self._cancellation is not None:
             self._cancellation.close()
         if self._kept is not None:
-            send_what_waits()
+            flush_prefect_queues()
             self._kept.close()
 
 
-def start_alone(server: LocalServer, folder: Path) -> None:
+def start_exclusively(server: LocalServer, folder: Path) -> None:
     """Start a Prefect server while holding a lock, so that servers start one at a time.
 
     If several servers create the tables of a new database at once, all but one fail.
@@ -183,10 +183,10 @@ def start_alone(server: LocalServer, folder: Path) -> None:
         server.start()
 
 
-def say_failures_once() -> None:
+def hide_prefect_tracebacks() -> None:
     """Keep Prefect from printing an error's traceback for each task, phase and flow that it passes.
 
-    Prefect's pages still show them. The error itself is reported by `run_to_the_end` or by Python's
+    Prefect's pages still show them. The error itself is reported by `run_command` or by Python's
     traceback.
     """
 
@@ -197,7 +197,7 @@ def say_failures_once() -> None:
         handler.addFilter(is_wanted)
 
 
-def send_what_waits(seconds: float = 2.0) -> None:
+def flush_prefect_queues(seconds: float = 2.0) -> None:
     """Let Prefect's background threads send their logs and events while the server is still up.
 
     Without a server each of them would retry for seconds.
@@ -211,7 +211,7 @@ def send_what_waits(seconds: float = 2.0) -> None:
         worker.drain_all(timeout=seconds)
 
 
-def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: str = "from the last checkpoint") -> None:
+def run_command(records: LocalRecords, run: Callable[[], object], continues: str = "from the last checkpoint") -> None:
     """Run a flow from the command line and end the process.
 
     A known error is printed as one message. Ctrl-C and SIGTERM end all started processes, with exit
@@ -220,7 +220,7 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     Args:
         records: Where the flow's records go.
         run: The flow.
-        goes_on: From where the same command continues after an error.
+        continues: From where the same command continues after an error.
     """
     from environments.client import EnvironmentCallError
     from tasks.evaluation.benchmark import EvaluationFileError, IncompleteEvaluationError
@@ -255,10 +255,10 @@ def run_to_the_end(records: LocalRecords, run: Callable[[], object], goes_on: st
     ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailedError) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {goes_on}.") from None
+        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {continues}.") from None
     except KeyboardInterrupt:
-        print(f"\nStopped. The same command continues {goes_on}.", file=sys.stderr)
+        print(f"\nStopped. The same command continues {continues}.", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except Terminated as terminated:
-        print(f"\nTerminated. The same command continues {goes_on}.", file=sys.stderr)
+        print(f"\nTerminated. The same command continues {continues}.", file=sys.stderr)
         raise terminated from None

@@ -38,7 +38,7 @@ def serves_these_runs(api_url: str) -> None:
 _noted: list[str] = []
 
 
-def noted_flow_runs() -> list[str]:
+def recorded_flow_runs() -> list[str]:
     """Return the ids of the flow runs that this process runs or has run."""
     return list(_noted)
 

@@ -31,14 +31,14 @@ from configs.model_folder import ModelError, recipe_of
 from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
-from flows.command import expect_engine
+from flows.command import set_engine_variables
 from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.night_schedule import due_dates
 from flows.page_progress import PageProgress
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
-from flows.records import earlier_records_settled, evaluations, mlflow_address, open_tracker
+from flows.records import earlier_records_sent, evaluations, mlflow_address, open_tracker
 from flows.results import stored_episodes
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
@@ -109,7 +109,7 @@ def nightly(
         RecipeError: A value is invalid. Nothing has been started.
         RunBusyError: Another process is running a night of this recipe.
     """
-    expect_engine()
+    set_engine_variables()
     tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
     check_night(start_from, overrides)
     experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
@@ -119,7 +119,7 @@ def nightly(
     with claimed(folder, "a nightly run", "nightly runs never overlap, so wait until it has finished"), PageProgress(STAGES) as page:
         begun = begin(folder, tonight, infrastructure, experiment.name)
         try:
-            seeded = tonights_overrides(overrides, begun, start_from)
+            seeded = night_overrides(overrides, begun, start_from)
             challenger = fit_experiment(load_recipe(recipe, seeded))
             show_viewer_link(RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log)
             page.show(0, "training the challenger")
@@ -195,7 +195,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
 
     MLflow's alias names the champion. If MLflow is unreachable, the record of the last night does.
     """
-    with earlier_records_settled(infrastructure):  # MLflow may not have the last night's verdict yet
+    with earlier_records_sent(infrastructure):  # MLflow may not have the last night's verdict yet
         pass
     try:
         found = aliased_checkpoint(mlflow_address(infrastructure)[0], model, CHAMPION)
@@ -207,7 +207,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
     return str(found) if found else ""
 
 
-def tonights_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:
+def night_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:
     """Return the overrides with the night's seed.
 
     If the night starts from the champion, they also name its weights.

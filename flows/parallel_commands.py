@@ -37,13 +37,15 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _RunningCommand:
     chain: Iterator[Command]
     command: Command
     process: ChildProcess
 
 
-def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Mapping[str, str], say: Callable[[str], object]) -> list[str]:
+def run_chains(
+    chains: Sequence[Iterator[Command]], at_once: int, environment: Mapping[str, str], say: Callable[[str], object]
+) -> list[str]:
     """Run chains of commands in parallel. A failed command ends only its own chain.
 
     All commands end with this process, even if it is killed.
@@ -61,7 +63,7 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
     # it as a leftover.
     sweep()
     waiting, failures, gpus = list(chains), list[str](), visible_gpus()
-    places: dict[int, _UnderWay] = {}
+    places: dict[int, _RunningCommand] = {}
 
     def begin(place: int, chain: Iterator[Command]) -> None:
         """Start the chain's next command in a slot, or leave the slot empty."""
@@ -74,7 +76,7 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
             own["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
         process = ChildProcess("study", [sys.executable, "-m", *command.words], environment={**environment, **own}, log_path=command.log)
         process.start()
-        places[place] = _UnderWay(chain, command, process)
+        places[place] = _RunningCommand(chain, command, process)
         say(command.what)
 
     try:
@@ -102,7 +104,7 @@ def carry_out(chains: Sequence[Iterator[Command]], at_once: int, environment: Ma
     return failures
 
 
-def commands_at_once(infrastructure: InfraSettings) -> int:
+def max_parallel_commands(infrastructure: InfraSettings) -> int:
     """Return the number of runs in parallel.
 
     It is the setting if given, else one per GPU or CPU core, as far as memory allows (4 GiB each).

@@ -34,7 +34,7 @@ EXPERT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """The inputs of a plan. Slow parts are computed once, when a section needs them."""
 
     experiment: Experiment
@@ -55,11 +55,11 @@ class Asked:
 
 def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
     """Return the whole plan as text. With a machine it covers the memory and time of its GPUs."""
-    asked = Asked(experiment, infrastructure, machine)
+    asked = PlanRequest(experiment, infrastructure, machine)
     return "\n\n".join(filter(None, (section(asked) for section in SECTIONS)))
 
 
-def work_section(asked: Asked) -> str:
+def work_section(asked: PlanRequest) -> str:
     """List the training phases and the evaluations with the turns and tokens of each."""
     experiment, (amounts, note) = asked.experiment, asked.training
     evaluation = experiment.evaluation
@@ -81,14 +81,14 @@ def work_section(asked: Asked) -> str:
     return "\n".join(lines)
 
 
-def memory_section(asked: Asked) -> str:
+def memory_section(asked: PlanRequest) -> str:
     """Describe what each GPU holds, and what to change if that is too much."""
     if asked.machine is None:
         return ""
     return asked.memory.text if asked.memory else "The starter policy fits on any GPU."
 
 
-def time_section(asked: Asked) -> str:
+def time_section(asked: PlanRequest) -> str:
     """Estimate the time of a training step in each phase, if the run fits on the GPUs."""
     experiment, machine = asked.experiment, asked.machine
     if machine is None or asked.memory is None or not asked.memory.fits:
@@ -111,11 +111,11 @@ def time_section(asked: Asked) -> str:
     return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'per step', 'all steps'], rows)}\n{ASSUMPTIONS}"
 
 
-SECTIONS: tuple[Callable[[Asked], str], ...] = (work_section, memory_section, time_section)
+SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, memory_section, time_section)
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 
-def _step_seconds(asked: Asked, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
+def _step_seconds(asked: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
     """Return the seconds of rollout, update and both per step.
 
     `end` selects the fewest (0) or the most (1) tokens of `steps` steps.

@@ -23,10 +23,10 @@ LONGEST_WAIT_S = 120.0
 START_DEADLINE_S = 600.0
 """Start timeout in seconds, for machines under load. A broken server ends at once."""
 
-_active: list[KeptServer] = []
+_active: list[RunServer] = []
 
 
-class KeptServer:
+class RunServer:
     """A Prefect server that is restarted on the same port whenever it is missing, until `close`."""
 
     def __init__(self, server: LocalServer, api_url: str, is_missing: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class KeptServer:
         """
         port = urlsplit(api_url).port
         assert port is not None, "the services' addresses have ports"
-        server = one_run_server(port, guarded(api_url.removesuffix("/api"), login))
+        server = single_run_server(port, guarded(api_url.removesuffix("/api"), login))
         return cls(server, api_url, lambda: read(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def wait_for_prefect() -> None:
         time.sleep(CHECK_S)
 
 
-def one_run_server(port: int, environment: dict[str, str]) -> LocalServer:
+def single_run_server(port: int, environment: dict[str, str]) -> LocalServer:
     """Return the Prefect server that a run starts for itself.
 
     PREFECT_HOME names the folder of its database.

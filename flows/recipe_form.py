@@ -28,7 +28,7 @@ Recipe = Annotated[str, WithJsonSchema({"type": "string", "enum": recipe_names()
 """A recipe. The form offers those of configs/; code and command line also accept a YAML file."""
 
 
-def _plain(schema: dict[str, Any]) -> None:
+def _optional_number(schema: dict[str, Any]) -> None:
     """Turn "a number or null" into an optional number.
 
     Prefect's page shows an optional number as one input and "a number or null" as two.
@@ -47,7 +47,7 @@ def _one_of(names: list[str]) -> WithJsonSchema:
 class RecipeForm(ConfigModel):
     """The fields that people change most. Empty fields keep the recipe's value."""
 
-    model_config = ConfigDict(json_schema_extra=_plain)
+    model_config = ConfigDict(json_schema_extra=_optional_number)
 
     world: Annotated[str, _one_of(world_names())] | None = None
     """The world. If it differs from the recipe's world, its task lists "train" and "test" are used,
@@ -85,7 +85,7 @@ class RecipeForm(ConfigModel):
     """Maximum number of turns in an evaluation."""
 
     @model_serializer(mode="wrap")
-    def _filled_in(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_empty_fields(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Serialise only non-empty fields: Prefect's page would show an empty one as "null"."""
         return {name: value for name, value in fields(self).items() if value is not None}
 

@@ -47,7 +47,7 @@ def settle_mlflow(infrastructure: InfraSettings) -> None:
 
 
 @contextmanager
-def earlier_records_settled(infrastructure: InfraSettings) -> Iterator[None]:
+def earlier_records_sent(infrastructure: InfraSettings) -> Iterator[None]:
     """Settle MLflow's records in a background thread while the block runs (see `settle_mlflow`).
 
     The end of the block waits for the thread for up to 60 s. If MLflow is unreachable, a later

@@ -178,7 +178,7 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             tracker.flush()
 
 
-def over_lost_nodes(run: Run, work: Callable[[], None]) -> None:
+def retry_after_lost_nodes(run: Run, work: Callable[[], None]) -> None:
     """Do the work, and repeat it when a trainer node is lost.
 
     The repetition continues from the last checkpoint, on other nodes.

@@ -11,7 +11,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.run_name import run_name
 from flows.flow_page import flow_run_link, show_picture
-from flows.records import earlier_records_settled, evaluations
+from flows.records import earlier_records_sent, evaluations
 from flows.run import Run
 from flows.scripted_policies import scripted_results
 from tasks.evaluation.baselines import baseline_line
@@ -29,7 +29,7 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
     """Show the table of a finished run. Its folder and its run in MLflow stay unchanged."""
     results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
     if is_unsent(folder.path / "records"):  # MLflow was unreachable when the run ended
-        with earlier_records_settled(infrastructure):
+        with earlier_records_sent(infrastructure):
             pass
     scripted = without_learning(experiment, results, infrastructure)
     table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
@@ -54,7 +54,7 @@ def report(run: Run) -> None:
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    print(f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{where_to_look(run, picture)}")
+    print(f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{links_and_paths(run, picture)}")
 
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
@@ -63,7 +63,7 @@ def without_learning(experiment: Experiment, results: Sequence[EvaluationResult]
     return baseline_line(scripted_results(experiment.environment, tasks, experiment.evaluation.horizon, infrastructure))
 
 
-def where_to_look(run: Run, picture: Path) -> str:
+def links_and_paths(run: Run, picture: Path) -> str:
     """Return the commands and addresses that show more of the run."""
     services, prefect = addresses(run.infrastructure.runs), flow_run_link(run.infrastructure.runs)
     mlflow = run.infrastructure.mlflow_page_url or (services.mlflow_tracking_uri if services else None)

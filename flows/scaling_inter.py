@@ -38,7 +38,7 @@ from flows.records import (
     ROLLED_BACK,
     START,
     Measurement,
-    earlier_records_settled,
+    earlier_records_sent,
     finished_run,
     is_readable,
     missing_measurements,
@@ -46,10 +46,10 @@ from flows.records import (
     phase_name,
 )
 from flows.results import TrainingRun, training_run
-from flows.run import Run, environment_servers, opened_run, over_lost_nodes, task_lists, trainer_process
+from flows.run import Run, environment_servers, opened_run, retry_after_lost_nodes, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
-from flows.shared_storage import upload_left_over, with_kept_starter
+from flows.shared_storage import shared_starter_policy, upload_missing
 from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
@@ -105,15 +105,15 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     overrides = all_overrides(recipe, changes, overrides)
     experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
     if (finished := finished_run(infrastructure, experiment)) is not None:
-        upload_left_over(finished, experiment, infrastructure)
+        upload_missing(finished, experiment, infrastructure)
         show_finished(finished, experiment, infrastructure)
         return training_run(finished, experiment)
     check_experiment(experiment, infrastructure)
     check_memory(experiment, infrastructure)
-    settled = nullcontext() if is_subflow() else earlier_records_settled(infrastructure)
+    settled = nullcontext() if is_subflow() else earlier_records_sent(infrastructure)
     with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
         try:
-            over_lost_nodes(run, lambda: learn(run))
+            retry_after_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
         if (noted := run.folder.collapse()) is not None:
@@ -144,7 +144,7 @@ def learn(run: Run) -> None:
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
             if each.step != newest or trained:
-                measure_again(run, policy, tasks, servers, each)
+                repeat_evaluation(run, policy, tasks, servers, each)
         if trained:
             return
         with trainer_process(run, policy, tasks, servers) as trainer:
@@ -157,7 +157,7 @@ def learn(run: Run) -> None:
                 runner.learn(phase)  # type: ignore[call-overload]  # Prefect binds self, its stubs do not
 
 
-def measure_again(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
+def repeat_evaluation(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
     """Repeat an evaluation that was deleted or damaged, from its episodes or with its checkpoint.
 
     Raises:
@@ -320,4 +320,4 @@ def prepare_policy(run: Run) -> str:
         policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
         folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
         storage = run.mirror.storage if run.mirror else None
-        return with_kept_starter(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
+        return shared_starter_policy(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))

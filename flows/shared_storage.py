@@ -36,7 +36,7 @@ def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage |
     return RunMirror(storage, folder.path, folder.fingerprint, superseded)
 
 
-def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
+def upload_missing(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
     """Upload the parts of a finished run that are missing in shared storage.
 
     The storage may have been unreachable, or not configured, when the run ended.
@@ -51,7 +51,7 @@ def upload_left_over(folder: RunFolder, experiment: Experiment, infrastructure: 
         print(f"{problem}\nThe run is finished, but its folder {folder.path} is not complete in the shared storage.", file=sys.stderr)
 
 
-def with_kept_starter(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
+def shared_starter_policy(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
     """Return a starter policy, preferably the one in shared storage.
 
     A starter policy built on another machine differs in the last digits.

@@ -39,10 +39,10 @@ def exit_on_sigterm() -> None:
     read, write = socket.socketpair()
     write.setblocking(False)
     signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
-    threading.Thread(target=_limit_the_end, args=(read,), name="end-limit", daemon=True).start()
+    threading.Thread(target=_limit_shutdown, args=(read,), name="end-limit", daemon=True).start()
 
 
-def _limit_the_end(signals: socket.socket) -> None:
+def _limit_shutdown(signals: socket.socket) -> None:
     while (number := signals.recv(1)[0]) not in (signal.SIGTERM, signal.SIGINT):
         pass
     time.sleep(LONGEST_END_S)

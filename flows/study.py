@@ -28,7 +28,7 @@ from configs.study import load_study, study_names
 from flows.checks import check_study
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
-from flows.parallel_commands import carry_out, commands_at_once
+from flows.parallel_commands import max_parallel_commands, run_chains
 from flows.records import open_tracker
 from flows.results import StudyResult
 from flows.run_names import named_by
@@ -72,7 +72,7 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
         environment = {PROCESSES: os.environ.get(PROCESSES, "1")}
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
-        failures = carry_out(runs.commands(), commands_at_once(infrastructure), environment, say)
+        failures = run_chains(runs.commands(), max_parallel_commands(infrastructure), environment, say)
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         page = write_page(what, found, runs.folder, scripted_in_study(what, found, infrastructure))

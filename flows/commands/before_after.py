@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.command import LocalRecords, expect_engine, parse_recipe, positive, recipe_parser, run_to_the_end
+from flows.command import LocalRecords, parse_recipe, positive, recipe_parser, run_command, set_engine_variables
 
 EXAMPLES = """examples:
   agentgym before-after quickstart
@@ -20,8 +20,8 @@ def main(arguments: list[str]) -> None:
         "--n-seeds", type=positive, default=1, metavar="N", help="number of training seeds (default: only the recipe's seed)"
     )
     given, overrides = parse_recipe(parser, arguments)
-    expect_engine()
+    set_engine_variables()
     records = LocalRecords()
     from flows.before_after import before_after
 
-    run_to_the_end(records, lambda: before_after(given.recipe, overrides, given.n_seeds))
+    run_command(records, lambda: before_after(given.recipe, overrides, given.n_seeds))

@@ -20,7 +20,7 @@ from configs.model_folder import ModelError, format_of
 from configs.recipe import RecipeError, parse_overrides
 from flows.arguments import Arguments
 from flows.checks import check_world
-from flows.command import LocalRecords, expect_engine, run_to_the_end
+from flows.command import LocalRecords, run_command, set_engine_variables
 from flows.requests import collection_request, of_part, trained_recipe
 
 EXAMPLES = """examples:
@@ -40,11 +40,11 @@ The same command continues an interrupted collection."""
 def main(arguments: list[str]) -> None:
     """Parse the command line and collect."""
     collection, folder = collection_arguments(arguments)
-    expect_engine()
+    set_engine_variables()
     records = LocalRecords()
     from flows.collect import collect
 
-    run_to_the_end(records, lambda: collect(collection, folder), goes_on="with the missing episodes")
+    run_command(records, lambda: collect(collection, folder), continues="with the missing episodes")
 
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
@@ -63,7 +63,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         given, trained_by = policy_of(parsed, rest)
         given |= {"tasks": parsed.tasks, "horizon": parsed.horizon, "temperature": parsed.temperature}
         collection = collection_request(given, trained_by)
-    say_checkpoint_defaults(trained_by)
+    print_checkpoint_defaults(trained_by)
     return collection, parsed.out
 
 
@@ -172,7 +172,7 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     return given, trained_recipe(given["source"])
 
 
-def say_checkpoint_defaults(trained_by: Experiment | None) -> None:
+def print_checkpoint_defaults(trained_by: Experiment | None) -> None:
     """Print the settings that come from the checkpoint's recipe."""
     if trained_by is None:
         return

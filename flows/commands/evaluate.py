@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
-from flows.command import LocalRecords, expect_engine, run_to_the_end
-from flows.commands.collect import policy_of, policy_parser, say_checkpoint_defaults, usage_errors
+from flows.command import LocalRecords, run_command, set_engine_variables
+from flows.commands.collect import policy_of, policy_parser, print_checkpoint_defaults, usage_errors
 from flows.requests import evaluation_request
 
 EXAMPLES = """examples:
@@ -24,11 +24,11 @@ The same command continues an interrupted evaluation."""
 def main(arguments: list[str]) -> None:
     """Parse the command line and evaluate."""
     grid, folder, against = evaluation_arguments(arguments)
-    expect_engine()
+    set_engine_variables()
     records = LocalRecords()
     from flows.evaluate import evaluate
 
-    run_to_the_end(records, lambda: evaluate(grid, folder, against), goes_on="with the missing episodes")
+    run_command(records, lambda: evaluate(grid, folder, against), continues="with the missing episodes")
 
 
 def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
@@ -62,5 +62,5 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
         grid = evaluation_request(given, trained_by)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
         parser.error(f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation.")
-    say_checkpoint_defaults(trained_by)
+    print_checkpoint_defaults(trained_by)
     return grid, parsed.out, parsed.against

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.command import LocalRecords, parse_recipe, recipe_parser, run_to_the_end
+from flows.command import LocalRecords, parse_recipe, recipe_parser, run_command
 
 EXAMPLES = """examples:
   agentgym nightly quickstart
@@ -25,4 +25,4 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.nightly import nightly
 
-    run_to_the_end(records, lambda: nightly(given.recipe, start_from=given.start_from, night=given.night, overrides=overrides))
+    run_command(records, lambda: nightly(given.recipe, start_from=given.start_from, night=given.night, overrides=overrides))

@@ -9,7 +9,7 @@ from configs.recipe import RecipeError, parse_overrides
 from configs.study import load_study, study_names
 from flows.arguments import Arguments
 from flows.checks import check_study
-from flows.command import LocalRecords, run_to_the_end
+from flows.command import LocalRecords, run_command
 
 EXAMPLES = """examples:
   agentgym study configs/studies/methods.yaml
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.study import study
 
-    run_to_the_end(records, lambda: study(name, overrides), goes_on="with the missing runs")
+    run_command(records, lambda: study(name, overrides), continues="with the missing runs")
 
 
 def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.command import LocalRecords, parse_recipe, recipe_parser, run_to_the_end
+from flows.command import LocalRecords, parse_recipe, recipe_parser, run_command
 
 EXAMPLES = """examples:
   agentgym train configs/quickstart.yaml
@@ -20,4 +20,4 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.scaling_inter import scaling_inter
 
-    run_to_the_end(records, lambda: scaling_inter(given.recipe, overrides=overrides))
+    run_command(records, lambda: scaling_inter(given.recipe, overrides=overrides))

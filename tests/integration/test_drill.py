@@ -82,10 +82,10 @@ def test_heartbeats_continue_after_their_process_is_killed(services: tuple[Path,
 
 BY_HAND = """
 import sys
-from flows.command import LocalRecords, run_to_the_end
+from flows.command import LocalRecords, run_command
 records = LocalRecords()
 from tests.support.drill_job import job
-run_to_the_end(records, lambda: job(sys.argv[1]))
+run_command(records, lambda: job(sys.argv[1]))
 """
 
 

@@ -51,9 +51,9 @@ url = f"http://127.0.0.1:{port}"
 os.environ |= {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": str(runs / "prefect"), **guarded(url, login)}
 (runs / "prefect").mkdir(parents=True)
 from prefect import flow, get_client
-from flows.prefect_stand_in import KeptServer, one_run_server, wait_for_prefect
+from flows.prefect_stand_in import RunServer, single_run_server, wait_for_prefect
 
-services = one_run_server(port, {})
+services = single_run_server(port, {})
 services.start()
 
 @flow
@@ -62,7 +62,7 @@ def small() -> int:
     wait_for_prefect()
     return 1
 
-stand_in = KeptServer.in_place_of_services(runs, f"{url}/api", login)
+stand_in = RunServer.in_place_of_services(runs, f"{url}/api", login)
 try:
     result = small()
     with get_client(sync_client=True) as client:

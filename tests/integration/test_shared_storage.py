@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from configs.infrastructure import SettingsError, infra_settings
-from flows.shared_storage import with_kept_starter
+from flows.shared_storage import shared_starter_policy
 from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, opened
 from tests.support.s3_server import BUCKET, Way
 
@@ -23,7 +23,7 @@ def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage,
         return str(folder)
 
     for machine in ("first", "second"):
-        policy = with_kept_starter(storage, tmp_path / machine, "tiny", lambda machine=machine: build(machine))
+        policy = shared_starter_policy(storage, tmp_path / machine, "tiny", lambda machine=machine: build(machine))
         assert (Path(policy) / "model.safetensors").read_text() == "built by first"
 
 

@@ -11,7 +11,7 @@ import pytest
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
-from flows.plan import Asked, work_section
+from flows.plan import PlanRequest, work_section
 from flows.records import evaluations, finished_run, measurements
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -62,7 +62,7 @@ def test_a_run_that_lacks_something_is_not_finished(tmp_path: Path, experiment: 
 def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(fields: dict[str, Any], steps: list[int]) -> None:
     experiment = load_recipe("textcraft", {"algorithm.steps": 30, **fields})
     assert [what.step for what in measurements(experiment, {})] == steps
-    plan = work_section(Asked(experiment, InfraSettings(), None))
+    plan = work_section(PlanRequest(experiment, InfraSettings(), None))
     assert f"{len(steps)} evaluations" in plan
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
-from flows.plan import Asked, time_section
+from flows.plan import PlanRequest, time_section
 from tasks.training.memory_plan import Machine, MemoryPlan, PlanAnswer
 from tasks.training.step_time import (
     BANDWIDTH_SHARE,
@@ -60,10 +60,10 @@ def test_seconds_in_words(seconds: tuple[float, float], words: str) -> None:
     assert in_words(*seconds) == words
 
 
-def asked(gpu: str | None, **fields: object) -> Asked:
+def asked(gpu: str | None, **fields: object) -> PlanRequest:
     machine = Machine(gpus=8, gpu_memory=80, sharding="fsdp2", engine_fraction=0.45, gpu=gpu)
     plan = MemoryPlan(trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=57_344, machine=machine)
-    made = Asked(load_recipe("textcraft-qwen2.5-7b", fields), InfraSettings(), machine)
+    made = PlanRequest(load_recipe("textcraft-qwen2.5-7b", fields), InfraSettings(), machine)
     made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace takes a minute
     return made
 
