@@ -172,9 +172,7 @@ def main() -> None:
     )
     parser.add_argument("world", help="name of a world (see `python -m environments list`) or module:Class")
     parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
-    parser.add_argument(
-        "--train", default="train", metavar="LIST", help="task list that the replay searches for nearest neighbours (default: %(default)s)"
-    )
+    parser.add_argument("--train", default="train", metavar="LIST", help="task list of the replay (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="number of tasks of each list, evenly spaced (default: all)")
     parser.add_argument("--horizon", type=int, default=30, help="turn limit (default: %(default)s)")
     parser.add_argument("--policies", nargs="+", choices=sorted(SAMPLES), default=list(SAMPLES), help="policies to play (default: all)")

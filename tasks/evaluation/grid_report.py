@@ -38,14 +38,7 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
     """
     header, rows = _cells(results, other or {})
     tagged_header, tagged = _tags(results)
-    notes = [
-        NOTE,
-        *(
-            ["Change is the success of this policy minus that of the other one, in percentage points, on their common tasks."]
-            if other
-            else []
-        ),
-    ]
+    notes = [NOTE, CHANGE_NOTE] if other else [NOTE]
     note, warning = " ".join(notes), incomplete_note(results.values())
     text, page = ([warning], [f"**{warning}**"]) if warning else ([], [])
     text.append(aligned(header, rows))

@@ -129,10 +129,10 @@ class TrainerActor:
         sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         self._listener: socket.socket | None = None
-        self._line: TrainerConnection | None = None
+        self._connection: TrainerConnection | None = None
         self._process: ChildProcess | None = None
 
-    def meeting_point(self) -> tuple[str, int]:
+    def rendezvous_address(self) -> tuple[str, int]:
         """Return the node's address and a port of it that is free now."""
         address = node_address()
         return address, free_port(address)
@@ -151,18 +151,18 @@ class TrainerActor:
     def connect(self, seconds: float) -> None:
         """Wait for the main process to connect (see `accept_trainer`)."""
         assert self._listener is not None
-        self._line = accept_trainer(self._listener, seconds, self.running)
+        self._connection = accept_trainer(self._listener, seconds, self.running)
 
     def send(self, command: object) -> None:
         """Send a command to the main process."""
-        assert self._line is not None
-        self._line.send(command)
+        assert self._connection is not None
+        self._connection.send(command)
 
     def receive(self, timeout: float) -> object | None:
         """Return the main process's next event, or None (see `TrainerConnection.receive`)."""
-        if self._line is None:
+        if self._connection is None:
             raise ConnectionClosedError("the connection was closed")
-        return self._line.receive(timeout)
+        return self._connection.receive(timeout)
 
     def running(self) -> bool:
         """Return whether the processes are running."""
@@ -174,9 +174,9 @@ class TrainerActor:
 
     def end(self) -> None:
         """Close the connection and end the processes."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         if self._listener is not None:
             self._listener.close()
         if self._process is not None:

@@ -28,13 +28,13 @@ from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
-from tasks.training.lora import ADAPTER, adapters, give_adapters, load_adapter, save_adapter, without_lora
+from tasks.training.lora import ADAPTER, adapters, load_adapter, save_adapter, set_adapters, without_lora
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
 from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.random_states import load_random_states, save_random_states
-from tasks.training.sharding import as_plain, give_weights
+from tasks.training.sharding import gather_tensor, scatter_weights
 
 OPTIMISER, SCHEDULE = "optimiser", "scheduler.json"
 
@@ -69,7 +69,7 @@ class BaseTrainer(Trainer):
                 sharded gradients do not support.
         """
         if sharded and experiment.policy.dtype == "float16":
-            raise ValueError("policy.dtype float16 cannot be trained with sharding: fsdp2; set it to bfloat16")
+            raise ValueError("policy.dtype is float16, which sharding: fsdp2 does not support. Set it to bfloat16.")
         self.experiment, self.policy, self.sharded = experiment, policy, sharded
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
@@ -116,14 +116,14 @@ class BaseTrainer(Trainer):
         # A checkpoint of LoRA holds merged weights, which cannot be split again.
         weights = resume if self.experiment.policy.lora is None else None
         if resume is not None and weights is None:
-            give_adapters(self.model, load_adapter(resume / ADAPTER))
+            set_adapters(self.model, load_adapter(resume / ADAPTER))
         if not self.sharded:
             if weights is not None:
                 self._load_from_checkpoint(str(weights))
             self.wrapped_model, _ = self._prepare_for_training(updates, None, None)
         else:
             if weights is not None:
-                give_weights(self.model, load_model(str(weights), sharded=True, dtype=torch.float32).state_dict())
+                scatter_weights(self.model, load_model(str(weights), sharded=True, dtype=torch.float32).state_dict())
             self.optimizer = self.accelerator.prepare_optimizer(self.create_optimizer())
             self.create_scheduler(updates)
             self.wrapped_model = self.model_wrapped = self.model
@@ -190,7 +190,7 @@ class BaseTrainer(Trainer):
 
         The gradients are dropped while `policy_learns` is False.
         """
-        norm = as_plain(self._clip_grad_norm(self.wrapped_model))
+        norm = gather_tensor(self._clip_grad_norm(self.wrapped_model))
         rate = 0.0
         if self.policy_learns:
             self.optimizer.step()
@@ -277,7 +277,7 @@ class BaseTrainer(Trainer):
         try:
             self.lr_scheduler.load_state_dict(schedule)
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise checkpoint.CheckpointError(f"{written / SCHEDULE} is no schedule: {problem!r}") from problem
+            raise checkpoint.CheckpointError(f"{written / SCHEDULE} is not a valid learning-rate schedule: {problem!r}") from problem
 
     def _save_rng_state(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)  # another rank may not have made it yet
@@ -334,8 +334,8 @@ class BaseTrainer(Trainer):
 
     def all_reduce_max(self, values: torch.Tensor) -> torch.Tensor:
         """Take the elementwise maximum of a tensor over all ranks. The result is on the CPU."""
-        everybodys: torch.Tensor = self.accelerator.gather(values.to(self.accelerator.device).unsqueeze(0))
-        return everybodys.max(dim=0).values.cpu()
+        maxima: torch.Tensor = self.accelerator.gather(values.to(self.accelerator.device).unsqueeze(0))
+        return maxima.max(dim=0).values.cpu()
 
     def count_everywhere(self, count: int) -> int:
         """Sum a count over all ranks."""

@@ -83,21 +83,21 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
     try:
         step = int(manifest["step"])
     except (ValueError, KeyError, TypeError) as problem:
-        raise CheckpointError(f"{folder / MANIFEST} names no step ({problem!r})") from problem
+        raise CheckpointError(f"{folder / MANIFEST} has no valid step ({problem!r})") from problem
     if fingerprint is not None and manifest.get("experiment") != fingerprint:
-        raise CheckpointError(f"{folder}: belongs to experiment {manifest.get('experiment')}, not {fingerprint}")
+        raise CheckpointError(f"{folder} belongs to experiment {manifest.get('experiment')}, not {fingerprint}")
     for name, described in files.items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{folder}: {name} is missing")
         if path.suffix not in FORMATS:
-            raise CheckpointError(f"{folder}: {name} is in none of the formats of a checkpoint ({' '.join(sorted(FORMATS))})")
+            raise CheckpointError(f"{folder}: {name} has a file format that is not allowed in a checkpoint ({' '.join(sorted(FORMATS))})")
         if _describe(path) != described:
-            raise CheckpointError(f"{folder}: {name} differs from what was written")
+            raise CheckpointError(f"{folder}: {name} does not match its size and digest in {MANIFEST}")
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if name != MANIFEST and name not in files and (path.is_symlink() or not path.is_dir()):
-            raise CheckpointError(f"{folder}: {name} is not listed in {MANIFEST}; delete it")
+            raise CheckpointError(f"{folder}: {name} is not listed in {MANIFEST}. Delete it.")
     return Checkpoint(folder, step, _digest(files))
 
 
@@ -109,12 +109,12 @@ def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
     """
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
-        raise CheckpointError(f"{folder}: {MANIFEST} lists no files")
+        raise CheckpointError(f"{folder}: {MANIFEST} has no list of files")
     for name, described in files.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise CheckpointError(f"{folder}: {MANIFEST} lists {name}, which is outside the checkpoint")
         if not isinstance(described, list) or len(described) != 2:
-            raise CheckpointError(f"{folder}: {MANIFEST} gives no size and digest of {name}")
+            raise CheckpointError(f"{folder}: {MANIFEST} has no size and digest of {name}")
     return files
 
 
@@ -127,7 +127,7 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise CheckpointError(f"{file} cannot be read: {problem}") from problem
+        raise CheckpointError(f"cannot read {file}: {problem}") from problem
 
 
 def check_safetensors(folder: Path) -> None:
@@ -138,7 +138,7 @@ def check_safetensors(folder: Path) -> None:
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise CheckpointError(f"{folder} holds no safetensors file; delete the run's folder to train from the start")
+        raise CheckpointError(f"{folder} has no safetensors file. Delete the run's folder to train from the start.")
     for file in files:
         try:
             with safe_open(file, framework="np"):
@@ -152,13 +152,13 @@ def latest(checkpoints: Path, fingerprint: str) -> tuple[Checkpoint | None, list
 
     The second value holds a message for each newer checkpoint that was skipped.
     """
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for step in sorted(steps_in(checkpoints), reverse=True):
         try:
-            return verify(checkpoints / folder_name(step), fingerprint), passed_over
+            return verify(checkpoints / folder_name(step), fingerprint), skipped
         except CheckpointError as problem:
-            passed_over.append(str(problem))
-    return None, passed_over
+            skipped.append(str(problem))
+    return None, skipped
 
 
 def of_step(checkpoints: Path, step: int, fingerprint: str) -> Checkpoint | None:

@@ -81,7 +81,7 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
         return Verdict(HEALTHY, ())
     signs = [*_entropy(history), *_shares(history), *_gradient(history)]
     if (kl := _now(history, "update/kl")) is not None and kl > KL_CEILING:
-        signs.append(f"KL from the starting policy is {kl:.2f} nats per token")
+        signs.append(f"KL divergence from the starting policy is {kl:.2f} nats per token")
     fall = _fall(history)
     if fall:
         best, now = fall
@@ -117,7 +117,7 @@ def collapse_note(history: Mapping[int, Metrics]) -> str:
         found = verdict_at(history, step)
         if found.level == COLLAPSED:
             before = {earlier: metrics for earlier, metrics in history.items() if earlier < step}
-            return f"Training collapsed at step {step}: {'; '.join(found.signs)}. It was last healthy at step {last_good_step(before)}."
+            return f"Training collapsed at step {step}: {'; '.join(found.signs)}. The last healthy step was {last_good_step(before)}."
     return ""
 
 
@@ -151,19 +151,19 @@ def _entropy(history: Sequence[Metrics]) -> list[str]:
     start, now = _start(history, "rollout/entropy"), _now(history, "rollout/entropy")
     if start is None or now is None or start <= 0 or ENTROPY_FLOOR * start <= now <= ENTROPY_CEILING * start:
         return []
-    return [f"entropy went from {start:.3f} to {now:.3f} nats per token"]
+    return [f"entropy changed from {start:.3f} to {now:.3f} nats per token"]
 
 
 def _shares(history: Sequence[Metrics]) -> list[str]:
     signs = []
     for name, words in (
-        ("rollout/repeated_share", "turns that repeat the one before"),
+        ("rollout/repeated_share", "repeated turns"),
         ("rollout/malformed_share", "malformed turns"),
-        ("rollout/refused_share", "turns that the world refused"),
+        ("rollout/refused_share", "refused turns"),
     ):
         start, now = _start(history, name), _now(history, name)
         if start is not None and now is not None and now > start + SHARE_RISE:
-            signs.append(f"the share of {words} went from {start:.2f} to {now:.2f}")
+            signs.append(f"the share of {words} rose from {start:.2f} to {now:.2f}")
     return signs
 
 
@@ -172,4 +172,4 @@ def _gradient(history: Sequence[Metrics]) -> list[str]:
     if len(norms) < 2 * WINDOW:
         return []
     now, usual = fmean(norms[-WINDOW:]), median(norms)
-    return [f"the gradient norm is {now:.3g}, usually {usual:.3g}"] if now > GRADIENT_FACTOR * usual > 0 else []
+    return [f"the gradient norm is {now:.3g}, and its median is {usual:.3g}"] if now > GRADIENT_FACTOR * usual > 0 else []

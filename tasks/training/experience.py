@@ -90,7 +90,7 @@ class Experience:
             ValueError: `values` is None.
         """
         if self.values is None:
-            raise ValueError("these advantages need the values of a critic; Experience.values is None")
+            raise ValueError("Experience.values is None, but these advantages need the values of a critic")
         places, inside = policy_places(self.policy_mask)
         packed = self.values.gather(1, places) * inside
         following = torch.cat([packed[:, 1:], torch.zeros(len(packed), 1, dtype=packed.dtype)], dim=1)

@@ -63,7 +63,7 @@ def _end(rank: int, process: ForkProcess) -> End:
     return End(rank, process.pid, process.exitcode)
 
 
-def become_rank(rank: int, size: int, job: TrainerJob) -> None:
+def run_rank(rank: int, size: int, job: TrainerJob) -> None:
     """Turn this process into a trainer rank, as torchrun would, and run it until it exits."""
     from setproctitle import setproctitle
 
@@ -74,7 +74,7 @@ def become_rank(rank: int, size: int, job: TrainerJob) -> None:
     here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
     os.environ.update({name: str(value) for name, value in here.items()})
     trainer_main.run(job)
-    trainer_main.leave()
+    trainer_main.exit_at_once()
 
 
 def main() -> None:
@@ -83,11 +83,11 @@ def main() -> None:
     size = int(number)
     job = trainer_main.read_job(Path(job_file))
     trainer_main.import_all(job)
-    from tasks.training.process_group import STORE, meeting_memory
+    from tasks.training.process_group import STORE, rendezvous_memory
 
-    os.environ[STORE] = meeting_memory()
+    os.environ[STORE] = rendezvous_memory()
     gc.freeze()  # a collection would touch the imported objects and so copy them
-    processes = [get_context("fork").Process(target=become_rank, args=(rank, size, job)) for rank in range(size)]
+    processes = [get_context("fork").Process(target=run_rank, args=(rank, size, job)) for rank in range(size)]
     for process in processes:
         process.start()
     found = ends(processes)

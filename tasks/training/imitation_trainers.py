@@ -18,12 +18,12 @@ from configs.experiment import Experiment
 from configs.imitation import DPO, Imitation
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.base_trainer import BaseTrainer
-from tasks.training.lora import give_adapters
+from tasks.training.lora import set_adapters
 from tasks.training.micro_batches import Tensors, pad_trajectories
 from tasks.training.model_loading import load_model
 from tasks.training.packing import pack, packs
 from tasks.training.process_group import gather_ragged
-from tasks.training.sharding import give_weights
+from tasks.training.sharding import scatter_weights
 from tasks.training.train_sample import length_of
 from tasks.training.trl_config import cloning_config, preference_config
 
@@ -78,10 +78,10 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         """Reset the policy to its initial weights, with a new optimiser state and schedule."""
         model = self.accelerator.unwrap_model(self.model)
         if self.experiment.policy.lora is not None:
-            give_adapters(model, self.first_adapters)
+            set_adapters(model, self.first_adapters)
         else:
             start = load_model(self.policy, sharded=self.sharded, dtype=torch.float32).state_dict()
-            give_weights(model, start) if self.sharded else model.load_state_dict(start)
+            scatter_weights(model, start) if self.sharded else model.load_state_dict(start)
         self.optimizer.optimizer.state.clear()
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]

@@ -41,9 +41,9 @@ def verdict(ends: Iterable[End]) -> str:
     """
     end = min((end for end in ends if end.status), key=lambda end: not _was_killed(end))
     if end.status > 0:
-        return f"rank {end.rank} (process {end.pid}) ended with status {end.status}"
+        return f"rank {end.rank} (process {end.pid}) exited with status {end.status}"
     name = signal.Signals(-end.status).name
-    hint = "; Linux does so when memory runs out: see dmesg" if name == "SIGKILL" else ""
+    hint = ". Linux kills a process when memory runs out. See dmesg" if name == "SIGKILL" else ""
     return f"rank {end.rank} (process {end.pid}) was killed by {name}{hint}"
 
 
@@ -56,7 +56,7 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     from torch._C._distributed_c10d import FileStore
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-    from tasks.training.process_group import STORE, meeting_memory
+    from tasks.training.process_group import STORE, rendezvous_memory
 
     class Memory(RendezvousHandler):
         use_agent_store = False
@@ -65,8 +65,8 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
             return parameters.backend
 
         def next_rendezvous(self) -> RendezvousInfo:
-            os.environ[STORE] = meeting_memory()  # `process_group.join` uses it, not the address
-            return RendezvousInfo(FileStore(meeting_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
+            os.environ[STORE] = rendezvous_memory()  # `process_group.join` uses it, not the address
+            return RendezvousInfo(FileStore(rendezvous_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
 
         def is_closed(self) -> bool:
             return False

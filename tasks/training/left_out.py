@@ -69,9 +69,10 @@ def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, li
     found = left_out(trajectories, complete_groups)
     if found.share > limit:
         raise EpisodesLeftOutError(
-            f"step {step + 1}: {found.episodes} of {len(trajectories)} episodes are left out (mean length {found.turns:.1f} turns), a "
-            f"share of {found.share:.3f}; rollout.max_left_out_share is {limit:g}. Most often: {found.reason}. Mend that, then run the "
-            "same command: it continues from the last checkpoint."
+            f"step {step + 1}: {found.episodes} of {len(trajectories)} episodes are left out because of infrastructure faults. "
+            f"The share is {found.share:.3f}, but rollout.max_left_out_share is {limit:g}. "
+            f"Their mean length is {found.turns:.1f} turns. The most frequent fault is: {found.reason}. "
+            "Fix the fault and run the same command again to continue from the last checkpoint."
         )
     return found
 
@@ -82,6 +83,7 @@ def left_out_warning(step: int, metrics: Mapping[str, float]) -> str:
     if share <= WARNING_SHARE:
         return ""
     return (
-        f"WARNING: step {step} leaves out {100 * share:.1f} % of its episodes, which infrastructure broke. Mean length: "
-        f"{metrics['rollout/left_out_turns']:.1f} turns left out, {metrics.get('rollout/turns', 0.0):.1f} turns learned from."
+        f"WARNING: step {step} leaves out {100 * share:.1f} % of its episodes because of infrastructure faults. "
+        f"Their mean length is {metrics['rollout/left_out_turns']:.1f} turns, and that of the other episodes is "
+        f"{metrics.get('rollout/turns', 0.0):.1f} turns."
     )

@@ -24,7 +24,7 @@ VERDICT_SECONDS = 40.0
 """Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 
 
-class Line(Protocol):
+class EventConnection(Protocol):
     """The connection to the trainer's main process, as implemented by `TrainerConnection`."""
 
     def send(self, command: object) -> None: ...
@@ -41,7 +41,7 @@ class Trainer(Protocol):
 
     def start(self) -> None: ...
 
-    def connect(self, seconds: float) -> Line: ...
+    def connect(self, seconds: float) -> EventConnection: ...
 
     def wait(self, seconds: float) -> int | None: ...
 
@@ -101,10 +101,10 @@ class LocalTrainer:
     def killed(self) -> str | None:
         """Describe the process that a signal killed; None if there is none."""
         status = self.wait(VERDICT_SECONDS)
-        said = read_verdict(self._folder / "verdict")
-        if said is None and status is not None and status > 128:
+        verdict = read_verdict(self._folder / "verdict")
+        if verdict is None and status is not None and status > 128:
             return f"its launcher was killed by {signal.Signals(status - 128).name}"
-        return said if said and "was killed" in said else None
+        return verdict if verdict and "was killed" in verdict else None
 
     def lost(self) -> str | None:
         """Return None, because this machine cannot be lost."""
@@ -149,7 +149,7 @@ def read_verdict(file: Path) -> str | None:
 
 
 def launch_command(
-    infrastructure: InfraSettings, job_file: Path, verdict: Path, node: int = 0, meeting_point: tuple[str, int] | None = None
+    infrastructure: InfraSettings, job_file: Path, verdict: Path, node: int = 0, rendezvous_address: tuple[str, int] | None = None
 ) -> list[str]:
     """Return the command that starts the trainer on one machine.
 
@@ -160,13 +160,13 @@ def launch_command(
         job_file: The job of the processes.
         verdict: File for the report of a failed process.
         node: Number of this machine, from 0.
-        meeting_point: Address and port of the first machine. The default is in the launch file.
+        rendezvous_address: Address and port of the first machine. The default is in the launch file.
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure))
-    if launch.nodes == 1 and meeting_point is None and not has_gpu():
+    if launch.nodes == 1 and rendezvous_address is None and not has_gpu():
         return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
-    address, port = meeting_point or (launch.first_node, launch.port)
+    address, port = rendezvous_address or (launch.first_node, launch.port)
     place: Sequence[str] = (
         ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
         if launch.nodes == 1

@@ -116,7 +116,7 @@ def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def give_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+def set_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
     """Replace the LoRA weights. `values` must be complete on every rank.
 
     Raises:
@@ -128,7 +128,10 @@ def give_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         value = values.get(name)
         if value is None or value.shape != parameter.shape:
             found = "missing" if value is None else f"of shape {tuple(value.shape)}"
-            raise ValueError(f"{name} is {found}, but the policy's is of shape {tuple(parameter.shape)}; is policy.lora.rank another?")
+            raise ValueError(
+                f"{name} is {found}, but the policy's has shape {tuple(parameter.shape)}. "
+                "Set policy.lora.rank to the rank of the stored weights."
+            )
         if isinstance(parameter, DTensor):
             there = value.to(parameter.device, parameter.dtype)
             parameter.to_local().copy_(distribute_tensor(there, parameter.device_mesh, parameter.placements).to_local())

@@ -65,10 +65,10 @@ class LossRecord:
 
         Every rank must call it.
         """
-        mine = []
+        local_rows = []
         for (group, member), row in self._rows.items():
             advantages, mask, log_probabilities, entropies = row[:, self._places[group, member]].numpy()
-            mine.append(TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies))
-        everybodys: list[TrainSampleTokens] = gather_object(mine)
-        if everybodys and PartialState().is_main_process:
-            write_train_samples(path, sorted(everybodys, key=lambda each: (each.group, each.member)))
+            local_rows.append(TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies))
+        all_rows: list[TrainSampleTokens] = gather_object(local_rows)
+        if all_rows and PartialState().is_main_process:
+            write_train_samples(path, sorted(all_rows, key=lambda each: (each.group, each.member)))

@@ -196,10 +196,10 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
     """Describe why the run does not fit; empty if it fits."""
     found = []
     if plan.total > plan.room:
-        found.append(f"{plan.total / GB:.1f} GB are needed on each GPU, which has {plan.room / GB:.0f}")
+        found.append(f"each GPU needs {plan.total / GB:.1f} GB and has {plan.room / GB:.0f} GB")
     length = request.experiment.rollout.trajectory_tokens
     if plan.engine and plan.kv_tokens < length:
-        found.append(f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, a trajectory may have {length:,}")
+        found.append(f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, but a trajectory may have {length:,}")
     return found
 
 
@@ -213,7 +213,7 @@ def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryP
     Returns:
         The changes and the plan with them. The plan is None if no tried change is sufficient.
     """
-    said: list[str] = []
+    common: list[str] = []
 
     def planned(changed: PlanRequest) -> MemoryPlan:
         same_trainer = (changed.experiment, changed.machine.sharding) == (request.experiment, request.machine.sharding)
@@ -221,14 +221,14 @@ def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryP
 
     changed = request
     for words, changed in _plain_changes(request):
-        said.append(words)
+        common.append(words)
         if not faults(changed, after := planned(changed)):
-            return said, after
+            return common, after
     tried: list[str] = []
     for tried, choice in _choices(changed):
         if not faults(choice, after := planned(choice)):
-            return said + tried, after
-    return said + tried, None
+            return common + tried, after
+    return common + tried, None
 
 
 def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
@@ -246,7 +246,7 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
         budget = request.experiment.rollout.trajectory_tokens
         algorithm = request.experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
         request = request.model_copy(update={"experiment": request.experiment.model_copy(update={"algorithm": algorithm})})
-        yield f"--algorithm.micro_batch_tokens {budget} in place of micro_batches", request
+        yield f"--algorithm.micro_batch_tokens {budget} instead of micro_batches", request
 
 
 def _choices(request: PlanRequest) -> Iterator[tuple[list[str], PlanRequest]]:
@@ -288,19 +288,19 @@ def answer(request: PlanRequest) -> PlanAnswer:
     """Return the plan as text and numbers, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
     wrong = faults(request, plan)
-    lines = [f"Each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding}) holds at its fullest", table(plan)]
+    lines = [f"Peak memory of each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding})", table(plan)]
     if plan.engine and plan.kv_tokens > 0:
         full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
-        lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens: {full} trajectories of full length at once.")
+        lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length.")
     if wrong:
         changes, after = remedies(request, plan)
-        lines.append("It does not fit: " + "; ".join(wrong) + ".")
+        lines.append("The run does not fit: " + "; ".join(wrong) + ".")
         lines.append(
             f"It fits with {' and '.join(changes)}: {after.total / GB:.1f} GB."
             if after
-            else "No change of the settings makes it fit"
-            + (f" ({'; '.join(changes)} were tried)" if changes else "")
-            + ": take more GPUs, larger ones, a smaller model or shorter trajectories."
+            else "No change of settings makes it fit"
+            + (f" (tried: {'; '.join(changes)})" if changes else "")
+            + ". Use more or larger GPUs, a smaller model or shorter trajectories."
         )
     return PlanAnswer(text="\n".join(lines), fits=not wrong, plan=plan)
 

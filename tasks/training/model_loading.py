@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 
 from configs.experiment import Policy
 from tasks.training.lora import add_lora, computed_weights, plain_name
-from tasks.training.sharding import give_weights, shard
+from tasks.training.sharding import scatter_weights, shard
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -116,7 +116,7 @@ def shard_loaded(model: nn.Module, compute: torch.dtype) -> None:
     """
     whole = model.state_dict() if PartialState().is_main_process else {}
     shard(model, compute)
-    give_weights(model, whole)
+    scatter_weights(model, whole)
 
 
 @torch.no_grad()
@@ -152,12 +152,12 @@ def check_weights(model: nn.Module, source: str) -> int:
                 stored = stored[:]
         if not torch.equal(stored.to(local.dtype), local.cpu()):
             raise WeightsError(
-                f"process {PartialState().process_index} holds other weights than {files[found]}: {name} differs. Nothing was trained; "
-                "is the folder the same for every process, and on every node?"
+                f"rank {PartialState().process_index} loaded other weights of {name} than {files[found]} has. Nothing was trained. "
+                "Make sure that every process on every node reads the same folder."
             )
         compared += 1
     if not compared and PartialState().is_main_process:
-        logging.getLogger(__name__).warning("no file in safetensors' format shows whether the weights of %s arrived whole", source)
+        logging.getLogger(__name__).warning("The loaded weights were not verified, because %s has no safetensors files.", source)
     return compared
 
 

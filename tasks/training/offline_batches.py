@@ -66,8 +66,8 @@ class OfflineBatches:
         chosen = select(self._algorithm, pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
         processes, unit = self._worker.processes, self._algorithm.unit
         self._worker.sleep()  # an exploration or an earlier evaluation woke it
-        mine = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
-        return Collected(mine, chosen, played, seconds)
+        local = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
+        return Collected(local, chosen, played, seconds)
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Return the engine's metrics only: explorations load the weights when they start."""

@@ -30,7 +30,9 @@ def read_recorded(path: Path) -> list[Trajectory]:
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
-        raise NothingToImitateError(f"no trajectories at {path}; set algorithm.trajectories to a parquet file or a folder of them")
+        raise NothingToImitateError(
+            f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder of parquet files."
+        )
     return [trajectory for file in files for trajectory in read_trajectories(file)]
 
 
@@ -43,8 +45,8 @@ def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     found = [t for t in trajectories if t.succeeded and _has_tokens(t)]
     if not found:
         raise NothingToImitateError(
-            f"none of {len(trajectories)} trajectories succeeded, so there is nothing to clone; explore more "
-            "(algorithm.explore_groups), choose easier tasks, or start from a better policy"
+            f"none of the {len(trajectories)} trajectories is a success that can be cloned. "
+            "Raise algorithm.explore_groups, choose easier tasks or start from a better policy."
         )
     return found
 
@@ -69,8 +71,8 @@ def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Tra
         pairs += [(success, bad[i % len(bad)]) for i, success in enumerate(good) if bad]
     if not pairs:
         raise NothingToImitateError(
-            f"no task has both a success and a failure among {len(trajectories)} trajectories, so there is nothing to prefer; explore more "
-            "groups (algorithm.explore_groups) or larger ones (rollout.group_size)"
+            f"no task has both a success and a failure in the {len(trajectories)} trajectories. "
+            "Raise algorithm.explore_groups or rollout.group_size."
         )
     return pairs
 

@@ -53,7 +53,7 @@ def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
         state["param_groups"] = [{name: tuple(value) if name == "betas" else value for name, value in group.items()} for group in groups]
         set_optimizer_state_dict(model, optimiser, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CheckpointError(f"{folder / GROUPS} does not fit the optimiser: {problem!r}") from problem
+        raise CheckpointError(f"{folder / GROUPS} does not match the optimiser: {problem!r}") from problem
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
         with _quiet_alone():
             dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_alone())
     except (CheckpointException, AssertionError, KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CheckpointError(f"{folder} does not hold the tensors of this model: {problem}") from problem
+        raise CheckpointError(f"the tensors in {folder} do not match this model: {problem}") from problem
 
 
 def _is_alone() -> bool:

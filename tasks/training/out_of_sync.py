@@ -25,7 +25,7 @@ def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:
     if not metrics.get(EPISODES):
         return ""
     return (
-        f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were sampled with other weights than the trainer's and are left out. "
-        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per token, "
-        f"and {metrics[TOLERATED]:.3g} is the tolerance. Check which processes can reach the engine"
+        f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were not sampled with the trainer's weights and are left out. "
+        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per token. "
+        f"The tolerance is {metrics[TOLERATED]:.3g}. Check which processes can reach the engine."
     )

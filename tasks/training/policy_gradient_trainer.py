@@ -43,7 +43,15 @@ class NothingToLearnError(RuntimeError):
     """A batch has no usable trajectory.
 
     Either the infrastructure is down, or every first prompt fills the token budget.
+
+    Attributes:
+        without_turns: Number of episodes whose prompt alone filled rollout.trajectory_tokens.
     """
+
+    def __init__(self, step: int, without_turns: int, reasons: Sequence[str]) -> None:
+        too_long = f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens." if without_turns else ""
+        super().__init__(f"step {step} has no group to train on.{too_long} Reasons: {'; '.join(reasons)}")
+        self.without_turns = without_turns
 
 
 class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
@@ -110,11 +118,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
-            if said := out_of_sync_note(step, self._out_of_sync):
-                raise WeightSyncError(f"No episode is left to learn from. {said}")
+            if note := out_of_sync_note(step, self._out_of_sync):
+                raise WeightSyncError(f"no episode is left to train on. {note}")
             reasons = sorted({t.reason for t in trajectories if t.reason})
-            wordless = f"; {groups.without_turns} episodes had no room for a first message" if groups.without_turns else ""
-            raise NothingToLearnError(f"step {step}: no group can be learned from{wordless}; reasons: {'; '.join(reasons[:3])}")
+            raise NothingToLearnError(step, groups.without_turns, reasons[:3])
         kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
         oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
         self.batch_metrics = {

@@ -34,7 +34,7 @@ PROOF_TIMEOUT = timedelta(seconds=60)
 PROOF_BYTES = 32
 
 
-class StrangerError(RuntimeError):
+class ForeignProcessError(RuntimeError):
     """A connection of the group belongs to a process that is not a trainer rank."""
 
 
@@ -60,12 +60,12 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
 
     Raises:
         NotSharedError: A node does not see the folder.
-        StrangerError: A foreign process took a rank in the group.
+        ForeignProcessError: A foreign process took a rank in the group.
     """
     # gloo keeps every connection to its port open, and aborts the process when it runs out of file
     # descriptors.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     # A process started manually has no RANK and belongs to no group.
     settings: dict[str, Any] = {"timeout": patience(experiment)} if "RANK" in os.environ else {}
     store = None
@@ -81,7 +81,7 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
     return processes
 
 
-def meeting_memory() -> str:
+def rendezvous_memory() -> str:
     """Create rendezvous memory for child processes and return its path.
 
     Only this user can open it. It exists as long as this process.
@@ -101,7 +101,7 @@ def _check_members(store: Store, rank: int, size: int) -> None:
     Every process proves this to every other process.
 
     Raises:
-        StrangerError: A process could not.
+        ForeignProcessError: A process could not.
     """
     if rank == 0:
         store.set("secret", secrets.token_hex(PROOF_BYTES))
@@ -120,10 +120,10 @@ def _check_members(store: Store, rank: int, size: int) -> None:
     try:
         proofs = exchanged([proof(rank, other, nonce) for other, nonce in enumerate(exchanged(nonces))])
     except RuntimeError as problem:
-        raise StrangerError(f"process {rank} of the trainer could not check the others: {problem}") from problem
+        raise ForeignProcessError(f"rank {rank} of the trainer could not verify the other ranks: {problem}") from problem
     for other, found in enumerate(proofs):
         if not hmac.compare_digest(found, proof(other, rank, nonces[other])):
-            raise StrangerError(f"another program took the place of process {other} beside process {rank} of the trainer")
+            raise ForeignProcessError(f"a foreign process connected to rank {rank} of the trainer as rank {other}")
 
 
 def _check_shared(processes: PartialState, folder: Path) -> None:
@@ -132,10 +132,11 @@ def _check_shared(processes: PartialState, folder: Path) -> None:
     if processes.is_main_process:
         (folder / name[0]).touch()
     processes.wait_for_everyone()
-    blind = [node for sees, node in gather_object([((folder / name[0]).exists(), os.uname().nodename)]) if not sees]
+    without = [node for sees, node in gather_object([((folder / name[0]).exists(), os.uname().nodename)]) if not sees]
     if processes.is_main_process:
         (folder / name[0]).unlink()
-    if blind:
+    if without:
         raise NotSharedError(
-            f"{', '.join(sorted(set(blind)))} does not see {folder} of the first node; set AGENTGYM_RUNS to a folder that all nodes share"
+            f"{', '.join(sorted(set(without)))} does not share {folder} with the first node. "
+            "Set AGENTGYM_RUNS to a folder that all nodes share."
         )

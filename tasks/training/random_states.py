@@ -40,7 +40,7 @@ def load_random_states(file: Path) -> None:
         if states["cuda"] is not None and torch.cuda.is_available():
             torch.cuda.set_rng_state(_tensor(states["cuda"]))
     except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as problem:
-        raise CheckpointError(f"{file} holds no random states: {problem!r}") from problem
+        raise CheckpointError(f"{file} has no valid random states: {problem!r}") from problem
 
 
 def _hex(state: torch.Tensor) -> str:

@@ -63,7 +63,7 @@ class RayTrainer:
         what = f"the trainer's {nodes} x {processes} processes"
         self._placement = Placement(what, [bundle] * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK", seconds)
         self._actors = [self._placement.actor(TrainerActor, node) for node in range(nodes)]
-        points = [answer(actor.meeting_point.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
+        points = [answer(actor.rendezvous_address.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
         self._nodes = [address for address, _ in points]
         job_file = write_job(job, answer(self._actors[0].listen.remote(), self._name(0), ASK_SECONDS))
         environment = {**inherited_variables(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
@@ -73,14 +73,14 @@ class RayTrainer:
             log = self.log_path if node == 0 else self.log_path.with_name(f"trainer-{node}.log")
             answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
 
-    def connect(self, seconds: float) -> RayLine:
+    def connect(self, seconds: float) -> RayConnection:
         """Wait for the main process to connect.
 
         Raises:
             ConnectionClosedError: It did not connect in time, or its node is lost.
         """
         _closed(lambda: answer(self._actors[0].connect.remote(seconds), self._name(0), seconds + ASK_SECONDS))
-        return RayLine(self._actors[0], self._name(0), self._first_that_ended)
+        return RayConnection(self._actors[0], self._name(0), self._ended_node)
 
     def wait(self, seconds: float) -> int | None:
         """Wait for the main process's launcher to exit and return its exit status.
@@ -102,18 +102,18 @@ class RayTrainer:
         while time.monotonic() < until:
             if lost := self.lost():
                 return lost
-            said = [text for text in map(read_verdict, self._verdicts) if text]
-            if killed := next((text for text in said if "was killed" in text), None):
+            verdicts = [text for text in map(read_verdict, self._verdicts) if text]
+            if killed := next((text for text in verdicts if "was killed" in text), None):
                 return killed
-            if len(said) == len(self._actors):
+            if len(verdicts) == len(self._actors):
                 return None
             time.sleep(0.2)
         return None
 
     def lost(self) -> str | None:
         """Describe the lost nodes, as far as Ray has detected them; None if there are none."""
-        gone = [self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"]
-        return f"{' and '.join(gone)} was lost" if gone else None
+        lost = [self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"]
+        return f"{' and '.join(lost)} was lost" if lost else None
 
     def end(self) -> None:
         """Stop all remaining processes, on all nodes."""
@@ -130,15 +130,15 @@ class RayTrainer:
         return last_lines(self.log_path)
 
     def _name(self, node: int) -> str:
-        return f"node {node} of the trainer ({self._nodes[node] if self._nodes else 'being started'})"
+        return f"node {node} of the trainer ({self._nodes[node] if self._nodes else 'starting'})"
 
-    def _first_that_ended(self) -> str | None:
+    def _ended_node(self) -> str | None:
         """Describe the first node that is lost or has exited; None if all are running."""
         states = {self._name(node): _state(actor) for node, actor in enumerate(self._actors)}
         return next((f"{name} {state}" for name, state in states.items() if state != "runs"), None)
 
 
-class RayLine:
+class RayConnection:
     """The connection to the trainer's main process, through the actor on its node."""
 
     def __init__(self, actor: Any, name: str, ended: Callable[[], str | None]) -> None:

@@ -63,17 +63,17 @@ class RolloutBatches:
         def play(requests: Sequence[RolloutRequest]) -> list[Trajectory]:
             return self._worker.collect([Batch(f"resampled for step {plan.step}", requests, settings)])
 
-        mine, discarded = resampled(played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play)
+        local, discarded = resampled(played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play)
         seconds = time.perf_counter() - began
-        kept, thrown_away = self._worker.gathered(mine), self._worker.gathered(discarded)
-        everybodys = sorted([*kept, *thrown_away], key=lambda t: (t.group, t.member))
+        kept, all_discarded = self._worker.gather(local), self._worker.gather(discarded)
+        everything = sorted([*kept, *all_discarded], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
-            write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everybodys)
+            write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everything)
         limit = self._experiment.rollout.max_left_out_share
         missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
-        cost = discarded_cost(thrown_away) if self._algorithm.max_resample_rounds else {}
+        cost = discarded_cost(all_discarded) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
-        return Collected(mine, kept, everybodys, seconds, cost | missing.metrics())
+        return Collected(local, kept, everything, seconds, cost | missing.metrics())
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Load the trainer's weights into the engine. Implements `BatchSource.load_engine`."""
@@ -84,5 +84,5 @@ class RolloutBatches:
         """Return this rank's episodes of a training step."""
         rollout, processes = self._experiment.rollout, self._worker.processes
         plans = plans_of_step(self._job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self._experiment.seeds.training)
-        mine = [plan for plan in plans if plan.group % processes.num_processes == processes.process_index]
-        return Batch(f"step {step}", mine, RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature))
+        local = [plan for plan in plans if plan.group % processes.num_processes == processes.process_index]
+        return Batch(f"step {step}", local, RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature))

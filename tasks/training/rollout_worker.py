@@ -102,29 +102,29 @@ class RolloutWorker:
         Episodes of the other batches may start in the meantime, as in `Collector.collect`. The
         reported progress covers all ranks.
         """
-        told = 0.0
+        reported_at = 0.0
         batch = f"{batches[0].name} with the weights of step {self._loaded_step}"
 
         def progress(finished: int, total: int) -> None:
-            nonlocal told
-            if time.monotonic() - told > PROGRESS_SECONDS or finished == total:
-                told = time.monotonic()
+            nonlocal reported_at
+            if time.monotonic() - reported_at > PROGRESS_SECONDS or finished == total:
+                reported_at = time.monotonic()
                 self._progress(*self._counts.add(batch, finished, total))
 
         return self._collector.collect(batches, progress)
 
     def collect_shared(self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings) -> list[Trajectory]:
         """Split episodes across ranks and return all trajectories, by group and member."""
-        mine = requests[self.processes.process_index :: self.processes.num_processes]
-        return self.gathered(self.collect([Batch(name, mine, settings)]))
+        local = requests[self.processes.process_index :: self.processes.num_processes]
+        return self.gather(self.collect([Batch(name, local, settings)]))
 
-    def gathered(self, mine: list[Trajectory]) -> list[Trajectory]:
+    def gather(self, local: list[Trajectory]) -> list[Trajectory]:
         """Gather the trajectories of all ranks on every rank, by group and member."""
-        return sorted(gather_object(mine), key=lambda t: (t.group, t.member))
+        return sorted(gather_object(local), key=lambda t: (t.group, t.member))
 
-    def shared(self, mine: Any) -> Any:
+    def broadcast(self, local: Any) -> Any:
         """Broadcast an object from rank 0 to every rank."""
-        box = [mine]
+        box = [local]
         broadcast_object_list(box)
         return box[0]
 
@@ -186,7 +186,7 @@ class RolloutWorker:
         else:
             for _ in weights:
                 pass  # gathering sharded weights needs every rank
-        loaded = self.shared(self.engine.pool.loaded)
+        loaded = self.broadcast(self.engine.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None
             self.engine.follow(loaded)

@@ -26,7 +26,7 @@ def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh | None = None
 
     Args:
         model: A model on the CPU. During sharding, one full parameter at a time is on the device.
-            Only rank 0's values matter if `give_weights` follows.
+            Only rank 0's values matter if `scatter_weights` follows.
         compute: Compute dtype. The parameters keep their dtype.
         mesh: The ranks; None means all of them.
     """
@@ -46,7 +46,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def give_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
+def scatter_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
     """Scatter the weights of rank 0 into a sharded model, one parameter at a time.
 
     Args:
@@ -66,7 +66,7 @@ def give_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None:
             target.copy_(value)
 
 
-def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+def gather_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor as a plain, fully gathered tensor."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -16,9 +16,9 @@ UTILISATION = 0.35
 BANDWIDTH_SHARE = 0.6
 """Fraction of the GPU's memory bandwidth reached in decoding."""
 ASSUMPTIONS = f"""\
-An estimate: {UTILISATION:.0%} of the GPU's peak in the update and in prompts, {BANDWIDTH_SHARE:.0%} of its memory bandwidth while decoding,
-all episodes of the mean length, a dense model. Not in it: attention's own products, the environments' answers, stragglers, weight sync,
-checkpoints, evaluations."""
+This is an estimate. It assumes {UTILISATION:.0%} of the GPU's peak in updates and prefill, {BANDWIDTH_SHARE:.0%} of its memory
+bandwidth in decoding, episodes of mean length and a dense model. It excludes attention scores, environment latency, stragglers,
+weight sync, checkpoints and evaluations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,17 +40,17 @@ class Collected:
     """The trajectories of a training step.
 
     Attributes:
-        mine: This rank's trajectories, in order.
-        learned: The train trajectories of all ranks.
-        played: The trajectories collected for this step on all ranks, including those discarded by
-            dynamic sampling.
+        local: This rank's trajectories, in order.
+        train_trajectories: The train trajectories of all ranks.
+        all_trajectories: The trajectories collected for this step on all ranks, including those
+            discarded by dynamic sampling.
         seconds: Wall time of the collection.
         metrics: Additional metrics of the collection.
     """
 
-    mine: list[Trajectory]
-    learned: list[Trajectory] = field(default_factory=list)
-    played: list[Trajectory] = field(default_factory=list)
+    local: list[Trajectory]
+    train_trajectories: list[Trajectory] = field(default_factory=list)
+    all_trajectories: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -144,11 +144,11 @@ class TrainLoop:
         trainer, source, algorithm = self._trainer, self._source, self._experiment.algorithm
 
         plan = source.plan(step, history)
-        asked = time.time()
+        started = time.time()
         collected = source.collect(plan)
 
         learning, began = time.time(), time.perf_counter()
-        mini_batches = trainer.mini_batches_of(collected.mine, step)  # advantages
+        mini_batches = trainer.mini_batches_of(collected.local, step)  # advantages
 
         for mini_batch in mini_batches * algorithm.epochs:
             for number, micro_batch in enumerate(mini_batch, 1):
@@ -156,14 +156,14 @@ class TrainLoop:
             trainer.optimiser_step()
         seconds = time.perf_counter() - began
 
-        learned = time.time()
+        updated = time.time()
         loaded = source.load_engine(step + 1)  # weights to the engine
 
-        trainer.record(step + 1, {"collect": (asked, learning), "update": (learning, learned), "sync": (learned, time.time())})
-        tokens = sum(len(t.prompt) + len(t.completion) for t in collected.learned)
+        trainer.record(step + 1, {"collect": (started, learning), "update": (learning, updated), "sync": (updated, time.time())})
+        tokens = sum(len(t.prompt) + len(t.completion) for t in collected.train_trajectories)
         return {
             **trainer.update_metrics(),
-            **rollout_metrics(collected.played, plan.horizon, collected.seconds, step, algorithm.compares_groups),
+            **rollout_metrics(collected.all_trajectories, plan.horizon, collected.seconds, step, algorithm.compares_groups),
             **collected.metrics,
             **loaded,
             "update/seconds": seconds,

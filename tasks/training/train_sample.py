@@ -51,20 +51,20 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
     }
 
 
-def balanced(mine: list[TrainSample], process: int, processes: int) -> list[TrainSample]:
+def balanced(local: list[TrainSample], process: int, processes: int) -> list[TrainSample]:
     """Redistribute the samples of all ranks so that each rank has about the same number of tokens.
 
     Every rank must call it. The longest remaining sample goes to the rank with the fewest tokens.
 
     Args:
-        mine: This rank's samples.
+        local: This rank's samples.
         process: This rank, from 0.
         processes: Number of ranks.
     """
     if processes == 1:
-        return mine
-    everybodys: list[TrainSample] = gather_object(mine)
-    order = sorted(everybodys, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member))
+        return local
+    samples: list[TrainSample] = gather_object(local)
+    order = sorted(samples, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member))
     loads, chosen = [0] * processes, []
     for sample in order:
         lightest = loads.index(min(loads))

@@ -10,7 +10,7 @@ from configs.infrastructure import InfraSettings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.ipc import ConnectionClosedError
 from tasks.training.left_out import EpisodesLeftOutError
-from tasks.training.local_trainer import Line, LocalTrainer, Trainer
+from tasks.training.local_trainer import EventConnection, LocalTrainer, Trainer
 from tasks.training.messages import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
 
 E = TypeVar("E", bound=Event)
@@ -52,7 +52,7 @@ class TrainerProcess:
         self._infrastructure = infrastructure
         self._check = check
         self.step = 0
-        self._line: Line | None = None
+        self._connection: EventConnection | None = None
 
     def __enter__(self) -> Self:
         """Start the process. `ready` waits for it."""
@@ -62,13 +62,13 @@ class TrainerProcess:
             lost = isinstance(fault, ProvisionError) and self._trainer.lost()
             self._trainer.end()
             if lost:
-                raise TrainerLostError(f"the trainer failed while it was started: {lost}") from fault
+                raise TrainerLostError(f"the trainer failed during its start: {lost}") from fault
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
-        if self._line is not None:
-            self._line.close()
+        if self._connection is not None:
+            self._connection.close()
         self._trainer.end()
 
     def ready(self) -> Ready:
@@ -78,7 +78,7 @@ class TrainerProcess:
             TrainerFailedError: The trainer failed or did not connect in time.
         """
         try:
-            self._line = self._trainer.connect(self._infrastructure.trainer_start_seconds)
+            self._connection = self._trainer.connect(self._infrastructure.trainer_start_seconds)
         except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
@@ -99,9 +99,9 @@ class TrainerProcess:
         return self._do(command, Evaluated)
 
     def _do(self, command: Command, last: type[Event]) -> Iterator[Event]:
-        assert self._line is not None, "wait for ready() first"
+        assert self._connection is not None, "call ready() first"
         try:
-            self._line.send(command)
+            self._connection.send(command)
         except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
@@ -112,10 +112,10 @@ class TrainerProcess:
                 return
 
     def _events(self) -> Iterator[Event]:
-        assert self._line is not None
+        assert self._connection is not None
         while True:
             try:
-                event = self._line.receive(POLL_SECONDS)
+                event = self._connection.receive(POLL_SECONDS)
             except ConnectionClosedError:
                 raise self._ended() from None
             if event is None:
@@ -132,8 +132,8 @@ class TrainerProcess:
     def close(self) -> None:
         """Ask the trainer to exit, so that the engine frees its resources."""
         try:
-            if self._line is not None:
-                self._line.send(Close())
+            if self._connection is not None:
+                self._connection.send(Close())
                 self._trainer.wait(CLOSE_SECONDS)
         except ConnectionClosedError:
             pass  # `__exit__` kills the process
@@ -141,12 +141,12 @@ class TrainerProcess:
     def _ended(self) -> TrainerFailedError:
         """Return the error for a connection that closed without an error message."""
         killed = self._trainer.killed()
-        return self._failure(killed or f"it ended with status {self._trainer.wait(0.0)}", tail=killed is None)
+        return self._failure(killed or f"it exited with status {self._trainer.wait(0.0)}", tail=killed is None)
 
-    def _failure(self, what: str, tail: bool = True) -> TrainerFailedError:
-        message = f"the trainer failed: {what}. Its log: {self._trainer.log_path}"
+    def _failure(self, problem: str, tail: bool = True) -> TrainerFailedError:
+        message = f"the trainer failed: {problem.rstrip('.')}. See {self._trainer.log_path}"
         kind = TrainerLostError if self._trainer.lost() else TrainerFailedError
-        return kind(f"{message}; the end of it:\n{self._trainer.log_tail()}" if tail else message)
+        return kind(f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message)
 
 
 def open_trainer(job: TrainerJob, infrastructure: InfraSettings) -> Trainer:

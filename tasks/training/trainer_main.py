@@ -48,7 +48,7 @@ class TrainerMain:
             # across the ranks.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
-        self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.tell(Progress(finished, total)))
+        self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total)))
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
         with vllm_left_out():
@@ -74,10 +74,10 @@ class TrainerMain:
     def run(self) -> None:
         """Report readiness, then execute the flow's commands until `Close`."""
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
-        self.tell(Ready(self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes))
+        self.send_event(Ready(self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes))
         with self.worker:
             while True:
-                match self.worker.shared(self.flow.receive() if self.flow else None):
+                match self.worker.broadcast(self.flow.receive() if self.flow else None):
                     case Train(until):
                         self.train(until)
                     case Evaluate() as command:
@@ -97,12 +97,12 @@ class TrainerMain:
             metrics = self.loop.train_step(self.step, self.steps)
             self.step += 1
             self.steps[self.step] = {**metrics, "checkpoint/seconds": self.checkpoint_seconds}
-            self.tell(StepDone(self.step, self.steps[self.step]))
+            self.send_event(StepDone(self.step, self.steps[self.step]))
             self.checkpoint_seconds = 0.0
             ended = self.step == until or starts_phase(self.experiment, self.step, self.steps)
             if ended or self.step % self.experiment.checkpoint_every == 0:
                 self.save()
-        self.tell(Trained(self.step))
+        self.send_event(Trained(self.step))
 
     def save(self) -> None:
         """Write a checkpoint and delete obsolete ones."""
@@ -110,12 +110,12 @@ class TrainerMain:
         from tasks.training import checkpoint
         from tasks.training.collapse import checkpoints_kept
 
-        asked, began = time.time(), time.perf_counter()
+        started, began = time.time(), time.perf_counter()
         published = self.trainer.save(self.step, self.steps)
         self.checkpoint_seconds = time.perf_counter() - began
-        self.trainer.record_spans(self.step, {"checkpoint": (asked, time.time())})
+        self.trainer.record_spans(self.step, {"checkpoint": (started, time.time())})
         if published is not None:
-            self.tell(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
+            self.send_event(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
             phase_ends = [phase.end_step for phase in phases(self.experiment, self.steps)]
             checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
 
@@ -130,18 +130,18 @@ class TrainerMain:
         from tasks.rollout.trajectory_parquet import write_trajectories
         from tasks.training.task_order import evaluation_plans
 
-        asked, began = time.time(), time.perf_counter()
+        started, began = time.time(), time.perf_counter()
         self.worker.load_weights(self.step, self.trainer)
-        kept = self.worker.shared(kept_episodes(Path(command.path), self.step))
+        kept = self.worker.broadcast(kept_episodes(Path(command.path), self.step))
         done = {(each.group, each.member) for each in kept}
         plans = [plan for plan in evaluation_plans(command.tasks, command.samples, command.seed) if (plan.group, plan.member) not in done]
         trajectories = self.worker.collect_shared("evaluation", plans, RolloutSettings(command.horizon, command.temperature))
-        self.trainer.record_spans(self.step, {"evaluation": (asked, time.time())})
+        self.trainer.record_spans(self.step, {"evaluation": (started, time.time())})
         if self.flow is not None:
             write_trajectories(Path(command.path), sorted([*kept, *trajectories], key=lambda each: (each.group, each.member)))
-            self.tell(Evaluated(command.path, time.perf_counter() - began))
+            self.send_event(Evaluated(command.path, time.perf_counter() - began))
 
-    def tell(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         """Send an event to the flow, on rank 0."""
         if self.flow is not None:
             self.flow.send(event)
@@ -167,7 +167,7 @@ def vllm_left_out() -> Iterator[None]:
 def main() -> None:
     """Run one trainer process from the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.training.trainer_main", description="One process of the trainer; started by a flow."
+        prog="python -m tasks.training.trainer_main", description="Run one process of the trainer. Flows start it."
     )
     parser.add_argument("job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json")
     run(read_job(parser.parse_args().job))
@@ -214,7 +214,7 @@ def run(job: TrainerJob) -> None:
             trainer.worker.engine.close()
 
 
-def leave() -> None:
+def exit_at_once() -> None:
     """Exit the process at once.
 
     Python needs seconds to unload torch and vLLM, and frees nothing that the operating system does
@@ -232,4 +232,4 @@ def leave() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    exit_at_once()

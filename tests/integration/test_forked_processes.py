@@ -19,7 +19,7 @@ from pathlib import Path
 
 from configs.recipe import load_recipe
 from tasks.training import forked_launch, trainer_main
-from tasks.training.process_group import STORE, join, meeting_memory
+from tasks.training.process_group import STORE, join, rendezvous_memory
 from tasks.training.trl_config import policy_gradient_config
 
 
@@ -34,9 +34,9 @@ def run(job):
     policy_gradient_config(experiment, experiment.algorithm, job.folder)
 
 
-trainer_main.run, trainer_main.leave = run, lambda: os._exit(0)
-os.environ[STORE] = meeting_memory()
-ranks = [get_context("fork").Process(target=forked_launch.become_rank, args=(rank, 2, Job)) for rank in range(2)]
+trainer_main.run, trainer_main.exit_at_once = run, lambda: os._exit(0)
+os.environ[STORE] = rendezvous_memory()
+ranks = [get_context("fork").Process(target=forked_launch.run_rank, args=(rank, 2, Job)) for rank in range(2)]
 for rank in ranks:
     rank.start()
 for rank in ranks:

@@ -57,17 +57,17 @@ def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
         box = [rank]
         torch.distributed.broadcast_object_list(box)
         said.put(f"joined {box[0]}")
-    except process_group.StrangerError:
+    except process_group.ForeignProcessError:
         said.put("stranger")
     os._exit(0)
 
 
 def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
     """Two processes; the second one waits until the file exists."""
-    from tasks.training.process_group import meeting_memory
+    from tasks.training.process_group import rendezvous_memory
 
     # Not forked: the test's process may hold accelerate's state of other tests.
-    context, memory, go = get_context("spawn"), meeting_memory(), folder / "go"
+    context, memory, go = get_context("spawn"), rendezvous_memory(), folder / "go"
     said: SimpleQueue[str] = context.SimpleQueue()
     processes = [context.Process(target=member, args=(rank, memory, str(go), said)) for rank in range(2)]
     for process in processes:

@@ -59,7 +59,7 @@ def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_experiment_is_never_resumed(tmp_path: Path) -> None:
     made = published(tmp_path, 7)
-    with pytest.raises(CheckpointError, match="belongs to experiment abc, not xyz"):
+    with pytest.raises(CheckpointError, match=r"abc.*xyz"):
         verify(made.folder, "xyz")
     assert latest(tmp_path / "checkpoints", "xyz")[0] is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from random import Random
 
@@ -76,9 +77,8 @@ def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
     history = dict(enumerate(run((20, {}), (10, {"rollout/reward": 0.0})), start=1))
     note = collapse_note(history)
     # means of five: 0.5, 0.4, 0.3, 0.2 (half is gone: a strain from 0.25 on), 0.1, ...
-    assert "last healthy at step 22" in note
     assert last_good_step(history) == 22
-    assert "collapsed at step 25" in note
+    assert re.findall(r"step (?:was )?(\d+)", note) == ["25", "22"]
 
 
 def test_a_run_that_may_be_rolled_back_keeps_checkpoints_from_before_a_collapse_can_show() -> None:

@@ -85,7 +85,7 @@ def test_a_pair_is_a_success_and_a_failure_of_one_task() -> None:
 
 def test_only_full_successes_are_cloned() -> None:
     assert successes([played(1, 0, 0, 1), played(1, 0, 1, 0.5)])[0].reward == 1
-    with pytest.raises(NothingToImitateError, match="none of 1 trajectories succeeded"):
+    with pytest.raises(NothingToImitateError, match="explore_groups"):
         successes([played(1, 0, 0, 0)])
 
 
@@ -129,13 +129,13 @@ def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
     assert worker.slept == 5  # before each update
     assert worker.asked == [("exploration 0", 6), ("exploration 1", 6), ("exploration 2", 6)]
     assert worker.loaded == [0, 2, 4]  # explored with the weights of then
-    assert [len(c.learned) for c in first] == [4] * 5
-    assert [len(c.played) for c in first] == [6, 0, 6, 0, 6]
+    assert [len(c.train_trajectories) for c in first] == [4] * 5
+    assert [len(c.all_trajectories) for c in first] == [6, 0, 6, 0, 6]
     # As after a kill, by two processes: nothing is played again.
     again = [batches_of(Worker(process, 2)) for process in range(2)]
     for step in range(5):
-        shares = [b.collect(b.plan(step, {})).mine for b in again]
-        assert shares == [first[step].learned[0::2], first[step].learned[1::2]]
+        shares = [b.collect(b.plan(step, {})).local for b in again]
+        assert shares == [first[step].train_trajectories[0::2], first[step].train_trajectories[1::2]]
     assert [
         recipe(algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on).algorithm.restarts(step)  # type: ignore[attr-defined]
         for on in (False, True)
@@ -148,7 +148,7 @@ def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
     experiment = recipe(algorithm__name="dpo", algorithm__trajectories=str(tmp_path / "recorded.parquet"), rollout__tasks_per_step=4)
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path)
     sources = [OfflineBatches(job, Worker(process, 2), None) for process in range(2)]  # type: ignore[arg-type]
-    shares = [source.collect(source.plan(0, {})).mine for source in sources]
+    shares = [source.collect(source.plan(0, {})).local for source in sources]
     assert [[t.succeeded for t in share] for share in shares] == [[True, False] * 2] * 2
     assert all(good.task == bad.task for share in shares for good, bad in zip(share[::2], share[1::2], strict=True))
 
