@@ -232,7 +232,7 @@ def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pages_refuse_frames(runs: Path) -> None:
+def test_pages_forbid_frames(runs: Path) -> None:
     found = addresses_of(runs)
     for url in (found.prefect_ui_url, f"{found.prefect_ui_url}/dashboard", f"{found.mlflow_tracking_uri}/", f"{found.viewer_url}/"):
         with asked(url, runs) as answer:

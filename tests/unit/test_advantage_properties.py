@@ -24,7 +24,7 @@ from tests.support.experiences import ESTIMATORS, GROUP_RELATIVE, experiences, f
 @pytest.mark.parametrize("name", ESTIMATORS)
 @few
 @given(experience=experiences())
-def test_nothing_falls_outside_the_mask(name: str, experience: Experience) -> None:
+def test_advantages_are_zero_outside_the_mask(name: str, experience: Experience) -> None:
     advantages = ESTIMATORS[name](experience)
     assert advantages.shape == experience.policy_mask.shape
     assert advantages.isfinite().all()
@@ -34,7 +34,7 @@ def test_nothing_falls_outside_the_mask(name: str, experience: Experience) -> No
 @pytest.mark.parametrize("name", ESTIMATORS)
 @few
 @given(experience=experiences(), seed=st.integers(0, 10**6))
-def test_the_order_of_trajectories_and_the_numbers_of_groups_do_not_matter(name: str, experience: Experience, seed: int) -> None:
+def test_advantages_do_not_depend_on_trajectory_order_or_group_numbers(name: str, experience: Experience, seed: int) -> None:
     order = torch.randperm(len(experience.groups), generator=torch.Generator().manual_seed(seed))
     assert experience.values is not None
     mixed = Experience(
@@ -51,7 +51,7 @@ def test_the_order_of_trajectories_and_the_numbers_of_groups_do_not_matter(name:
 @pytest.mark.parametrize("name", GROUP_RELATIVE)
 @few
 @given(experience=experiences(), shift=st.floats(-3, 3))
-def test_what_every_episode_of_a_group_earns_anyway_teaches_nothing(name: str, experience: Experience, shift: float) -> None:
+def test_constant_reward_in_a_group_does_not_change_advantages(name: str, experience: Experience, shift: float) -> None:
     """The reward is shifted on the last turn. GiGPO's discounted returns shift differently in turns of different distance, so gamma 1."""
     estimator = ESTIMATORS[name] if name != "gigpo" else lambda e: gigpo_advantages(e, discount=1.0, step_weight=1.0, scale=False)
     last = (experience.turn_ends >= 0).sum(dim=1, keepdim=True) - 1
@@ -70,7 +70,7 @@ def test_advantages_grow_with_the_rewards(name: str, experience: Experience, fac
 
 @few
 @given(experiences(), st.floats(0.5, 10), st.integers(0, 10**9))
-def test_grpo_is_blind_to_the_scale_of_rewards_that_spread(experience: Experience, factor: float, seed: int) -> None:
+def test_grpo_does_not_depend_on_the_reward_scale(experience: Experience, factor: float, seed: int) -> None:
     drawn = torch.randn(experience.rewards.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     rewards = 100 * drawn * (experience.turn_ends >= 0)
     scores = rewards.sum(dim=1)
@@ -89,7 +89,7 @@ def test_rloo_is_grpo_without_scaling_times_n_over_n_minus_1(experience: Experie
 
 @few
 @given(experiences())
-def test_advantages_of_a_group_add_up_to_nothing(experience: Experience) -> None:
+def test_advantages_of_a_group_sum_to_zero(experience: Experience) -> None:
     for advantages in (grpo_advantages(experience, True), grpo_advantages(experience, False), rloo_advantages(experience)):
         per_trajectory = advantages.gather(1, experience.turn_ends[:, :1]).squeeze(1)
         sums = torch.zeros(3, dtype=torch.float64).index_add_(0, experience.groups, per_trajectory)
@@ -98,7 +98,7 @@ def test_advantages_of_a_group_add_up_to_nothing(experience: Experience) -> None
 
 @few
 @given(experiences())
-def test_groups_do_not_see_each_other(experience: Experience) -> None:
+def test_groups_are_independent(experience: Experience) -> None:
     for group in experience.groups.unique():
         rows = experience.groups == group
         alone = replace(
@@ -115,7 +115,7 @@ def test_groups_do_not_see_each_other(experience: Experience) -> None:
 
 @few
 @given(experiences(), st.floats(0, 1))
-def test_gae_at_lambda_1_is_the_return_less_the_value(experience: Experience, discount: float) -> None:
+def test_gae_at_lambda_1_is_return_minus_value(experience: Experience, discount: float) -> None:
     assert experience.values is not None
     expected = (reinforce_plus_plus_advantages(experience, discount) - experience.values) * experience.policy_mask
     torch.testing.assert_close(gae_advantages(experience, discount, 1.0), expected)
@@ -136,20 +136,20 @@ def test_gae_at_lambda_0_is_the_one_step_error(experience: Experience, discount:
 
 @few
 @given(experiences())
-def test_right_values_leave_no_advantage(experience: Experience) -> None:
+def test_exact_values_give_zero_advantage(experience: Experience) -> None:
     perfect = replace(experience, values=reinforce_plus_plus_advantages(experience, 0.9))
     assert gae_advantages(perfect, 0.9, 0.5).abs().max() < 1e-9
 
 
 @few
 @given(experiences())
-def test_gigpo_without_its_step_part_is_grpo(experience: Experience) -> None:
+def test_gigpo_without_step_advantage_is_grpo(experience: Experience) -> None:
     torch.testing.assert_close(gigpo_advantages(experience, 0.9, 0.0, True), grpo_advantages(experience, True))
 
 
 @few
 @given(experiences())
-def test_normalising_does_not_depend_on_how_the_batch_lies_on_processes(experience: Experience) -> None:
+def test_normalisation_does_not_depend_on_the_split_across_processes(experience: Experience) -> None:
     assert experience.values is not None
     values, mask = experience.values, experience.policy_mask
     parts, met, shared = [slice(0, 1), slice(1, None)], Barrier(2), dict[int, torch.Tensor]()

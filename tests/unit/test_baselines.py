@@ -70,7 +70,7 @@ def test_a_replayed_plan_has_the_words_of_the_task() -> None:
     ]
 
 
-def test_a_cut_episode_is_no_success_and_what_was_played_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_baseline_is_not_a_success_and_results_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = task_list("deep-test")[:4]
     short = baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE]
     assert (short.success.value, short.truncated, short.turns) == (0.0, 1.0, 3.0)
@@ -78,7 +78,7 @@ def test_a_cut_episode_is_no_success_and_what_was_played_is_read_again(tmp_path:
     assert baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE].tallies == short.tallies
 
 
-def test_the_table_names_each_policy_and_the_oracles_turns(tmp_path: Path) -> None:
+def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> None:
     table = baseline_table({"wood-test": baselines("textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path)})
     assert table.splitlines()[0] == "| tasks | n | random valid action | nearest-neighbour replay | oracle | oracle's turns |"
     assert table.splitlines()[2].startswith("| wood-test | 6 |")

@@ -12,7 +12,7 @@ from tasks.evaluation import bootstrap
 from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
 
 
-def test_the_interval_of_a_mean_is_scipys_bca() -> None:
+def test_interval_of_a_mean_equals_scipy_bca() -> None:
     scores = np.random.default_rng(3).beta(0.5, 1.5, 60)
     found = bootstrap_mean(scores)
     expected = stats.bootstrap((scores,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)).confidence_interval
@@ -21,14 +21,14 @@ def test_the_interval_of_a_mean_is_scipys_bca() -> None:
     assert bootstrap_mean(scores) == found
 
 
-def test_values_that_are_all_equal_carry_no_interval() -> None:
+def test_equal_values_have_no_interval() -> None:
     assert bootstrap_mean([0.5] * 9).value == 0.5
     assert math.isnan(bootstrap_mean([0.5] * 9).low)
     assert math.isnan(bootstrap_mean([0.5]).low)
     assert math.isnan(bootstrap_mean([]).value)
 
 
-def test_a_difference_that_every_seed_and_task_shares_is_far_from_nothing() -> None:
+def test_difference_shared_by_all_seeds_and_tasks_is_significant() -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, (8, 90))
     found = paired_difference(0.1 + noise)
     assert found.estimate.low > 0.05
@@ -38,7 +38,7 @@ def test_a_difference_that_every_seed_and_task_shares_is_far_from_nothing() -> N
     assert paired_difference(0.1 + noise) == found
 
 
-def test_the_interval_heeds_seeds_that_disagree_and_tasks_that_disagree() -> None:
+def test_interval_reflects_variance_over_seeds_and_over_tasks() -> None:
     draw = np.random.default_rng(2)
     nothing, seeds, tasks = draw.normal(0, 0.02, (8, 90)), draw.normal(0, 0.2, (8, 1)), draw.normal(0, 1.0, (1, 90))
     widths = [e.high - e.low for e in (paired_difference(nothing + each).estimate for each in (0 * seeds, seeds, tasks))]
@@ -48,19 +48,19 @@ def test_the_interval_heeds_seeds_that_disagree_and_tasks_that_disagree() -> Non
     assert widths[2] == pytest.approx(by_tasks, rel=0.15)
 
 
-def test_one_seed_carries_no_interval_and_no_p_value() -> None:
+def test_one_seed_has_no_interval_and_no_p_value() -> None:
     found = paired_difference(np.array([[0.5, 0.0, 0.5, 1.0]]))
     assert found.estimate.value == 0.5
     assert math.isnan(found.estimate.low)
     assert math.isnan(found.p)
 
 
-def test_nothing_is_compared_without_tasks() -> None:
+def test_comparison_without_tasks_is_empty() -> None:
     assert math.isnan(paired_difference(np.zeros((3, 0))).estimate.value)
 
 
 @pytest.mark.parametrize("n_seeds", [5, 8])
-def test_the_interval_holds_the_truth_about_as_often_as_it_says(n_seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_has_its_nominal_coverage(n_seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Crossed effects as in a study: seeds 4 points, tasks 15, episodes 30; no difference in truth."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 1000)
     draw = np.random.default_rng(7)

@@ -129,7 +129,7 @@ words = st.text(alphabet="abcoklg 12:.\né木", min_size=1, max_size=30).map(str
 @given(data=st.data(), turns=st.lists(st.tuples(words, words), min_size=1, max_size=4), last=words)
 @pytest.mark.parametrize("instruction", [None, INSTRUCTION])
 @pytest.mark.parametrize("name", FAITHFUL)
-def test_prompt_turns_and_replies_are_the_tokens_of_the_whole_conversation(
+def test_prompt_messages_and_replies_equal_the_rendered_conversation(
     name: str, instruction: str | None, data: st.DataObject, turns: list[tuple[str, str]], last: str
 ) -> None:
     tokenizer = TOKENIZERS[name]
@@ -173,7 +173,7 @@ def test_reply_closes_the_turn_once_and_opens_the_next(name: str, sentencepiece:
 
 
 @pytest.mark.parametrize("name", ["llama3", "mistral", "gemma"])
-def test_the_begin_token_stands_at_the_beginning_and_nowhere_else(name: str) -> None:
+def test_begin_token_occurs_only_at_the_start(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     dialogue = ChatFormat(tokenizer, "bare", None)
     assert dialogue.prompt("Goal: craft stick.").count(tokenizer.bos_token_id) == 1
@@ -191,13 +191,13 @@ def test_instruction_replaces_the_default_system_prompt() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"), [("chatml", True), ("llama3", True), ("thinking", True), ("mistral", False), ("gemma", False)]
 )
-def test_instruction_goes_where_the_template_allows_it(name: str, expected: bool) -> None:
+def test_instruction_is_placed_where_the_template_supports_it(name: str, expected: bool) -> None:
     dialogue = ChatFormat(TOKENIZERS[name], "bare", INSTRUCTION)
     assert dialogue.system_role is expected
     assert dialogue.text(dialogue.prompt("Goal: craft stick.")).count(INSTRUCTION) == 1
 
 
-def test_instruction_stays_at_the_beginning_when_the_template_would_move_it() -> None:
+def test_instruction_stays_at_the_start_if_the_template_moves_system_messages() -> None:
     dialogue = ChatFormat(TOKENIZERS["mistral, system in the last message"], "bare", INSTRUCTION)
     assert not dialogue.system_role
     assert INSTRUCTION in dialogue.text(dialogue.prompt("Goal"))
@@ -254,14 +254,14 @@ def test_template_without_end_of_turn_stops_at_the_end_of_text() -> None:
         ),
     ],
 )
-def test_template_that_cannot_carry_a_dialogue_is_refused(template: str | None, code: str) -> None:
+def test_template_that_cannot_render_a_dialogue_is_refused(template: str | None, code: str) -> None:
     tokenizer = build_tokenizer(template, SPECIALS["plain"], None, "</s>")
     with pytest.raises(ChatTemplateError) as refused:
         ChatFormat(tokenizer, "bare", INSTRUCTION)
     assert refused.value.code == code
 
 
-def test_tokenizer_without_any_end_is_refused() -> None:
+def test_tokenizer_without_end_token_is_refused() -> None:
     with pytest.raises(ChatTemplateError) as refused:
         ChatFormat(build_tokenizer(PLAIN, [], None, None), "bare", None)
     assert refused.value.code == "no_end_token"
@@ -276,7 +276,7 @@ def test_tokenizer_without_any_end_is_refused() -> None:
         ("Action: \n\n  get 1 log", "get 1 log"),
     ],
 )
-def test_react_action_is_the_line_after_the_word(text: str, action: str) -> None:
+def test_react_action_is_the_line_after_the_label(text: str, action: str) -> None:
     assert react_action(text) == action
 
 
@@ -284,13 +284,13 @@ def test_react_action_is_the_line_after_the_word(text: str, action: str) -> None
     ("text", "code"),
     [("get 1 oak log", "no_label"), ("Action: a\nAction: b", "several_labels"), ("Thought: x\nAction:\n \n", "no_action")],
 )
-def test_react_message_out_of_form_is_malformed(text: str, code: str) -> None:
+def test_react_message_without_exactly_one_action_is_malformed(text: str, code: str) -> None:
     with pytest.raises(MalformedActionError) as malformed:
         react_action(text)
     assert malformed.value.code == code
 
 
-def test_react_dialogue_explains_the_form_and_reads_it() -> None:
+def test_react_prompt_explains_the_format_and_messages_are_parsed() -> None:
     tokenizer = TOKENIZERS["chatml"]
     dialogue = ChatFormat(tokenizer, "react", INSTRUCTION)
     prompt = tokenizer.decode(dialogue.prompt("Goal: craft stick."))
@@ -311,11 +311,11 @@ def test_react_dialogue_explains_the_form_and_reads_it() -> None:
         ("I do not know.", ""),
     ],
 )
-def test_agentgyms_client_of_sciworld_sends_everything_after_the_last_action(text: str, action: str) -> None:
+def test_react_last_reads_everything_after_the_last_label(text: str, action: str) -> None:
     assert read_action(text, reading_format("react", "sciworld", "agentgym")) == action
 
 
 @pytest.mark.parametrize(("world", "rules"), [("sciworld", "ours"), ("textcraft", "agentgym"), ("babyai", "agentgym")])
-def test_everywhere_else_a_message_holds_one_action_on_one_line(world: str, rules: Rules) -> None:
+def test_other_worlds_read_react_messages(world: str, rules: Rules) -> None:
     assert reading_format("react", world, rules) == "react"
     assert reading_format("bare", "sciworld", "agentgym") == "bare"

@@ -22,7 +22,7 @@ def published(tmp_path: Path, step: int, content: bytes = b"weights") -> Checkpo
     return publish(written(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc")
 
 
-def test_what_is_published_can_be_verified_and_is_found_as_the_latest(tmp_path: Path) -> None:
+def test_published_checkpoint_verifies_and_is_the_latest(tmp_path: Path) -> None:
     first, second = published(tmp_path, 7), published(tmp_path, 14, b"other")
     assert verify(second.folder, "abc") == second
     assert first.digest != second.digest
@@ -31,7 +31,7 @@ def test_what_is_published_can_be_verified_and_is_found_as_the_latest(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "manifest"])
-def test_a_damaged_checkpoint_is_passed_over_with_the_reason(tmp_path: Path, damage: str) -> None:
+def test_damaged_checkpoint_is_skipped_with_the_reason(tmp_path: Path, damage: str) -> None:
     first, second = published(tmp_path, 7), published(tmp_path, 14)
     weights = second.folder / "model.safetensors"
     match damage:
@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(tmp_path: Path, dam
     assert "step-000014" in passed_over[0]
 
 
-def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path) -> None:
+def test_unfinished_folder_is_not_a_checkpoint(tmp_path: Path) -> None:
     written(tmp_path / "checkpoints" / ".unfinished" / "checkpoint-3")
     written(tmp_path / "checkpoints" / "step-000003")  # no manifest: a kill by hand, or another tool's
     found, passed_over = latest(tmp_path / "checkpoints", "abc")
@@ -57,28 +57,28 @@ def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path) -> None:
     assert len(passed_over) == 1
 
 
-def test_a_checkpoint_of_another_experiment_is_never_resumed(tmp_path: Path) -> None:
+def test_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
     made = published(tmp_path, 7)
     with pytest.raises(CheckpointError, match=r"abc.*xyz"):
         verify(made.folder, "xyz")
     assert latest(tmp_path / "checkpoints", "xyz")[0] is None
 
 
-def test_a_step_that_is_done_again_replaces_its_checkpoint(tmp_path: Path) -> None:
+def test_repeated_step_replaces_its_checkpoint(tmp_path: Path) -> None:
     published(tmp_path, 7)
     (tmp_path / "checkpoints" / "step-000007" / "model.safetensors").write_bytes(b"broken")
     again = published(tmp_path, 7)
     assert verify(tmp_path / "checkpoints" / "step-000007", "abc") == again
 
 
-def test_pruning_keeps_the_newest_and_the_ends_of_phases(tmp_path: Path) -> None:
+def test_pruning_keeps_newest_checkpoints_and_phase_ends(tmp_path: Path) -> None:
     for step in (5, 10, 14, 15, 20):
         published(tmp_path, step)
     prune(tmp_path / "checkpoints", keep=2, spare={14})
     assert sorted(steps_in(tmp_path / "checkpoints")) == [14, 15, 20]
 
 
-def test_a_file_that_the_manifest_does_not_list_is_refused_by_name(tmp_path: Path) -> None:
+def test_file_missing_from_the_manifest_is_refused_by_name(tmp_path: Path) -> None:
     made = published(tmp_path, 7)
     (made.folder / "sub" / "more.safetensors").write_bytes(b"planted")
     with pytest.raises(CheckpointError, match=r"sub/more\.safetensors"):
@@ -86,7 +86,7 @@ def test_a_file_that_the_manifest_does_not_list_is_refused_by_name(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../outside.json", "/etc/hostname"])
-def test_a_manifest_that_names_a_file_outside_the_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
+def test_manifest_with_a_path_outside_the_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     made = published(tmp_path, 7)
     manifest = json.loads((made.folder / "manifest.json").read_text())
     manifest["files"][name] = [1, "digest"]

@@ -12,7 +12,7 @@ from configs.experiment import StarterPolicy
 from tasks.starter import attention_init, cloning, starting_model
 
 
-def test_batches_hold_every_example_once_and_few_tokens() -> None:
+def test_batches_contain_every_example_once_within_the_token_limit() -> None:
     random = Random(0)
     examples = [cloning.Example([0] * random.randint(2, 900), []) for _ in range(100)]
     found = list(cloning.batches(examples, 1))

@@ -29,7 +29,7 @@ def run(*stretches: tuple[int, dict[str, float]]) -> list[dict[str, float]]:
     return [{**GOOD, **different} for steps, different in stretches for _ in range(steps)]
 
 
-def test_a_run_that_learns_is_healthy_at_every_step() -> None:
+def test_learning_run_is_healthy_at_every_step() -> None:
     random = Random(0)
     history = [{**GOOD, "rollout/reward": 0.2 + 0.012 * i + random.gauss(0, 0.05), "rollout/entropy": 0.8 - 0.01 * i} for i in range(50)]
     assert {verdict(history[:n]).level for n in range(1, 51)} == {HEALTHY}
@@ -47,33 +47,33 @@ def test_a_run_that_learns_is_healthy_at_every_step() -> None:
         ("update/gradient_norm", 30.0, "gradient norm is 30"),
     ],
 )
-def test_a_sign_alone_is_strain_and_with_a_fallen_reward_it_is_collapse(sign: str, value: float, said: str) -> None:
+def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(sign: str, value: float, said: str) -> None:
     strained, collapsed = run((20, {}), (5, {sign: value})), run((20, {}), (5, {sign: value, "rollout/reward": 0.2}))
     assert verdict(strained).level == STRAINED
     assert verdict(collapsed).level == COLLAPSED
     assert any(said in words for words in verdict(collapsed).signs)
 
 
-def test_a_reward_that_is_nearly_gone_needs_no_other_sign() -> None:
+def test_near_total_loss_of_reward_is_collapse() -> None:
     assert verdict(run((20, {}), (5, {"rollout/reward": 0.02}))).level == COLLAPSED
     assert verdict(run((20, {}), (5, {"rollout/reward": 0.24}))).level == STRAINED
 
 
-def test_a_dip_of_one_batch_is_no_collapse() -> None:
+def test_dip_of_one_batch_is_healthy() -> None:
     assert verdict(run((20, {}), (1, {"rollout/reward": 0.0, "update/gradient_norm": 5.0}))).level == HEALTHY
 
 
-def test_a_loss_that_is_no_number_is_collapse_at_once() -> None:
+def test_non_finite_loss_is_collapse_at_once() -> None:
     assert verdict(run((1, {"update/loss": math.nan}))).level == COLLAPSED
     assert verdict(run((1, {"update/gradient_norm": math.inf}))).signs == ("update/gradient_norm is not a finite number",)
 
 
-def test_what_is_not_measured_gives_no_sign() -> None:
+def test_missing_metrics_give_no_sign() -> None:
     assert verdict([{"update/loss": 1.0}] * 30).level == HEALTHY
     assert verdict([]).level == HEALTHY
 
 
-def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
+def test_collapse_note_names_the_step_and_the_last_healthy_step() -> None:
     history = dict(enumerate(run((20, {}), (10, {"rollout/reward": 0.0})), start=1))
     note = collapse_note(history)
     # means of five: 0.5, 0.4, 0.3, 0.2 (half is gone: a strain from 0.25 on), 0.1, ...
@@ -81,7 +81,7 @@ def test_the_note_dates_the_collapse_and_the_last_good_step() -> None:
     assert re.findall(r"step (?:was )?(\d+)", note) == ["25", "22"]
 
 
-def test_a_run_that_may_be_rolled_back_keeps_checkpoints_from_before_a_collapse_can_show() -> None:
+def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
     def kept(**overrides: object) -> int:
         return checkpoints_kept(load_recipe("textcraft", {name.replace("__", "."): value for name, value in overrides.items()}))
 
@@ -90,7 +90,7 @@ def test_a_run_that_may_be_rolled_back_keeps_checkpoints_from_before_a_collapse_
     assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
 
 
-def test_rolling_back_keeps_what_came_before(tmp_path: Path) -> None:
+def test_roll_back_keeps_earlier_checkpoints(tmp_path: Path) -> None:
     for step in (7, 14, 21):
         (tmp_path / f"step-{step:06d}").mkdir()
     assert roll_back(tmp_path, 15) == 14

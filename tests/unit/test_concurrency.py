@@ -24,11 +24,11 @@ def episode(tokens: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
     return Trajectory("", 0, 0, 0, 0, 0, 0, "", outcome=outcome, prompt=[1], turns=[turn])
 
 
-def test_without_a_bound_of_the_engine_the_recipe_alone_says_how_many() -> None:
+def test_limit_is_the_recipes_without_an_engine_limit() -> None:
     assert ConcurrencyLimit(5, 1000, lambda: None).limit == 5
 
 
-def test_the_limit_follows_the_length_of_episodes_and_the_size_of_the_cache() -> None:
+def test_limit_follows_episode_length_and_cache_size() -> None:
     cache = 10_000
     limit = ConcurrencyLimit(64, 1000, lambda: cache)
     assert limit.limit == 10
@@ -43,13 +43,13 @@ def test_the_limit_follows_the_length_of_episodes_and_the_size_of_the_cache() ->
     assert limit.limit == 64
 
 
-def test_an_episode_that_failed_says_nothing_of_the_length() -> None:
+def test_failed_episodes_do_not_change_the_mean_length() -> None:
     limit = ConcurrencyLimit(64, 1000, lambda: 10_000)
     limit.observe(episode(10, Outcome.FAILED))
     assert limit.limit == 10
 
 
-def test_slots_are_given_in_order_and_never_more_than_the_limit() -> None:
+def test_slots_are_granted_in_order_up_to_the_limit() -> None:
     limit = ConcurrencyLimit(2, 10, lambda: None)
     began: list[int] = []
     inside = most = 0
@@ -75,7 +75,7 @@ def test_slots_are_given_in_order_and_never_more_than_the_limit() -> None:
     assert (most, inside) == (2, 0)
 
 
-def test_who_gives_up_waiting_or_leaves_by_an_error_takes_no_slot_along() -> None:
+def test_cancelled_and_failed_waiters_keep_no_slot() -> None:
     limit = ConcurrencyLimit(1, 10, lambda: None)
 
     async def take() -> None:

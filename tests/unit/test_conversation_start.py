@@ -18,7 +18,7 @@ NAME = "qwen" if "qwen" in TOKENIZERS else next(iter(TOKENIZERS))
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_agentgyms_start_is_three_messages_and_later_turns_are_as_ever(name: str) -> None:
+def test_agentgym_start_has_three_messages_and_later_turns_are_unchanged(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     usual, theirs = (ChatFormat(tokenizer, "react", "You craft.", conversation_start=start) for start in ("system", "agentgym"))
     messages = [
@@ -32,7 +32,7 @@ def test_agentgyms_start_is_three_messages_and_later_turns_are_as_ever(name: str
     assert theirs.reply("Got 1 oak logs", last) == usual.reply("Got 1 oak logs", last)
 
 
-def test_messages_of_ones_own_stand_in_place_of_the_instruction() -> None:
+def test_custom_messages_replace_the_instruction() -> None:
     messages = load_recipe("textcraft", {"policy.conversation_start": AGENTGYMS}).policy.conversation_start
     said = TOKENIZERS[NAME].decode(ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt("Goal"))
     assert "You craft." in said
@@ -41,7 +41,7 @@ def test_messages_of_ones_own_stand_in_place_of_the_instruction() -> None:
     assert "Thought:" not in said
 
 
-def test_a_file_holds_agentgyms_conversation_start_as_it_is(tmp_path: Path) -> None:
+def test_conversation_start_is_read_from_agentgyms_file(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     path.write_text(json.dumps(AGENTGYMS))
     start = load_recipe("textcraft", {"policy.conversation_start": str(path)}).policy.conversation_start
@@ -56,12 +56,12 @@ def test_a_file_holds_agentgyms_conversation_start_as_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("start", "roles"), [("system", ["system"]), ("agentgym", ["user", "assistant"])])
-def test_an_endpoint_is_told_in_the_same_way(start: str, roles: list[str]) -> None:
+def test_endpoint_gets_the_same_opening_messages(start: str, roles: list[str]) -> None:
     agent = ChatAgent("http://127.0.0.1:1/v1", "model", action_format="bare", instruction="You craft.", conversation_start=start)  # type: ignore[arg-type]
     assert [message["role"] for message in agent.opening] == roles
     assert agent.opening[0]["content"] == "You craft."
 
 
-def test_without_an_instruction_agentgyms_start_is_the_observation_alone() -> None:
+def test_agentgym_start_without_instruction_is_the_observation() -> None:
     one, other = (ChatFormat(TOKENIZERS[NAME], "bare", None, conversation_start=start) for start in ("system", "agentgym"))
     assert one.prompt("Goal") == other.prompt("Goal")

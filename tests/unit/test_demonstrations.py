@@ -11,7 +11,7 @@ from tasks.starter.demonstration_cache import DemonstrationCache
 from tasks.starter.demonstrations import POOL, Demonstration, Demonstrator, demonstrate
 
 
-def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
+def test_oracle_succeeds_with_and_without_detours() -> None:
     world = load_world("textcraft")
     environment = world.create()
     for task in list(world.tasks("wood-train"))[::9]:
@@ -24,7 +24,7 @@ def test_oracle_alone_succeeds_and_finds_back_after_detours() -> None:
         assert actions == [exchange.action for exchange in straight.exchanges]
 
 
-def test_a_demonstration_is_the_same_whoever_plays_it_and_in_whatever_order() -> None:
+def test_demonstration_depends_on_neither_process_nor_order() -> None:
     world = load_world("textcraft")
     tasks = world.tasks("wood-train")
     forth, back = Demonstrator(world, tasks, 5, 0.3), Demonstrator(world, tasks, 5, 0.3)
@@ -47,7 +47,7 @@ class CountingResets(TextCraft):
         return Session()
 
 
-def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+def test_demonstration_cost_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
     resets = []
     for name in ("wood-train", "wood-renamed-train", "renamed-train"):
         world = CountingResets()
@@ -57,7 +57,7 @@ def test_the_cost_of_demonstrations_does_not_grow_with_the_number_of_tasks(tmp_p
     assert max(resets) <= 1.5 * 40 + POOL  # an episode each, and of some that a detour leaves the solution beside it
 
 
-def test_what_was_demonstrated_once_is_read_from_disk_and_a_cut_off_file_is_played_on(tmp_path: Path) -> None:
+def test_cached_demonstrations_are_reused_and_a_truncated_file_is_completed(tmp_path: Path) -> None:
     def demonstrations(count: int) -> tuple[list[Demonstration], int]:
         world = CountingResets()
         cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)

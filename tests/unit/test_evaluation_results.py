@@ -38,7 +38,7 @@ def measured(trajectories: list[Trajectory], tags: dict[int, str] | None = None)
 episodes = st.builds(episode, st.integers(0, 5), st.sampled_from(Outcome), st.integers(1, 9))
 
 
-def test_an_evaluation_counts_what_the_episodes_did() -> None:
+def test_evaluation_counts_outcomes_turns_and_tokens() -> None:
     result = measured(
         [
             episode(0, Outcome.SUCCESS, turns=4),
@@ -61,7 +61,7 @@ def test_a_partial_score_is_not_a_success() -> None:
 
 @settings(deadline=None)
 @given(st.lists(episodes, min_size=1, max_size=20), st.data())
-def test_whatever_goes_missing_the_bounds_hold_the_complete_success(played: list[Trajectory], data: st.DataObject) -> None:
+def test_bounds_contain_the_complete_success_for_any_missing_episodes(played: list[Trajectory], data: st.DataObject) -> None:
     complete = [each for each in played if each.outcome is not Outcome.FAILED]
     lost = data.draw(st.sets(st.integers(0, len(played) - 1)))
     damaged = [replace(each, outcome=Outcome.FAILED) if i in lost else each for i, each in enumerate(complete)]
@@ -78,7 +78,7 @@ def test_whatever_goes_missing_the_bounds_hold_the_complete_success(played: list
     assert found.tasks == truth.tasks
 
 
-def test_an_incomplete_evaluation_has_no_estimate_to_publish_or_to_compare() -> None:
+def test_incomplete_evaluation_publishes_no_estimate() -> None:
     result = measured([episode(0, Outcome.SUCCESS), episode(0, Outcome.FAILED), episode(1, Outcome.FAILED)], tags={0: "depth_1"})
     assert (result.complete, result.scored, result.failed, result.missing) == (False, 1, 2, {0: 1, 1: 1})
     assert all(math.isnan(each) for each in (result.success.value, result.reward.value, result.turns, result.truncated))
@@ -106,7 +106,7 @@ def test_success_is_broken_down_by_tag() -> None:
     assert {tag: (estimate.value, estimate.n) for tag, estimate in result.by_tag.items()} == {"depth_1": (1.0, 1), "depth_2": (1 / 3, 3)}
 
 
-def test_pass_at_k_goes_up_to_the_samples_that_most_tasks_have() -> None:
+def test_pass_at_k_is_limited_to_the_samples_of_most_tasks() -> None:
     played = [episode(task, Outcome.SUCCESS) for task in range(3) for _ in range(6 if task else 5)]
     result = measured(played)
     assert list(result.pass_at) == [1, 2, 4, 6]
@@ -114,7 +114,7 @@ def test_pass_at_k_goes_up_to_the_samples_that_most_tasks_have() -> None:
     assert result.pass_at[6].n == 2
 
 
-def test_metrics_have_names_that_a_tracker_takes() -> None:
+def test_metric_names_are_valid_in_the_tracker() -> None:
     metrics = measured([episode(0, Outcome.SUCCESS), episode(1, Outcome.TRUNCATED)], tags={0: "depth_1"}).metrics()
     assert metrics["evaluation/success"] == metrics["evaluation/pass_at_1"] == 0.5
     assert metrics["evaluation/success_low"] < 0.5 < metrics["evaluation/success_high"]
@@ -124,7 +124,7 @@ def test_metrics_have_names_that_a_tracker_takes() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(played=st.lists(episodes, max_size=12))
-def test_a_result_is_read_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, played: list[Trajectory]) -> None:
+def test_evaluation_file_round_trip(tmp_path_factory: pytest.TempPathFactory, played: list[Trajectory]) -> None:
     path = tmp_path_factory.mktemp("evaluation") / "start.json"
     result = measured(played, tags={0: "easy"})
     write_evaluation(path, result)
@@ -132,7 +132,7 @@ def test_a_result_is_read_back_as_it_was_written(tmp_path_factory: pytest.TempPa
     json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def test_an_evaluation_without_a_scored_episode_knows_nothing(tmp_path: Path) -> None:
+def test_evaluation_without_scored_episodes_has_unknown_values(tmp_path: Path) -> None:
     result = measured([episode(0, Outcome.FAILED)])
     assert (result.scored, result.failed, result.success.n, result.pass_at) == (0, 1, 0, {})
     assert math.isnan(result.success.value)
@@ -140,7 +140,7 @@ def test_an_evaluation_without_a_scored_episode_knows_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"label": "start"}'])
-def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_file_without_an_evaluation_is_refused_by_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "start.json"
     path.write_text(content)
     with pytest.raises(EvaluationFileError, match=r"start\.json"):

@@ -16,14 +16,14 @@ SHOWN = Demonstration(3, PAGE, (Exchange("click [away]", PAGE, True, "seven"), E
 
 
 @given(st.text(alphabet="ab\n"), st.floats(0, 1), st.integers())
-def test_an_excerpt_keeps_the_last_lines_and_the_order_of_the_others(page: str, share: float, seed: int) -> None:
+def test_excerpt_keeps_the_last_lines_and_the_line_order(page: str, share: float, seed: int) -> None:
     lines, kept = page.split("\n"), excerpt(Demonstration(0, page, ()), share, Random(seed)).first_observation.split("\n")
     assert kept[-KEPT:] == lines[-KEPT:]
     rest = iter(lines)
     assert all(line in rest for line in kept)
 
 
-def test_an_excerpt_shows_about_the_share_and_leaves_alone_what_was_done() -> None:
+def test_excerpt_keeps_the_share_of_lines_and_all_actions() -> None:
     shown = [excerpt(SHOWN, 0.1, Random(seed)) for seed in range(50)]
     lines = [page.count("\n") + 1 for each in shown for page in (each.first_observation, each.exchanges[0].observation)]
     assert 18 < sum(lines) / len(lines) - KEPT < 22
@@ -33,7 +33,7 @@ def test_an_excerpt_shows_about_the_share_and_leaves_alone_what_was_done() -> No
         assert each.exchanges[1].observation == "You stopped."
 
 
-def test_an_excerpt_keeps_the_line_that_holds_what_is_done_next() -> None:
+def test_excerpt_keeps_the_line_of_the_next_action() -> None:
     page = "\n".join(["[18] link 'Thistle Rug'", "[19] row '$18.00 | 18 in stock'", "[2] button 'Go'", *"abc"])
     for action, kept in [
         ("click [18]", ["[18] link 'Thistle Rug'", "[19] row '$18.00 | 18 in stock'"]),
@@ -46,12 +46,12 @@ def test_an_excerpt_keeps_the_line_that_holds_what_is_done_next() -> None:
         assert excerpt(shown, 0.0, Random(0)).first_observation.split("\n") == [*kept, *"abc"]
 
 
-def test_all_lines_are_shown_by_a_share_of_one_and_only_the_last_by_none() -> None:
+def test_excerpt_share_one_keeps_all_lines_and_zero_only_the_last() -> None:
     assert excerpt(SHOWN, 1.0, Random(0)) == SHOWN
     assert excerpt(SHOWN, 0.0, Random(0)).first_observation == "line 197\nline 198\nline 199"
 
 
-def test_a_starter_without_excerpts_is_written_as_before_there_were_any() -> None:
+def test_starter_without_excerpts_does_not_serialise_the_field() -> None:
     assert "excerpts" not in StarterPolicy().model_dump(mode="json")
     assert StarterPolicy(excerpts=(0.1,)).model_dump(mode="json")["excerpts"] == [0.1]
     assert StarterPolicy.model_validate(StarterPolicy(excerpts=(0.1, 0.3)).model_dump()) == StarterPolicy(excerpts=(0.1, 0.3))

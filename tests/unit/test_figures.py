@@ -24,7 +24,7 @@ def run_of(folder: Path, seed: int, steps: list[int]) -> RunFolder:
 
 
 @pytest.mark.parametrize(("steps", "mode"), [([0, 9], "markers"), ([0, 3, 9], "lines+markers")])
-def test_measurements_are_joined_from_three_on(tmp_path: Path, steps: list[int], mode: str) -> None:
+def test_three_or_more_measurements_are_joined_by_a_line(tmp_path: Path, steps: list[int], mode: str) -> None:
     runs = [run_of(tmp_path / str(seed), seed, steps) for seed in (0, 1)]
     one, arm = with_interval(runs[0].evaluations(), "red"), bands(arms_of(runs, {}))["data"][-1]
     assert (one["x"], one["mode"]) == (arm["x"], arm["mode"]) == (steps, mode)
@@ -37,7 +37,7 @@ def test_each_point_of_an_arm_is_a_mean_over_the_same_seeds(tmp_path: Path) -> N
     assert [point.step for point in arm.curve] == [0, 9]
 
 
-def test_a_legend_has_its_rows_below_the_axis_and_takes_no_room_of_the_drawing() -> None:
+def test_legend_is_below_the_axes() -> None:
     few, many = (figure([line([0], [0], f"arm {n} of a study", "red") for n in range(count)], {"height": 460}) for count in (2, 12))
     for each in (few, many):
         assert each["layout"]["legend"]["yanchor"] == "top"

@@ -28,7 +28,7 @@ BATCH = [
 @pytest.mark.parametrize(
     ("complete", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)]
 )
-def test_a_failed_member_costs_its_group_or_itself_and_one_without_a_turn_itself_alone(
+def test_failed_member_drops_its_group_and_member_without_turns_only_itself(
     complete: bool, kept: list[tuple[int, int]], left_out: int
 ) -> None:
     groups = learnable_groups(BATCH, complete)
@@ -36,7 +36,7 @@ def test_a_failed_member_costs_its_group_or_itself_and_one_without_a_turn_itself
     assert (groups.left_out, groups.without_turns) == (left_out, 2)
 
 
-def test_both_are_counted_in_the_metrics() -> None:
+def test_left_out_and_turnless_episodes_are_counted_in_the_metrics() -> None:
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=True)
     assert metrics["rollout/episodes_without_turns"] == 2
     assert metrics["rollout/groups_left_out"] == 2
@@ -44,14 +44,14 @@ def test_both_are_counted_in_the_metrics() -> None:
 
 
 @pytest.mark.parametrize(("refused", "share"), [([True, False, None], 0.5), ([None, None], None)])
-def test_the_share_of_refused_turns_leaves_out_turns_whose_server_does_not_say(refused: list[bool | None], share: float | None) -> None:
+def test_refused_share_ignores_turns_without_the_flag(refused: list[bool | None], share: float | None) -> None:
     episode = ended(0, 0)
     episode.turns = [Turn([1], [-0.1], "act", refused=each) for each in refused]
     assert rollout_metrics([episode], 4, 1.0, 0).get("rollout/refused_share") == share
 
 
 @pytest.mark.parametrize(("complete", "share", "turns"), [(True, 4 / 9, 1.0), (False, 3 / 9, 1.0)])
-def test_the_share_that_is_left_out_and_its_length_are_metrics_of_every_step(complete: bool, share: float, turns: float) -> None:
+def test_left_out_share_and_length_are_metrics_of_every_step(complete: bool, share: float, turns: float) -> None:
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=complete)
     assert metrics["rollout/left_out_share"] == pytest.approx(share)
     assert metrics["rollout/left_out_turns"] == turns
@@ -61,20 +61,20 @@ def test_the_share_that_is_left_out_and_its_length_are_metrics_of_every_step(com
     assert (nothing["rollout/left_out_share"], nothing["rollout/left_out_turns"]) == (1.0, 3.0)
 
 
-def test_a_step_that_leaves_out_more_than_the_recipe_allows_is_refused() -> None:
+def test_step_above_max_left_out_share_is_refused() -> None:
     check_left_out(BATCH, True, 4 / 9, 0)
     with pytest.raises(EpisodesLeftOutError):
         check_left_out(BATCH, True, 0.4, 0)
     check_left_out([], True, 0.0, 0)
 
 
-def test_a_step_that_leaves_out_more_than_one_percent_is_worth_a_warning() -> None:
+def test_step_that_leaves_out_more_than_one_percent_warns() -> None:
     assert left_out_warning(3, {"rollout/left_out_share": 0.011, "rollout/left_out_turns": 9.0})
     assert not left_out_warning(3, {"rollout/left_out_share": 0.01, "rollout/left_out_turns": 9.0})
     assert not left_out_warning(3, {})
 
 
-def test_rewards_that_differ_by_rounding_alone_have_no_variance() -> None:
+def test_rewards_that_differ_by_rounding_have_no_variance() -> None:
     assert zero_variance([ended(0, 0, reward=0.1 + 0.2), ended(0, 1, reward=0.3)])
     assert not zero_variance([ended(0, 0), ended(0, 1, reward=0.01)])
     assert reward_range([ended(0, 0, reward=0.25), ended(0, 1, reward=1.0)]) == 0.75

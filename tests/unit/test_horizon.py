@@ -52,7 +52,7 @@ def test_a_linear_schedule_grows_by_delta_and_stops_at_its_maximum() -> None:
     assert [horizon_at(schedule, step, {}) for step in range(9)] == [2, 2, 5, 5, 8, 8, 9, 9, 9]
 
 
-def test_phases_are_the_stretches_of_one_horizon() -> None:
+def test_phases_are_ranges_of_one_horizon() -> None:
     experiment = under(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40)
     assert phases(experiment, {}) == [Phase(1, 4, 0, 14, 4), Phase(2, 8, 14, 28, 8), Phase(3, 16, 28, 40, 16)]
 
@@ -61,7 +61,7 @@ def test_a_run_that_ends_early_has_fewer_phases() -> None:
     assert phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [Phase(1, 4, 0, 7, 4)]
 
 
-def test_phases_also_end_where_every_schedule_is_measured() -> None:
+def test_phases_also_end_at_evaluation_every() -> None:
     assert [p.end_step for p in phases(under(FixedHorizon(horizon=9), 20, every=8), {})] == [8, 16, 20]
     assert [p.end_step for p in phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 20, every=8), {})] == [8, 10, 16, 20]
 
@@ -84,31 +84,31 @@ def test_a_negative_step_is_refused() -> None:
         horizon_at(under(FixedHorizon(horizon=3), 5), -1, {})
 
 
-def test_reversed_is_the_other_schedule_backwards() -> None:
+def test_reversed_schedule_has_the_opposite_order() -> None:
     assert horizons({"kind": "reversed", "of": STEPWISE}) == horizons(STEPWISE)[::-1] == [16] * 20 + [10] * 10 + [6] * 10
 
 
-def test_shuffled_has_exactly_the_other_schedules_horizons_in_an_order_that_the_seed_draws() -> None:
+def test_shuffled_schedule_permutes_the_horizons_by_seed() -> None:
     orders = [tuple(horizons({"kind": "shuffled", "of": STEPWISE}, seed)) for seed in range(5)]
     assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(horizons(STEPWISE)))}
     assert len(set(orders)) == 5
     assert orders[3] == tuple(horizons({"kind": "shuffled", "of": STEPWISE}, 3))
 
 
-def test_random_draws_each_horizon_as_often_as_the_other_schedule_has_it() -> None:
+def test_random_schedule_has_the_same_horizon_frequencies() -> None:
     drawn = Counter(h for seed in range(50) for h in horizons({"kind": "random", "of": STEPWISE}, seed))
     assert abs(drawn[6] / 2000 - 0.25) < 0.05
     assert abs(drawn[16] / 2000 - 0.5) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "random"])
-def test_controls_without_order_are_measured_where_their_schedule_is(kind: str) -> None:
+def test_unordered_controls_are_evaluated_at_the_same_steps(kind: str) -> None:
     experiment = load_recipe("textcraft", {"curriculum": {"kind": kind, "of": STEPWISE}})
     assert [phase.end_step for phase in phases(experiment, {})] == [10, 20, 40]
     assert phases(experiment, {})[2].horizons == "horizons 6 to 16"
 
 
-def test_a_schedule_that_looks_back_has_no_control() -> None:
+def test_schedule_that_uses_metrics_has_no_control() -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", {"curriculum": {"kind": "shuffled", "of": {"kind": "success-gated", "horizons": [4, 8]}}})
     assert refused.value.codes == {"curriculum.of": "value_error"}

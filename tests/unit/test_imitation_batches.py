@@ -39,7 +39,7 @@ def resample(batch: list[Trajectory], experiment: Experiment, tasks: list[int], 
     return resampled(batch, experiment, experiment.algorithm, tasks, 0, play)
 
 
-def test_zero_variance_groups_are_replaced_until_the_bound() -> None:
+def test_zero_variance_groups_are_resampled_up_to_the_limit() -> None:
     rewards = iter([1, 1, 0, 0, 0, 1])  # of each round: all good, all bad, both
 
     def play(plans: Any) -> list[Trajectory]:
@@ -52,7 +52,7 @@ def test_zero_variance_groups_are_replaced_until_the_bound() -> None:
     assert discarded_cost(discarded) == {"rollout/discarded_episodes": 6, "rollout/discarded_tokens": 12}
 
 
-def test_without_resampling_the_batch_stays_and_a_broken_group_is_not_replaced() -> None:
+def test_batch_is_unchanged_without_resampling_and_failed_groups_stay() -> None:
     useless, broken = [played(6, 1, i, 0) for i in range(2)], [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)]
 
     def play(plans: Any) -> list[Trajectory]:
@@ -62,7 +62,7 @@ def test_without_resampling_the_batch_stays_and_a_broken_group_is_not_replaced()
     assert resample(broken, recipe(algorithm__max_resample_rounds=2), [7], play) == (broken, [])
 
 
-def test_resampling_depends_on_the_group_not_on_who_plays_it() -> None:
+def test_resampling_depends_on_the_group_and_not_on_the_process() -> None:
     together = resampling_plans(range(50), [0, 1], 3, 1, 2, 2, 0)
     assert together == resampling_plans(range(50), [0], 3, 1, 2, 2, 0) + resampling_plans(range(50), [1], 3, 1, 2, 2, 0)
     assert len({p.seed for p in together}) == 4
@@ -89,7 +89,7 @@ def test_only_full_successes_are_cloned() -> None:
         successes([played(1, 0, 0, 0)])
 
 
-def test_every_item_comes_once_in_each_pass() -> None:
+def test_every_item_occurs_once_per_pass() -> None:
     items = list(range(7))
     seen = [item for step in range(7) for item in batch_of_step(items, step, 3, seed=1)]
     assert Counter(seen) == dict.fromkeys(items, 3)
@@ -116,7 +116,7 @@ class Worker:
         return [played(r.task, r.group, r.member, 1) for r in requests]
 
 
-def test_agentevol_explores_anew_and_keeps_what_it_had(tmp_path: Path) -> None:
+def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) -> None:
     experiment = recipe(algorithm__name="agentevol", algorithm__explore_groups=3, algorithm__explore_every=2)
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4, 5, 6], folder=tmp_path)
 
@@ -153,7 +153,7 @@ def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
     assert all(good.task == bad.task for share in shares for good, bad in zip(share[::2], share[1::2], strict=True))
 
 
-def test_recorded_files_are_read_in_order_and_their_absence_is_explained(tmp_path: Path) -> None:
+def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path: Path) -> None:
     for i in (2, 1):
         write_trajectories(tmp_path / f"step-{i}.parquet", [played(i, 0, 0, 1)])
     assert [t.task for t in read_recorded(tmp_path)] == [1, 2]

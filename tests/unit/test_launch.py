@@ -25,7 +25,7 @@ from tasks.training.local_trainer import launch_command
 
 
 @pytest.mark.parametrize("name", launch_names())
-def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_file_sets_the_number_of_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
@@ -39,7 +39,7 @@ def test_a_launch_file_starts_as_many_processes_as_it_says(name: str, monkeypatc
     assert command[command.index("--nproc_per_node") + 1] == "3"
 
 
-def test_without_a_gpu_the_processes_of_one_machine_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
     command = launch_command(InfraSettings(trainer_processes=3), Path("job.json"), Path("verdict"))
     assert command[1:] == ["-m", "tasks.training.forked_launch", "verdict", "3", str(Path("job.json").absolute())]
@@ -65,13 +65,13 @@ def test_a_wrong_launch_file_is_refused_with_the_field(text: str, codes: dict[st
     assert str(tmp_path / "mine.yaml") in str(refused.value)
 
 
-def test_a_launch_file_that_is_not_there_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launch_file_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp")
     with pytest.raises(SettingsError, match=r"(?s)AGENTGYM_LAUNCH.*Did you mean 'one-node-fsdp2'"):
         infra_settings()
 
 
-def test_on_a_ray_cluster_the_nodes_of_the_trainer_meet_where_ray_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer_nodes_on_a_ray_cluster_use_rays_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", "ray-two-nodes-fsdp2")
     with pytest.raises(SettingsError, match=r"first_node.*ray_address"):
         infra_settings()
@@ -81,7 +81,7 @@ def test_on_a_ray_cluster_the_nodes_of_the_trainer_meet_where_ray_says(monkeypat
     assert place == ["--nnodes", "2", "--nproc_per_node", "8", "--node_rank", "1", "--master_addr", "10.0.0.7", "--master_port", "21000"]
 
 
-def test_a_folder_of_runs_that_means_another_one_on_each_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_runs_folder_is_refused_on_a_ray_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
     monkeypatch.setenv("AGENTGYM_RUNS", "runs")
     with pytest.raises(SettingsError, match=r"runs \(runs\).*ray_address"):
@@ -89,7 +89,7 @@ def test_a_folder_of_runs_that_means_another_one_on_each_node_is_refused(monkeyp
 
 
 @pytest.mark.parametrize(("name", "value"), [("ENVIRONMENT_BACKEND", "container"), ("ENGINE_GPUS", "1")])
-def test_what_would_place_processes_beside_ray_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_settings_are_refused_with_ray(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
     monkeypatch.setenv(f"AGENTGYM_{name}", value)
@@ -97,7 +97,7 @@ def test_what_would_place_processes_beside_ray_is_refused(name: str, value: str,
         infra_settings()
 
 
-def test_a_server_with_two_gpus_divides_its_model_over_them() -> None:
+def test_server_with_two_gpus_uses_tensor_parallelism() -> None:
     from tasks.inference.launch_command import command
 
     sizes = {"context_length": 64, "max_num_seqs": 2, "gpu_memory_fraction": 0.5, "cpu_cache_gb": 1}
@@ -108,7 +108,7 @@ def test_a_server_with_two_gpus_divides_its_model_over_them() -> None:
     assert "--enforce-eager" in command("m", dtype="float32", gpus=0, **sizes)
 
 
-def test_processes_wait_for_each_other_as_long_as_batches_may_take() -> None:
+def test_collective_timeout_covers_the_batch_deadline() -> None:
     from tasks.training.process_group import BETWEEN_BATCHES, patience
     from tests.support.recorded import small_experiment
 
@@ -117,7 +117,7 @@ def test_processes_wait_for_each_other_as_long_as_batches_may_take() -> None:
     assert patience(thrice) == timedelta(seconds=3 * once.rollout.batch_seconds) + BETWEEN_BATCHES
 
 
-def test_the_launcher_says_which_process_was_killed_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_names_the_killed_process_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, verdict, temporary = tmp_path / "process.py", tmp_path / "verdict", tmp_path / "temporary"
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     temporary.mkdir()
@@ -136,7 +136,7 @@ def forks(*bodies: Callable[[], object]) -> list[End]:
     return ends(processes)
 
 
-def test_forks_that_all_end_well_are_waited_for() -> None:
+def test_successful_forks_are_awaited() -> None:
     found = forks(lambda: time.sleep(0.3), lambda: None)
     assert {(end.rank, end.status) for end in found} == {(1, 0), (0, 0)}
 
@@ -149,13 +149,13 @@ def test_forks_that_all_end_well_are_waited_for() -> None:
         (lambda: os._exit(7), r"rank 1 .*status 7"),
     ],
 )
-def test_a_fork_that_fails_ends_the_others_and_is_the_one_that_is_named(fault: Callable[[], object], words: str) -> None:
+def test_failed_fork_ends_the_others_and_is_named(fault: Callable[[], object], words: str) -> None:
     found = forks(lambda: time.sleep(600), fault)
     assert {end.rank: end.status for end in found}[0] == -signal.SIGTERM
     assert re.match(words, verdict_of(found))
 
 
-def test_a_killed_fork_is_named_before_those_that_missed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked_launch, "TOGETHER_SECONDS", 300.0)
     found = forks(lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL)))
     assert [end.rank for end in found] == [0, 1]

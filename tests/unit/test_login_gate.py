@@ -53,14 +53,14 @@ def client(app: LoginGate, address: str) -> TestClient:
         ("/api/2.0/mlflow/experiments/create", {**basic(LOGIN), "Origin": "null"}, 403),
     ],
 )
-def test_only_the_login_and_the_servers_own_pages_pass(path: str, headers: dict[str, str], status: int) -> None:
+def test_only_the_login_and_same_origin_pages_pass(path: str, headers: dict[str, str], status: int) -> None:
     answer = TestClient(OwnOriginOnly(gate())).get(path, headers=headers)
     assert answer.status_code == status
     assert answer.headers.get("www-authenticate", "").startswith("Basic ") == (status == 401)
 
 
 @pytest.mark.parametrize("app_checks_login", [False, True])
-def test_a_client_with_many_wrong_logins_waits_and_another_address_does_not(app_checks_login: bool) -> None:
+def test_wrong_logins_delay_only_their_own_client(app_checks_login: bool) -> None:
     app = gate(app_checks_login=app_checks_login)
     guesser, user = client(app, "203.0.113.1"), client(app, "203.0.113.2")
     statuses = [guesser.get("/", headers=basic(f"agentgym:{guess}")).status_code for guess in range(FREE_GUESSES + 3)]
@@ -80,7 +80,7 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     assert client(app, "2001:db8:1::1").get("/", headers=basic(LOGIN)).status_code == 200
 
 
-def test_the_pause_doubles_up_to_a_bound_and_a_login_ends_it() -> None:
+def test_pause_doubles_up_to_a_limit_and_a_login_resets_it() -> None:
     now = 0.0
     wrong = WrongLogins(lambda: now)
     pauses = []
@@ -104,7 +104,7 @@ def test_the_table_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(wrong._clients) == 10
 
 
-def test_a_websocket_that_logs_in_by_a_message_is_slowed_down_too() -> None:
+def test_websocket_logins_are_delayed_too() -> None:
     async def events(websocket: WebSocket) -> None:
         await websocket.accept()
         message = await websocket.receive_json()
@@ -123,7 +123,7 @@ def test_a_websocket_that_logs_in_by_a_message_is_slowed_down_too() -> None:
     assert said("203.0.113.2", LOGIN) == "auth_success"
 
 
-def test_pages_refuse_frames() -> None:
+def test_pages_forbid_frames() -> None:
     headers = TestClient(NoFrames(PlainTextResponse("page"))).get("/").headers
     assert headers["x-frame-options"] == "DENY"
     assert headers["content-security-policy"] == "frame-ancestors 'none'"
@@ -159,7 +159,7 @@ def _as_user(uid: int, port: int, logins: list[str], results: multiprocessing.Si
 
 
 @as_root
-def test_another_unix_user_who_guesses_does_not_lock_out_the_owner(port: int) -> None:
+def test_wrong_logins_of_another_unix_user_do_not_lock_out_the_owner(port: int) -> None:
     fork = multiprocessing.get_context("fork")
     results: multiprocessing.SimpleQueue[list[int]] = fork.SimpleQueue()
     guesses = ["agentgym:wrong"] * (FREE_GUESSES + 2)
@@ -170,6 +170,6 @@ def test_another_unix_user_who_guesses_does_not_lock_out_the_owner(port: int) ->
     assert statuses(port, [LOGIN]) == [200]
 
 
-def test_the_servers_own_user_is_slowed_down_but_passes_with_the_right_login(port: int) -> None:
+def test_own_user_is_delayed_but_passes_with_the_correct_login(port: int) -> None:
     assert statuses(port, ["agentgym:wrong"] * (FREE_GUESSES + 2)) == [401] * (FREE_GUESSES + 1) + [429]
     assert statuses(port, [LOGIN]) == [200]

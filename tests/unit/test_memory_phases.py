@@ -26,11 +26,11 @@ def request(plan: MemoryPlan, **fields: Any) -> PlanRequest:
     return PlanRequest(experiment=recipe, model="", machine=plan.machine)
 
 
-def test_awake_the_engine_and_the_update_add_up() -> None:
+def test_memory_of_an_awake_engine_and_the_update_add_up() -> None:
     assert plan().total == pytest.approx((53 + 40 + 2.5) * GB)
 
 
-def test_asleep_the_larger_of_update_and_rollout_counts_with_what_stays_in_both() -> None:
+def test_sleeping_engine_counts_the_larger_phase() -> None:
     sleeping = plan(engine_sleeps=True)
     update, rollout = (sum(phase.values()) for phase in sleeping.phases.values())
     assert update == pytest.approx((53 + 1.5 + 2.5) * GB)  # all of the trainer, and what vLLM does not free
@@ -40,11 +40,11 @@ def test_asleep_the_larger_of_update_and_rollout_counts_with_what_stays_in_both(
     assert "33.5 GB" in next(line for line in table(sleeping).splitlines() if line.startswith("vLLM: KV cache"))
 
 
-def test_the_buckets_of_ddp_stay_during_the_rollout() -> None:
+def test_ddp_buckets_stay_during_the_rollout() -> None:
     assert plan(engine_sleeps=True, sharding="none").total == pytest.approx((10 + 10 + 20 + 5 + 2 + 40 + 2.5) * GB)
 
 
-def test_the_least_change_that_is_enough_is_named() -> None:
+def test_smallest_sufficient_change_is_named() -> None:
     too_much = plan()
     asked = request(too_much)
     [fault] = faults(asked, too_much)
@@ -55,7 +55,7 @@ def test_the_least_change_that_is_enough_is_named() -> None:
     assert after.total == pytest.approx(79.5 * GB, rel=1e-6)
 
 
-def test_an_engine_sleeps_where_a_smaller_share_would_not_hold_a_trajectory() -> None:
+def test_engine_sleep_is_suggested_if_a_smaller_fraction_holds_no_trajectory() -> None:
     too_much = plan()
     asked = request(too_much, **{"rollout.trajectory_tokens": 18_000})  # 30 % of the GPU holds 17,500
     changes, after = remedies(asked, too_much)
@@ -64,7 +64,7 @@ def test_an_engine_sleeps_where_a_smaller_share_would_not_hold_a_trajectory() ->
     assert after.total == pytest.approx(79.5 * GB)
 
 
-def test_an_engine_that_plays_ahead_is_not_told_to_sleep() -> None:
+def test_off_policy_engine_gets_no_sleep_suggestion() -> None:
     too_much = plan()
     ahead = {"rollout.max_off_policy_steps": 1, "rollout.trajectory_tokens": 18_000, "policy.lora": {"rank": 8}}
     changes, after = remedies(request(too_much, **ahead), too_much)

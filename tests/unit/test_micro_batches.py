@@ -15,7 +15,7 @@ def trajectory(prompt: list[int], *turns: tuple[list[int], list[int]]) -> Trajec
     return made
 
 
-def test_loss_falls_on_policy_tokens_only_and_padding_is_masked() -> None:
+def test_loss_covers_policy_tokens_only_and_padding_is_masked() -> None:
     long = trajectory([1, 2, 3], ([4, 5], [6, 7]), ([8], []))
     short = trajectory([9], ([10], []))
     tensors = pad_trajectories([long, short], pad_token=0)
@@ -33,7 +33,7 @@ def test_a_micro_batch_without_trajectories_is_one_masked_row() -> None:
     assert tensors["tool_mask"].sum() == 0
 
 
-def test_the_ends_of_turns_point_at_the_policys_last_tokens() -> None:
+def test_turn_ends_are_the_last_policy_tokens() -> None:
     made = trajectory([1], ([4, 5], [6, 7]), ([8], [9]), ([3, 3, 3], []))
     assert made.turn_ends == [1, 4, 8]
     assert [made.completion[end] for end in made.turn_ends] == [5, 8, 3]
@@ -41,14 +41,14 @@ def test_the_ends_of_turns_point_at_the_policys_last_tokens() -> None:
 
 
 @given(st.lists(st.integers(0, 2000), max_size=60), st.integers(1, 9))
-def test_dealing_gives_every_trajectory_to_exactly_one_micro_batch(lengths: list[int], parts: int) -> None:
+def test_every_trajectory_is_in_exactly_one_micro_batch(lengths: list[int], parts: int) -> None:
     dealt = deal(lengths, parts)
     assert len(dealt) == parts
     assert sorted(i for part in dealt for i in part) == list(range(len(lengths)))
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=7), st.integers(1, 4))
-def test_the_largest_micro_batch_is_as_small_as_any_cut_of_the_sorted_list_allows(lengths: list[int], parts: int) -> None:
+def test_largest_micro_batch_is_minimal(lengths: list[int], parts: int) -> None:
     def cost(part: list[int]) -> int:
         return len(part) * max((lengths[i] for i in part), default=0)
 
@@ -64,7 +64,7 @@ def test_the_largest_micro_batch_is_as_small_as_any_cut_of_the_sorted_list_allow
     assert max(cost(part) for part in deal(lengths, parts)) == best(0, parts)
 
 
-def test_ragged_trajectories_waste_a_quarter_at_most_where_equal_rows_would_waste_most() -> None:
+def test_ragged_trajectories_waste_at_most_a_quarter() -> None:
     lengths = [100] * 96 + [1000] * 32
     padded = sum(len(part) * max(lengths[i] for i in part) for part in deal(lengths, 4))
     assert padded <= 1.25 * sum(lengths)

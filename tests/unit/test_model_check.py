@@ -82,29 +82,29 @@ def test_a_model_that_is_not_downloaded_is_refused_without_the_hub(hub_cache: Pa
     assert "somebody/else" in str(refused.value)
 
 
-def test_budgets_that_are_not_given_follow_from_the_context(model: Path) -> None:
+def test_default_budgets_follow_from_the_context_length(model: Path) -> None:
     fitted = fit_source(source(model), Rollout())
     assert (fitted.trajectory_tokens, fitted.turn_tokens) == (CONTEXT, CONTEXT // 4)
 
 
-def test_given_budgets_stay(model: Path) -> None:
+def test_given_budgets_are_kept(model: Path) -> None:
     given = Rollout(trajectory_tokens=500, turn_tokens=300)
     assert fit_source(source(model), given) == given
 
 
-def test_a_recipe_for_a_longer_context_than_the_models_is_refused(model: Path) -> None:
+def test_trajectory_tokens_above_the_context_length_are_refused(model: Path) -> None:
     recipe = load_recipe("textcraft", {"policy.model": str(model), "rollout.trajectory_tokens": CONTEXT + 1})
     with pytest.raises(RecipeError, match=r"rollout\.trajectory_tokens"):
         fit_experiment(recipe)
 
 
-def test_a_given_turn_budget_that_fills_the_context_is_refused(model: Path) -> None:
+def test_turn_tokens_that_fill_the_context_are_refused(model: Path) -> None:
     with pytest.raises(RecipeError, match=r"rollout\.turn_tokens"):
         fit_source(source(model), Rollout(turn_tokens=CONTEXT))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_a_head_size_that_vllm_does_not_compute_on_a_cpu_is_refused(model: Path, engine: Any, monkeypatch: Any) -> None:
+def test_head_size_without_vllm_cpu_support_is_refused(model: Path, engine: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False}))
     change_config(model, head_dim=16)
     if engine == "transformers":
@@ -120,7 +120,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(model: Path) -> None:
         fit_source(source(model), Rollout())
 
 
-def test_a_chat_template_that_rewrites_former_turns_is_refused(model: Path) -> None:
+def test_chat_template_that_changes_earlier_turns_is_refused(model: Path) -> None:
     (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
     with pytest.raises(RecipeError, match=r"--model"):
         fit_source(source(model), Rollout())

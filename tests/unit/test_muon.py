@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tasks.starter.muon import ITERATIONS, Muon, orthogonalised
 
 
-def test_updates_are_those_of_torchs_own_but_for_its_rounding_to_bfloat16() -> None:
+def test_updates_match_torch_up_to_bfloat16_rounding() -> None:
     torch.manual_seed(0)
     shapes = [(16, 48), (48, 16), (16, 16), (48, 16), (16, 48)]
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
@@ -31,7 +31,7 @@ def test_updates_are_those_of_torchs_own_but_for_its_rounding_to_bfloat16() -> N
 
 
 @given(st.integers(0, 2**31), st.integers(2, 24), st.integers(24, 60), st.floats(1e-6, 1e6))
-def test_singular_values_become_alike_whatever_the_scale(seed: int, rows: int, columns: int, scale: float) -> None:
+def test_singular_values_become_equal_at_any_scale(seed: int, rows: int, columns: int, scale: float) -> None:
     matrix = torch.randn(3, rows, columns, generator=torch.Generator().manual_seed(seed))
     before, after = torch.linalg.svdvals(matrix), torch.linalg.svdvals(orthogonalised(matrix * scale))
     assert after.max().item() < 1.3
@@ -39,7 +39,7 @@ def test_singular_values_become_alike_whatever_the_scale(seed: int, rows: int, c
     assert after[large].min().item() > 0.4
 
 
-def test_the_mean_of_the_gradients_forgets_at_the_rate_of_the_momentum() -> None:
+def test_gradient_mean_decays_with_the_momentum() -> None:
     matrix = torch.nn.Parameter(torch.zeros(2, 2))
     optimiser = Muon([matrix], lr=1.0, momentum=0.5)
     for gradient in (torch.eye(2), -torch.eye(2)):

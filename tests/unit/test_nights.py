@@ -46,7 +46,7 @@ def test_only_a_positive_interval_is_better(champion: int, challenger: int, bett
     assert is_better(difference(held, tried)) is better
 
 
-def test_without_an_interval_nothing_is_better() -> None:
+def test_better_needs_an_interval() -> None:
     assert not is_better(Estimate(0.5, math.nan, math.nan, 1))
 
 
@@ -97,7 +97,7 @@ def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> N
     assert last_champion(NIGHTS[:2]) == "/runs/a/step-1"
 
 
-def test_the_picture_is_drawn_with_and_without_measurements(tmp_path: Path) -> None:
+def test_nights_picture_is_drawn_with_and_without_measurements(tmp_path: Path) -> None:
     for nights in ([], NIGHTS[1:2], NIGHTS):
         draw_nights(tmp_path / "nights.png", nights, "Nights of quickstart")
         assert (tmp_path / "nights.png").read_bytes().startswith(b"\x89PNG")

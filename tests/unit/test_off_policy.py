@@ -19,7 +19,7 @@ def seen(logps: list[float], sampled: list[float], old: list[float], advantages:
     return LossTokens(*rows, entropies=torch.tensor([[2.0, 1.0, 9.0]]), mask=torch.tensor([mask]), kept=torch.ones(1, 3))
 
 
-def test_gap_weights_and_effective_sample_size_are_those_of_the_policys_tokens() -> None:
+def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
     meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
     meter.add(seen([math.log(3.0), 0.0, 7.0], [0.0, 0.0, -7.0], [math.log(3.0), 0.0, 0.0], [1.0, 1.0, 1.0], [1, 1, 0]), first_update=True)
     found = meter.take(alone, alone)
@@ -31,7 +31,7 @@ def test_gap_weights_and_effective_sample_size_are_those_of_the_policys_tokens()
     assert found["update/clip_fraction_low"] == found["update/clip_fraction_high"] == 0
 
 
-def test_kl_and_clip_fraction_do_not_depend_on_how_tokens_are_cut_into_micro_batches() -> None:
+def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
     """Unweighted means over micro-batches of 1 and 2 tokens would differ."""
     old = torch.log(torch.tensor([[0.5, 1.5, 1.0]]))
     tokens = LossTokens(
@@ -62,7 +62,7 @@ def test_kl_is_absent_without_a_reference() -> None:
     assert "update/kl" not in meter.take(alone, alone)
 
 
-def test_clipping_is_counted_where_it_stops_the_gradient_and_later_updates_do_not_widen_the_gap() -> None:
+def test_clip_fraction_counts_stopped_gradients_and_gap_ignores_later_updates() -> None:
     meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.3)
     low, high = math.log(0.7), math.log(1.4)
     meter.add(seen([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]), first_update=False)

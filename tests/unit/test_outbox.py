@@ -26,14 +26,14 @@ def names(outbox: Outbox) -> list[str]:
     return [record["id"] for record, _ in outbox.unsent(outbox.read_sent())]
 
 
-def test_a_record_is_kept_once_and_an_update_only_where_it_changes_something(tmp_path: Path) -> None:
+def test_record_is_stored_once_and_updates_only_if_changed(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     assert [outbox.add(table(1)), outbox.add(table(1)), Outbox(tmp_path).add(table(1))] == [True, False, False]
     assert [outbox.add(table(1, text), update=True) for text in ("a", "a", "b", "a")] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
-def test_a_torn_record_loses_only_itself(tmp_path: Path, cut: int) -> None:
+def test_partially_written_record_is_dropped(tmp_path: Path, cut: int) -> None:
     outbox = Outbox(tmp_path)
     for number in (1, 2):
         outbox.add(table(number))
@@ -47,7 +47,7 @@ def test_a_torn_record_loses_only_itself(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 9, 20])
-def test_a_torn_line_of_metrics_loses_only_itself(tmp_path: Path, cut: int) -> None:
+def test_partially_written_metrics_line_is_dropped(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2):
         append_step(path, step, {"rollout/success": step / 10})
@@ -59,7 +59,7 @@ def test_a_torn_line_of_metrics_loses_only_itself(tmp_path: Path, cut: int) -> N
 
 
 @pytest.mark.parametrize("line", [b"[1, 2]", b'{"no step": 1}', b'"text"', b"\xff\xfe", b"{}", b"null"])
-def test_what_is_no_step_is_passed_over(tmp_path: Path, line: bytes) -> None:
+def test_invalid_metrics_lines_are_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line + b'\n{"step": 2, "a": 1.0}\n')
     assert read_steps(path) == {2: {"a": 1.0}}
@@ -90,7 +90,7 @@ class Away:
         return Sender(outbox, lambda: cast(Store, self))
 
 
-def test_records_are_sent_in_order_however_often_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_sent_in_order_despite_outages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox, store = Outbox(tmp_path), Away(3, ConnectionError("connection refused"), monkeypatch)
     sender = store.sender(outbox)
     for number in range(5):
@@ -101,7 +101,7 @@ def test_records_are_sent_in_order_however_often_the_store_is_away(tmp_path: Pat
     assert not is_unsent(tmp_path)
 
 
-def test_who_waits_for_a_store_that_is_away_loses_neither_patience_nor_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_during_an_outage_is_bounded_and_loses_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox, store = Outbox(tmp_path), Away(10**9, ConnectionError("connection refused"), monkeypatch)
     sender = store.sender(outbox)
     outbox.add(table(1))
@@ -115,7 +115,7 @@ def test_who_waits_for_a_store_that_is_away_loses_neither_patience_nor_records(t
     assert not is_unsent(tmp_path)
 
 
-def test_a_refused_record_is_raised_once_and_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_record_is_raised_once_and_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
     outbox, store = Outbox(tmp_path), Away(1, refusal, monkeypatch)
     sender = store.sender(outbox)
@@ -128,7 +128,7 @@ def test_a_refused_record_is_raised_once_and_holds_nothing_up(tmp_path: Path, mo
     assert store.taken == ["table 2"]
 
 
-def test_what_answers_and_is_no_mlflow_is_given_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_not_mlflow_gets_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The port of an MLflow that ended may belong to another program by now, which refuses everything."""
     refusal = MlflowException("not found", error_code=1000)
     outbox, store = Outbox(tmp_path), Away(2, refusal, monkeypatch)
@@ -144,7 +144,7 @@ def test_what_answers_and_is_no_mlflow_is_given_nothing(tmp_path: Path, monkeypa
     assert store.taken == ["table 1"]
 
 
-def test_an_owner_is_gone_only_where_that_is_certain() -> None:
+def test_owner_is_gone_only_if_certain() -> None:
     host, boot, space, pid, started = this_process().split()
     assert not is_gone(this_process())
     assert is_gone(" ".join([host, boot, space, pid, str(int(started) + 1)]))  # the pid belongs to a later process
@@ -155,7 +155,7 @@ def test_an_owner_is_gone_only_where_that_is_certain() -> None:
     assert not is_gone("a b c")
 
 
-def test_the_sent_file_of_another_key_counts_for_nothing(tmp_path: Path) -> None:
+def test_sent_file_of_another_key_is_ignored(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     outbox.add(table(1) | {"step": 3})
     outbox.write_sent(Sent(outbox.key, outbox.size(), {"run": "abc"}))

@@ -34,7 +34,7 @@ def holding(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.wait()
 
 
-def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_owner_and_the_fix(tmp_path: Path) -> None:
 
     with (
         holding(tmp_path) as (process, _),
@@ -45,7 +45,7 @@ def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Pa
     assert str(process.pid) in str(refused.value)
 
 
-def test_a_killed_process_keeps_nobody_out_and_is_known_to_be_gone(tmp_path: Path) -> None:
+def test_killed_owner_releases_the_lock_and_is_known_to_be_gone(tmp_path: Path) -> None:
     with holding(tmp_path) as (process, name):
         assert not is_gone(name)
         process.kill()

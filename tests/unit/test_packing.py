@@ -15,7 +15,7 @@ from tasks.training.packing import pack, packed_scores, packed_values, unpack
 from tests.support.recorded import recorded_trajectories
 
 
-def test_tokens_are_packed_without_padding_and_come_back_to_their_places() -> None:
+def test_packing_round_trip_without_padding() -> None:
     ids = torch.tensor([[0, 5, 6, 7, 8], [3, 4, 9, 0, 0]])
     mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     packed = pack(ids, mask, torch.tensor([[-100, -100, 6, 7, 8], [-100, -100, 9, 0, 0]]))
@@ -27,7 +27,7 @@ def test_tokens_are_packed_without_padding_and_come_back_to_their_places() -> No
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packing_gives_the_log_probabilities_entropies_and_gradients_of_padding(attention: str, policy: str) -> None:
+def test_packing_matches_padding_in_log_probabilities_entropies_and_gradients(attention: str, policy: str) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, attn_implementation=attention)
     add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
     tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
@@ -53,7 +53,7 @@ def test_packing_gives_the_log_probabilities_entropies_and_gradients_of_padding(
         assert (gradient - right[name]).norm() < 1e-3 * right[name].norm(), name
 
 
-def test_the_values_and_gradients_of_packed_rows_are_those_of_padded_ones(policy: str) -> None:
+def test_packing_matches_padding_in_values_and_gradients(policy: str) -> None:
     torch.manual_seed(0)
     model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float64)).double()
     torch.nn.init.normal_(model.head.weight)

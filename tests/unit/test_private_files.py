@@ -53,7 +53,7 @@ def plant(folder: Path, mark: str) -> Path:
     return file
 
 
-def test_a_planted_file_of_ones_own_would_kill(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_state_file_of_the_same_user_is_effective(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
     process, mark = bystander
     plant(private_folder(state_folder()), mark)
     assert sweep() == ["planted"]
@@ -61,7 +61,7 @@ def test_a_planted_file_of_ones_own_would_kill(temporary: Path, bystander: tuple
 
 
 @as_root
-def test_a_file_that_another_user_planted_kills_nothing(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_state_file_of_another_user_is_ignored(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
     process, mark = bystander
     os.chown(plant(private_folder(state_folder()), mark), NOBODY, NOBODY)
     assert sweep() == []
@@ -69,9 +69,7 @@ def test_a_file_that_another_user_planted_kills_nothing(temporary: Path, bystand
 
 
 @as_root
-def test_a_state_folder_that_another_user_made_is_refused_and_named(
-    temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
-) -> None:
+def test_state_folder_of_another_user_is_refused_by_name(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
     process, mark = bystander
     folder = state_folder()
     folder.mkdir(mode=0o777)
@@ -84,20 +82,20 @@ def test_a_state_folder_that_another_user_made_is_refused_and_named(
     assert process.poll() is None
 
 
-def test_a_link_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
+def test_symbolic_link_as_state_folder_is_refused(temporary: Path) -> None:
     (temporary / "elsewhere").mkdir()
     state_folder().symlink_to(temporary / "elsewhere")
     with pytest.raises(PrivacyError, match=str(state_folder())):
         sweep()
 
 
-def test_a_file_in_place_of_the_state_folder_is_refused(temporary: Path) -> None:
+def test_file_as_state_folder_is_refused(temporary: Path) -> None:
     state_folder().write_text("")
     with pytest.raises(PrivacyError, match=str(state_folder())):
         sweep()
 
 
-def test_an_open_folder_of_ones_own_is_closed_to_others(tmp_path: Path) -> None:
+def test_own_open_folder_is_closed_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
@@ -105,7 +103,7 @@ def test_an_open_folder_of_ones_own_is_closed_to_others(tmp_path: Path) -> None:
     assert mode(private_folder(tmp_path / "deep" / "new")) == 0o700
 
 
-def test_a_link_to_a_file_is_not_read(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert read_own(tmp_path / "file") == "text"
@@ -113,12 +111,12 @@ def test_a_link_to_a_file_is_not_read(tmp_path: Path) -> None:
     assert read_own(tmp_path / "none") is None
 
 
-def test_a_pipe_in_place_of_a_file_does_not_hold_up_the_reader(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_block_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert read_own(tmp_path / "pipe") is None
 
 
-def test_a_secret_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
+def test_secret_is_created_once_and_private(tmp_path: Path) -> None:
     secret = kept_secret(tmp_path / "kept" / "login")
     assert len(secret) >= 32
     assert kept_secret(tmp_path / "kept" / "login") == secret
@@ -126,7 +124,7 @@ def test_a_secret_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
     assert kept_secret(tmp_path / "kept" / "other") != secret
 
 
-def test_a_secret_that_others_could_read_is_refused(tmp_path: Path) -> None:
+def test_secret_readable_by_others_is_refused(tmp_path: Path) -> None:
     kept_secret(tmp_path / "login")
     (tmp_path / "login").chmod(0o640)
     with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
@@ -134,7 +132,7 @@ def test_a_secret_that_others_could_read_is_refused(tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_secret_that_another_user_put_there_is_refused(tmp_path: Path) -> None:
+def test_secret_of_another_user_is_refused(tmp_path: Path) -> None:
     kept_secret(tmp_path / "login")
     os.chown(tmp_path / "login", NOBODY, NOBODY)
     with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
@@ -152,7 +150,7 @@ time.sleep(600)
 """
 
 
-def test_what_a_killed_owner_left_is_removed_by_the_next_and_a_living_owners_folder_stays(tmp_path: Path) -> None:
+def test_folder_of_a_killed_owner_is_removed_and_of_a_live_owner_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
@@ -175,7 +173,7 @@ def test_what_a_killed_owner_left_is_removed_by_the_next_and_a_living_owners_fol
         living.kill()
 
 
-def test_a_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_swept_before_its_lock_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def swept_at_once(prefix: str, dir: Path) -> str:
@@ -192,7 +190,7 @@ def test_a_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_path:
 
 
 @as_root
-def test_the_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
+def test_folder_of_another_user_is_not_swept(tmp_path: Path) -> None:
     theirs = tmp_path / "weights-theirs"
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
@@ -200,7 +198,7 @@ def test_the_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     assert theirs.is_dir()
 
 
-def test_the_runs_folder_is_private_from_its_creation_and_an_open_one_is_closed(tmp_path: Path) -> None:
+def test_runs_folder_is_created_private_and_an_open_one_is_closed(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
         assert mode(private_runs(tmp_path / "new" / "runs")) == 0o700
@@ -213,7 +211,7 @@ def test_the_runs_folder_is_private_from_its_creation_and_an_open_one_is_closed(
 
 
 @as_root
-def test_a_runs_folder_that_others_use_too_is_reported_and_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_runs_folder_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, owner, bits in (("theirs", NOBODY, 0o755), ("sticky", 0, 0o1777), ("mixed", 0, 0o755)):
         folder = tmp_path / name
         folder.mkdir()

@@ -35,7 +35,7 @@ def test_the_table_has_a_row_for_each_measurement_and_its_change_from_the_start(
     assert len({len(lines[0]), len(lines[2]), len(lines[3])}) == 1  # the columns line up
 
 
-def test_the_interval_of_a_share_of_few_seeds_stays_between_0_and_100_percent() -> None:
+def test_displayed_interval_of_a_share_is_clipped_to_0_and_100_percent() -> None:
     estimate = mean([0.134, 0.308])
     assert estimate.low < 0
     assert estimate.high > 1
@@ -43,7 +43,7 @@ def test_the_interval_of_a_share_of_few_seeds_stays_between_0_and_100_percent() 
     assert share(mean([0.2, 0.22])) == "21.0 % [8.3, 33.7]"
 
 
-def test_the_markdown_table_holds_the_same_cells() -> None:
+def test_markdown_and_text_tables_have_the_same_cells() -> None:
     results = [measured("start", 0, 6), measured("phase 1", 10, 7), measured("end", 40, 10)]
     rows = [line.strip("| ").split(" | ") for line in markdown_table(results).splitlines() if line.startswith("| ")][2:]
     for row, line in zip(rows, text_table(results).splitlines()[2:], strict=False):
@@ -51,7 +51,7 @@ def test_the_markdown_table_holds_the_same_cells() -> None:
     assert [row[0] for row in rows] == ["start", "phase 1", "end"]
 
 
-def test_missing_episodes_are_stated_above_the_table_and_nothing_is_compared_with_them() -> None:
+def test_missing_episodes_are_reported_above_the_table_and_not_compared() -> None:
     results = [measured("start", 0, 6, failed=3), measured("end", 40, 10)]
     for table in (text_table(results), markdown_table(results)):
         assert "3 of 163" in table.splitlines()[0]
@@ -59,18 +59,18 @@ def test_missing_episodes_are_stated_above_the_table_and_nothing_is_compared_wit
     assert "INCOMPLETE" not in markdown_table([measured("start", 0, 6)])
 
 
-def test_rewards_are_shown_where_they_differ_from_success() -> None:
+def test_reward_column_appears_if_rewards_differ_from_success() -> None:
     assert "reward" in text_table([measured("start", 0, 6, reward=0.999)])
     assert "reward" not in text_table([measured("start", 0, 6)])
 
 
-def test_an_unknown_share_is_called_unknown() -> None:
+def test_unknown_share_is_shown_as_unknown() -> None:
     empty = evaluate([], label="start", step=0, horizon=16)
     assert "unknown" in text_table([empty, measured("end", 40, 10)])
 
 
 @pytest.mark.parametrize("phases", [[4, 8, 16], [], list(range(4, 24))])
-def test_the_learning_curve_is_a_picture_with_something_on_it(tmp_path: Path, phases: list[int]) -> None:
+def test_learning_curve_is_not_blank(tmp_path: Path, phases: list[int]) -> None:
     horizons = [horizon for horizon in phases for _ in range(3)]
     steps = {i + 1: {"rollout/success": i / 80, "rollout/reward": i / 90, "rollout/horizon": h} for i, h in enumerate(horizons)}
     results = [measured("start", 0, 6), measured("end", len(steps), 10)] if phases else []

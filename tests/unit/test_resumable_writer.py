@@ -43,7 +43,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_kill_loses_what_came_since_the_last_save_and_no_more(tmp_path: Path) -> None:
+def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
@@ -59,7 +59,7 @@ def test_a_kill_loses_what_came_since_the_last_save_and_no_more(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole[:-8] + bytes(8)])
-def test_a_damaged_part_is_set_aside_and_its_groups_are_played_again(
+def test_damaged_part_is_moved_and_its_groups_are_played_again(
     damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for group in range(3):
@@ -90,7 +90,7 @@ def test_damaged_settings_of_a_collection_are_named(content: str, tmp_path: Path
     assert str(tmp_path / "settings.json") in str(refused.value)
 
 
-def test_a_kill_between_a_part_and_the_end_of_what_was_pending_doubles_nothing(tmp_path: Path) -> None:
+def test_kill_between_part_and_pending_cleanup_duplicates_no_episode(tmp_path: Path) -> None:
     writer = ResumableTrajectoryWriter(tmp_path / "a", {}, 2)
     for group in range(3):
         writer.add(episode(group, 0))
@@ -117,7 +117,7 @@ def test_parts_are_written_whole_while_groups_are_open(tmp_path: Path) -> None:
     assert len(writer.parts()) == 2
 
 
-def test_a_failed_member_is_played_again_and_the_rest_of_its_group_is_kept(tmp_path: Path) -> None:
+def test_failed_member_is_played_again_and_other_members_are_kept(tmp_path: Path) -> None:
     writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
     writer.add(episode(0, 0))
     writer.add(episode(0, 1, Outcome.FAILED))
@@ -129,7 +129,7 @@ def test_a_failed_member_is_played_again_and_the_rest_of_its_group_is_kept(tmp_p
     assert stored(tmp_path) == [(0, 0), (0, 1)]
 
 
-def test_a_second_writer_is_refused_while_the_first_is_at_work_and_not_after(tmp_path: Path) -> None:
+def test_second_writer_is_refused_until_the_first_closes(tmp_path: Path) -> None:
     first = ResumableTrajectoryWriter(tmp_path, {}, 2)
     with pytest.raises(CollectionBusyError, match=rf"{os.getpid()}.*{re.escape(str(tmp_path))}"):
         ResumableTrajectoryWriter(tmp_path, {}, 2)

@@ -17,7 +17,7 @@ from tasks.provision.process import started_at
 from tasks.provision.services import Addresses, Record, addresses, record_path, write
 
 
-def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
+def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
     somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3")
     assert addresses(tmp_path) is None
     started = started_at(os.getpid())
@@ -33,12 +33,12 @@ def test_record_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "started": 2, "addresses": {"x": 1}}', "\x00\x00"])
-def test_a_damaged_record_counts_for_nothing(damaged: str, tmp_path: Path) -> None:
+def test_damaged_record_is_ignored(damaged: str, tmp_path: Path) -> None:
     record_path(tmp_path).write_text(damaged)
     assert addresses(tmp_path) is None
 
 
-def test_taken_port_is_passed_over() -> None:
+def test_used_port_is_skipped() -> None:
     port = supervisor._free_port(20_000)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -46,7 +46,7 @@ def test_taken_port_is_passed_over() -> None:
         assert supervisor._free_port(port) > port
 
 
-def test_services_of_a_folder_that_was_moved_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_end_if_their_folder_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would go on writing to the old place, and the record at the new one would send everybody to them."""
 
     class Pieces:

@@ -21,7 +21,7 @@ any_tallies = st.dictionaries(st.integers(0, 30), one_tally, min_size=1, max_siz
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 20), (7, 20), (20, 20), (1, 1), (91, 100)])
-def test_with_one_sample_a_task_the_interval_is_wilsons(successes: int, n: int) -> None:
+def test_interval_with_one_sample_per_task_is_wilson(successes: int, n: int) -> None:
     found = success_rate(tallies([1] * successes + [0] * (n - successes)))
     expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
     assert (found.value, found.n) == (successes / n, n)
@@ -53,7 +53,7 @@ def test_success_and_failure_mirror_each_other(counts: Tallies) -> None:
     assert (1 - failure.value, 1 - failure.high, 1 - failure.low) == pytest.approx((success.value, success.low, success.high), abs=1e-9)
 
 
-def test_certainty_is_not_made_up() -> None:
+def test_equal_outcomes_still_have_an_interval() -> None:
     every = success_rate(tallies([8] * 50, samples=8))
     assert every.value == every.high == 1.0
     assert every.low == pytest.approx(50 / (50 + stats.t.ppf(0.975, 49) ** 2))  # Wilson's bound at p = 1, from 50 tasks, not 400 episodes
@@ -96,7 +96,7 @@ def test_pass_at_k_is_the_share_of_k_subsets_that_hold_a_success(c: int, n: int,
     assert pass_at_k({0: Tally(c, n)}, k).value == pytest.approx(sum(any(subset) for subset in subsets) / len(subsets))
 
 
-def test_pass_at_k_leaves_out_tasks_with_too_few_samples_and_says_so() -> None:
+def test_pass_at_k_excludes_tasks_with_too_few_samples() -> None:
     found = pass_at_k({0: Tally(1, 2), 1: Tally(4, 4), 2: Tally(0, 4)}, k=4)
     assert (found.value, found.n) == (0.5, 2)
     assert pass_at_k({0: Tally(1, 2)}, k=4).n == 0
@@ -113,7 +113,7 @@ def test_pass_at_k_never_falls_with_k(counts: Tallies) -> None:
     assert values[0] == pytest.approx(success_rate(counts).value)
 
 
-def test_a_paired_difference_with_one_sample_a_task_is_newcombes() -> None:
+def test_paired_difference_with_one_sample_per_task_is_newcombe() -> None:
     both, only_before, only_after, neither = 20, 5, 15, 10
     before = [1] * both + [1] * only_before + [0] * only_after + [0] * neither
     after = [1] * both + [0] * only_before + [1] * only_after + [0] * neither
@@ -139,7 +139,7 @@ def test_pairing_makes_the_interval_narrower_when_the_same_tasks_are_hard() -> N
 
 @settings(deadline=None)
 @given(any_tallies, any_tallies)
-def test_a_difference_uses_common_tasks_stays_in_range_and_turns_its_sign_when_turned_round(start: Tallies, end: Tallies) -> None:
+def test_difference_uses_common_tasks_is_bounded_and_antisymmetric(start: Tallies, end: Tallies) -> None:
     forward, backward = difference(start, end), difference(end, start)
     assert forward.n == len(start.keys() & end.keys())
     if forward.n:
@@ -154,7 +154,7 @@ def test_no_change_at_all_is_not_reported_as_certain() -> None:
     assert same.low < 0 < same.high
 
 
-def test_a_mean_has_students_interval_or_none() -> None:
+def test_mean_has_a_student_interval_or_none() -> None:
     values = [3.0, 4.5, 2.0, 8.0]
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     found = mean(values)

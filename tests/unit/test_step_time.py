@@ -25,7 +25,7 @@ ENGINES = Engines(number=2, max_num_seqs=16, kv_tokens=2000, kv_bytes=1e6, weigh
 GPU = Gpu(operations=7.2e9 / UTILISATION, bandwidth=1e9 / BANDWIDTH_SHARE, memory=1)
 
 
-def test_operations_are_those_of_the_passes_that_the_recipe_makes() -> None:
+def test_operations_follow_from_the_passes_of_the_recipe() -> None:
     # Twice 2 forward, 2 again for the checkpointed activations, 4 backward; 2 each for old and reference log-probabilities.
     assert operations_per_token(load_recipe("textcraft-qwen2.5-7b")) == 2 * (2 + 2 + 4) + 2 + 2
     # LoRA: no gradients of the weights.
@@ -37,17 +37,17 @@ def test_operations_are_those_of_the_passes_that_the_recipe_makes() -> None:
     assert operations_per_token(load_recipe("textcraft", behaviour)) == 6
 
 
-def test_an_update_is_shared_out_over_the_gpus() -> None:
+def test_update_time_is_divided_by_the_number_of_gpus() -> None:
     assert update_seconds(STEP, parameters=900_000, per_token=20, gpus=2, gpu=GPU) == pytest.approx(8000 * 0.9e6 * 20 / (2 * 7.2e9))
 
 
-def test_decoding_reads_weights_and_cache_for_each_token_of_as_many_sequences_as_the_cache_holds() -> None:
+def test_decoding_time_is_bound_by_memory_bandwidth() -> None:
     # An engine has 4 episodes of 1,000 tokens and room for 2 of them. A token of each takes 1 GB of weights and 2 x 500 tokens x 1 MB of
     # cache, 2 s; its 400 tokens are written in 200 such turns. The 3,600 tokens that it reads take 2 x 10^6 operations each, 1 s.
     assert rollout_seconds(STEP, 1_000_000, ENGINES, GPU) == pytest.approx(200 * 2 + 1)
 
 
-def test_where_memory_is_fast_decoding_takes_as_long_as_its_products() -> None:
+def test_decoding_time_is_bound_by_operations_if_memory_is_fast() -> None:
     fast = Gpu(GPU.operations, bandwidth=1e30, memory=1)
     assert rollout_seconds(STEP, 1_000_000, ENGINES, fast) == pytest.approx(400 * 2e6 / 7.2e9 + 1)
 
@@ -56,7 +56,7 @@ def test_where_memory_is_fast_decoding_takes_as_long_as_its_products() -> None:
     ("seconds", "words"),
     [((30, 90), "30 to 90 s"), ((60, 900), "60 s to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "25 h to 2.3 days")],
 )
-def test_seconds_in_words(seconds: tuple[float, float], words: str) -> None:
+def test_seconds_are_formatted_with_units(seconds: tuple[float, float], words: str) -> None:
     assert in_words(*seconds) == words
 
 

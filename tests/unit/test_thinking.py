@@ -28,7 +28,7 @@ def shown(made: ChatFormat, tokens: list[int]) -> str:
     return made._tokenizer.decode(tokens)
 
 
-def test_a_variable_of_the_template_turns_thinking_off_in_every_turn() -> None:
+def test_template_variable_disables_thinking_in_every_turn() -> None:
     on, off = chat_format(SWITCHED), chat_format(SWITCHED, enable_thinking=False)
     for made, closed in ((on, False), (off, True)):
         assert shown(made, made.prompt("Goal")).endswith("</think>\n\n") == closed
@@ -36,7 +36,7 @@ def test_a_variable_of_the_template_turns_thinking_off_in_every_turn() -> None:
         assert not made.thought_opened
 
 
-def test_a_variable_that_the_template_does_not_use_is_refused_by_name() -> None:
+def test_unused_template_variable_is_refused_by_name() -> None:
     with pytest.raises(ChatTemplateError, match="enable_thinkng"):
         chat_format(SWITCHED, enable_thinkng=False)
 
@@ -72,7 +72,7 @@ def test_a_demonstration_closes_the_thought_that_the_prompt_opened(special: bool
     assert whole.index("<think>") < whole.index("</think>") < whole.index("get 1 log")
 
 
-def test_the_marks_of_a_thought_stay_in_the_text_where_they_are_special_tokens() -> None:
+def test_thought_marks_that_are_special_tokens_stay_in_the_text() -> None:
     made = chat_format(SWITCHED, [*SPECIALS, "<think>", "</think>"])
     written = encode(made._tokenizer, "<think>wood</think>get 1 log<|im_end|>")
     assert made.text(written) == "<think>wood</think>get 1 log"

@@ -86,11 +86,11 @@ def cut_and_end(length: int, context_length: int, budgets: Budgets, prompt: int 
         (6, 1000, Budgets(1.0, 6, 10), [], "rollout.trajectory_tokens"),
     ],
 )
-def test_the_budget_that_is_hit_is_named(length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str) -> None:
+def test_reached_budget_is_named(length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str) -> None:
     assert cut_and_end(length, context_length, budgets) == (cuts, end)
 
 
-def test_every_turn_has_a_seed_of_its_own_that_the_episodes_seed_fixes() -> None:
+def test_turn_seeds_follow_from_the_episode_seed() -> None:
     def seeds(seed: int) -> list[int]:
         engine = Writer(3, 1000)
 
@@ -138,7 +138,7 @@ def played(budgets: Budgets, observations: int) -> list[str]:
     return asyncio.run(play())
 
 
-def test_a_first_page_that_fills_the_trajectory_is_cut_and_leaves_room_for_a_turn() -> None:
+def test_first_observation_above_the_budget_is_cut_and_leaves_room_for_a_turn() -> None:
     [first] = played(Budgets(1.0, 50, 1_000), 0)
     assert 900 < len(first) <= 950
     shown = first.count("link")
@@ -147,13 +147,13 @@ def test_a_first_page_that_fills_the_trajectory_is_cut_and_leaves_room_for_a_tur
     assert len(played(Budgets(1.0, 50, 1_000), 5)) == 1  # and then there is no room for another page
 
 
-def test_a_later_page_is_cut_to_what_is_left_and_the_episode_goes_on() -> None:
+def test_later_observation_is_cut_to_the_remaining_budget() -> None:
     first, second = played(Budgets(1.0, 50, len(PAGE) + 700), 1)
     assert first == PAGE
     assert len(second) <= 700 - 4 - 50
     assert "[observation cut: " in second
 
 
-def test_a_page_is_not_cut_to_next_to_nothing() -> None:
+def test_observation_is_not_cut_below_the_minimum() -> None:
     assert played(Budgets(1.0, 50, len(PAGE) + 300), 1) == [PAGE]
     assert played(Budgets(1.0, 50, 2 * len(PAGE) + 100), 1) == [PAGE, PAGE]

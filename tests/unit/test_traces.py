@@ -8,7 +8,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.traces import _spans
 
 
-def test_a_nul_that_a_policy_writes_is_replaced() -> None:
+def test_nul_character_in_a_message_is_replaced() -> None:
     turn = Turn([1], [-0.1], "go\0 left", "you see\0 a wall", [], 0.0, message="go\0 left")
     played = Trajectory(
         "babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation="here\0", turns=[turn], outcome=Outcome.FAILED, reason="lost\0"
@@ -19,7 +19,7 @@ def test_a_nul_that_a_policy_writes_is_replaced() -> None:
         assert "u0000" not in json.dumps(span.to_dict(), ensure_ascii=False)
 
 
-def test_a_backslash_and_u0000_that_a_policy_writes_stay_as_they_are() -> None:
+def test_escaped_nul_in_a_message_is_unchanged() -> None:
     written = "a\\u0000 b\\\\u0000 c\0\0 d\\\0"
     played = Trajectory("babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation=written, outcome=Outcome.FINISHED)
     root = next(iter(_spans(1, played, {}, 0)))

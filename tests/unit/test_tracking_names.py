@@ -28,29 +28,29 @@ from tasks.tracking.traces import sample_of
         ("", "_"),
     ],
 )
-def test_metric_names_become_ones_that_mlflow_takes(name: str, expected: str) -> None:
+def test_metric_names_are_converted_for_mlflow(name: str, expected: str) -> None:
     assert metric_name(name) == expected
 
 
 @settings(deadline=None)
 @given(st.text(max_size=30))
-def test_every_metric_name_passes_mlflows_own_check_and_stays_itself_after(name: str) -> None:
+def test_converted_metric_names_are_valid_and_stable(name: str) -> None:
     clean = metric_name(name)
     _validate_metric_name(clean)
     assert metric_name(clean) == clean
 
 
-def test_undefined_values_are_left_out_and_counted() -> None:
+def test_undefined_metric_values_are_dropped_and_counted() -> None:
     metrics = {"a": 1, "b": None, "c": math.nan, "d": -math.inf, "e": True}
     assert usable_metrics(metrics) == ({"a": 1.0, "e": 1.0}, 3)
 
 
-def test_two_metrics_of_one_name_are_refused() -> None:
+def test_colliding_metric_names_are_refused() -> None:
     with pytest.raises(ValueError, match="pass_at_8"):
         usable_metrics({"pass@8": 0.5, "pass_at_8": 0.6})
 
 
-def test_an_experiment_becomes_dotted_parameters() -> None:
+def test_experiment_is_flattened_to_dotted_parameters() -> None:
     experiment = Experiment.model_validate(
         {"curriculum": {"kind": "stepwise", "horizons": [4, 8, 16], "every": 10}, "algorithm": {"steps": 40}}
     )
@@ -63,7 +63,7 @@ def test_an_experiment_becomes_dotted_parameters() -> None:
 
 
 @given(st.integers(5990, 6100), st.text(max_size=3))
-def test_long_values_are_cut_to_the_limit_and_different_ones_stay_different(length: int, more: str) -> None:
+def test_long_values_are_cut_and_stay_distinct(length: int, more: str) -> None:
     text = "é" * length
     (_, one), (_, two) = [next(iter(flatten({"x": value}))) for value in (text, text + more)]
     assert len(one) <= 6000
@@ -74,7 +74,7 @@ def episode(task: int, outcome: Outcome) -> Trajectory:
     return Trajectory("textcraft", task, 0, 0, 0, 4, 0, "vllm", outcome=outcome)
 
 
-def test_a_sample_covers_tasks_evenly_and_every_outcome_that_occurs() -> None:
+def test_trace_sample_covers_tasks_and_outcomes_evenly() -> None:
     batch = [episode(task, Outcome.TRUNCATED) for task in range(6) for _ in range(8)]
     for place in (3, 4, 11, 20):  # successes of the first three tasks
         batch[place] = episode(batch[place].task, Outcome.SUCCESS)
@@ -84,14 +84,14 @@ def test_a_sample_covers_tasks_evenly_and_every_outcome_that_occurs() -> None:
     assert Counter(each.outcome for each in picked) == {Outcome.SUCCESS: 4, Outcome.FAILED: 1, Outcome.TRUNCATED: 7}
 
 
-def test_a_sample_of_more_tasks_than_it_can_hold_shows_none_twice() -> None:
+def test_trace_sample_of_many_tasks_has_no_duplicates() -> None:
     batch = [episode(task, Outcome.SUCCESS if task == 15 else Outcome.TRUNCATED) for task in range(16) for _ in range(4)]
     picked = sample_of(batch, 12)
     assert len({each.task for each in picked}) == 12
     assert Outcome.SUCCESS in {each.outcome for each in picked}
 
 
-def test_a_sample_begins_with_the_rarest_outcomes() -> None:
+def test_trace_sample_starts_with_the_rarest_outcomes() -> None:
     batch = [episode(i, Outcome.SUCCESS) for i in range(8)] + [episode(8, Outcome.TRUNCATED), episode(9, Outcome.FAILED)]
     picked = sample_of(batch, 5)
     assert [each.task for each in picked] == [8, 9, 0, 1, 2]

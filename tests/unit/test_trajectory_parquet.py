@@ -63,13 +63,13 @@ def trajectory(**changes: object) -> Trajectory:
 
 @settings(max_examples=60, deadline=None)
 @given(batch=st.lists(trajectories, max_size=4))
-def test_what_is_read_equals_what_was_written(tmp_path_factory: pytest.TempPathFactory, batch: list[Trajectory]) -> None:
+def test_trajectory_file_round_trip(tmp_path_factory: pytest.TempPathFactory, batch: list[Trajectory]) -> None:
     path = tmp_path_factory.mktemp("storage") / "batch.parquet"
     write_trajectories(path, batch)
     assert read_trajectories(path) == batch
 
 
-def test_derived_columns_stand_ready_for_pandas(tmp_path: Path) -> None:
+def test_trajectory_file_has_derived_columns(tmp_path: Path) -> None:
     path = tmp_path / "step" / "batch.parquet"
     write_trajectories(path, [trajectory(), trajectory(turns=[], outcome=Outcome.FAILED, reason="server gone")])
     frame = pd.read_parquet(path)
@@ -79,7 +79,7 @@ def test_derived_columns_stand_ready_for_pandas(tmp_path: Path) -> None:
     assert frame["turns"][0][1]["action"] == "craft 4 oak_planks"
 
 
-def test_a_batch_is_replaced_whole_and_leaves_no_other_file(tmp_path: Path) -> None:
+def test_trajectory_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "batch.parquet"
     write_trajectories(path, [trajectory()])
     write_trajectories(path, [trajectory(task=4)])
@@ -87,7 +87,7 @@ def test_a_batch_is_replaced_whole_and_leaves_no_other_file(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_value_that_does_not_fit_names_its_column_and_leaves_the_old_file(tmp_path: Path) -> None:
+def test_invalid_value_names_its_column_and_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "batch.parquet"
     write_trajectories(path, [trajectory()])
     with pytest.raises(TrajectoryFileError, match="seed"):
@@ -98,14 +98,14 @@ def test_a_value_that_does_not_fit_names_its_column_and_leaves_the_old_file(tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_of_other_columns_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_file_with_other_columns_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "batch.parquet"
     pd.DataFrame({"task": [1.5], "answer": ["x"]}).to_parquet(path)
     with pytest.raises(TrajectoryFileError, match=r"environment.*answer.*task"):
         read_trajectories(path)
 
 
-def test_a_broken_file_is_refused_and_an_absent_one_is_absent(tmp_path: Path) -> None:
+def test_damaged_file_is_refused_and_a_missing_one_raises_file_not_found(tmp_path: Path) -> None:
     path = tmp_path / "batch.parquet"
     path.write_bytes(b"PAR1 cut short")
     with pytest.raises(TrajectoryFileError, match=r"batch\.parquet"):
