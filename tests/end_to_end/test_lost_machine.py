@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
 
 
-def test_a_machine_with_nothing_goes_on_from_the_shared_storage_to_the_end_of_an_undisturbed_run(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_machine_resumes_from_shared_storage_to_the_same_result(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     undisturbed, lost, new = tmp_path / "undisturbed", tmp_path / "lost", tmp_path / "new"
     finish(start(undisturbed, policy, **SMALL), undisturbed, 1200)

@@ -52,9 +52,7 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def test_an_episode_on_a_lost_node_is_told_of_it_and_new_ones_are_played_where_its_server_went_on(
-    cluster: Any, settings: InfraSettings
-) -> None:
+def test_episode_on_a_lost_node_fails_and_its_server_restarts_elsewhere(cluster: Any, settings: InfraSettings) -> None:
     from tasks.provision.environment_servers import environment_replicas
 
     async def play(urls: tuple[str, ...]) -> None:
@@ -80,7 +78,7 @@ def test_an_episode_on_a_lost_node_is_told_of_it_and_new_ones_are_played_where_i
     eventually(lambda: not nodes_with(cluster, "environments serve"))
 
 
-def test_a_node_that_does_not_see_the_runs_is_named(
+def test_node_without_the_runs_folder_is_named(
     cluster: Any, settings: InfraSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.provision import ray_cluster as module
@@ -94,7 +92,7 @@ def test_a_node_that_does_not_see_the_runs_is_named(
     monkeypatch.undo()
 
 
-def test_every_node_must_reach_the_shared_storage_and_the_one_that_does_not_is_named(
+def test_node_without_the_shared_storage_is_named(
     cluster: Any, settings: InfraSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.provision import ray_cluster as module
@@ -117,7 +115,7 @@ def test_every_node_must_reach_the_shared_storage_and_the_one_that_does_not_is_n
     monkeypatch.undo()
 
 
-def test_what_no_node_has_room_for_is_refused_with_what_the_nodes_have(cluster: Any, settings: InfraSettings) -> None:
+def test_request_above_the_nodes_resources_is_refused_with_both(cluster: Any, settings: InfraSettings) -> None:
     from tasks.provision.ray_cluster import Placement, connected
 
     connected(settings)
@@ -125,7 +123,7 @@ def test_what_no_node_has_room_for_is_refused_with_what_the_nodes_have(cluster: 
         Placement("the engine", [{"GPU": 8, "CPU": 99}], "PACK", 2.0)
 
 
-def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
+def test_ray_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
     done = run_here(
         "from configs.infrastructure import *; from tasks.provision.ray_cluster import *; connected(infra_settings())", "host:9"
     )
@@ -146,7 +144,7 @@ with environment_replicas("textcraft", 2, infrastructure=infra_settings()):
 """
 
 
-def test_what_runs_on_the_nodes_ends_with_a_flow_that_is_killed(cluster: Any) -> None:
+def test_processes_on_the_nodes_end_with_a_killed_flow(cluster: Any) -> None:
     assert run_here(OWNER, cluster.address).returncode == -signal.SIGKILL
     eventually(lambda: not nodes_with(cluster, "environments serve"))
 
@@ -155,7 +153,7 @@ SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3], "checkpoint_ever
 KINDS = {"environment": ("environments serve",), "engine": ("api_server",), "trainer": ("trainer_main",)}
 
 
-def test_a_run_survives_the_loss_of_a_node_of_each_kind_and_ends_in_the_evaluation_of_the_local_run(
+def test_run_survives_lost_nodes_with_the_same_evaluation(
     cluster: Any, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"

@@ -57,7 +57,7 @@ def test_the_terminal_shows_the_results_and_how_to_open_the_services(undisturbed
     assert "Warning" not in shown
 
 
-def test_every_phase_is_a_run_of_mlflow_below_one_parent_with_metrics_on_a_global_step(undisturbed: Path) -> None:
+def test_phases_are_nested_mlflow_runs_with_global_steps(undisturbed: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{undisturbed / 'mlflow.db'}")
     (experiment,) = (e for e in client.search_experiments() if e.name == "small")
     runs = client.search_runs([experiment.experiment_id])

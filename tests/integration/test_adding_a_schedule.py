@@ -70,7 +70,7 @@ def test_its_fields_are_checked_and_no_others_taken() -> None:
         assert refused.value.codes == {f"curriculum.{field}": code}
 
 
-def test_the_example_keeps_to_the_style_of_the_project(folder: Path) -> None:
+def test_example_passes_the_linter_and_type_checker(folder: Path) -> None:
     style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "outside_schedules")]
     found = subprocess.run(style, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -36,7 +36,7 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
 
 
-def test_a_recipe_may_name_it_and_its_fields_and_no_others() -> None:
+def test_recipe_accepts_only_the_fields_of_the_algorithm() -> None:
     assert load_recipe("textcraft", {"algorithm.name": NAME, "algorithm.margin": 0.5}).algorithm.model_dump()["margin"] == 0.5
     for field, value, code in (("gae_lambda", 0.5, "field_of_another"), ("margin", 0, "greater_than")):
         with pytest.raises(RecipeError) as refused:
@@ -44,7 +44,7 @@ def test_a_recipe_may_name_it_and_its_fields_and_no_others() -> None:
         assert refused.value.codes == {f"algorithm.{field}": code}
 
 
-def test_a_recipe_with_it_is_checked_without_torch(folder: Path) -> None:
+def test_recipe_with_the_algorithm_is_checked_without_torch(folder: Path) -> None:
     load = f"from configs.recipe import load_recipe; load_recipe('textcraft', {{'algorithm.name': {NAME!r}}})"
     code = f"{load}; import sys; print('torch' in sys.modules)"
     paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
@@ -53,7 +53,7 @@ def test_a_recipe_with_it_is_checked_without_torch(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_with_it_makes_the_best_more_likely(tmp_path: Path) -> None:
+def test_training_with_the_algorithm_raises_the_probability_of_the_best(tmp_path: Path) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
     experiment = small_experiment(name=NAME, steps=8, margin=0.5, learning_rate=3e-3)
     trainer = trainer_of(experiment, policy, tmp_path / "run")
@@ -76,7 +76,7 @@ def test_training_with_it_makes_the_best_more_likely(tmp_path: Path) -> None:
     assert after[True] - before[True] > after[False] - before[False]
 
 
-def test_the_example_keeps_to_the_style_of_the_project(folder: Path) -> None:
+def test_example_passes_the_linter_and_type_checker(folder: Path) -> None:
     package = str(folder / "outside_of_the_project")
     style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), package]
     found = subprocess.run(style, capture_output=True, text=True, check=False)

@@ -64,7 +64,7 @@ def test_with_report_a_collapse_is_recorded_and_the_run_continues(tmp_path: Path
 
 
 @pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
-def test_a_collapse_ends_the_run_and_names_the_last_good_step(tmp_path: Path, on_collapse: str) -> None:
+def test_collapse_ends_the_run_with_the_last_healthy_step(tmp_path: Path, on_collapse: str) -> None:
     with pytest.raises(TrainingCollapsedError, match="step 17") as fall:
         followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
     assert fall.value.last_good == 14

@@ -197,7 +197,7 @@ def test_the_thoughts_of_a_chat_endpoint_are_recorded(tmp_path: Path, url: str) 
     assert "You craft." in endpoint.requests[0]["messages"][0]["content"]  # type: ignore[index]
 
 
-def test_a_message_without_content_is_a_truncated_message(tmp_path: Path, url: str) -> None:
+def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> None:
     """A thinking model that spends its tokens on the thought answers so."""
     asked: list[Any] = []
 

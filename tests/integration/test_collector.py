@@ -65,7 +65,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> None:
+def test_trajectories_are_in_the_order_of_the_plan(counting_server: str) -> None:
     batch = plans(3, 1, 4, 2, 5, 9, 6)
     trajectories = collect(counting_server, CountingAgent(), batch)
     assert [(t.task, t.group, t.member) for t in trajectories] == [(p.task, p.group, p.member) for p in batch]
@@ -74,13 +74,13 @@ def test_trajectories_come_in_the_order_of_the_plan(counting_server: str) -> Non
     assert open_sessions(counting_server) == 0
 
 
-def test_the_horizon_cuts_and_is_named(counting_server: str) -> None:
+def test_horizon_truncates_and_is_named(counting_server: str) -> None:
     [trajectory] = collect(counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0))
     assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (Outcome.TRUNCATED, "horizon", 4)
     assert trajectory.turns[-1].observation_tokens == []
 
 
-def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_leaves_its_group_out(counting_server: str) -> None:
+def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(counting_server: str) -> None:
     failures = {2: 1, 3: 99}
 
     def action(task: int, turn: int) -> str:
@@ -111,7 +111,7 @@ def test_a_world_that_fails_once_is_played_afresh_and_one_that_keeps_failing_lea
         ({"turn_seconds": 1, "retries": 0}, False, "DeadlineExceededError"),
     ],
 )
-def test_a_stuck_engine_or_environment_fails_its_episodes_alone_and_the_deadline_is_named(
+def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
     counting_server: str, changes: dict[str, float], held: bool, reason: str
 ) -> None:
     policy = CountingAgent(
@@ -137,7 +137,7 @@ class WritingAgent(CountingAgent):
     def progress(self, _: int | None) -> None: ...
 
 
-def test_a_message_may_take_longer_than_the_turn_deadline_while_the_engine_writes(counting_server: str) -> None:
+def test_turn_deadline_does_not_apply_during_progress(counting_server: str) -> None:
     agent = WritingAgent(held={5: threading.Event()})
     threading.Timer(5.0, agent.held[5].set).start()
     [trajectory] = collect(counting_server, agent, plans(5, members=1), turn_seconds=1, retries=0)
@@ -145,14 +145,14 @@ def test_a_message_may_take_longer_than_the_turn_deadline_while_the_engine_write
     assert trajectory.turns[0].generate_seconds > 3
 
 
-def test_an_episode_that_the_batch_deadline_ends_keeps_the_turns_that_it_played(counting_server: str) -> None:
+def test_episode_cut_by_the_batch_deadline_keeps_its_turns(counting_server: str) -> None:
     agent = CountingAgent(action=lambda _, turn: "sleep 8" if turn == 2 else "add 1")
     [given_up] = collect(counting_server, agent, plans(5, members=1), batch_seconds=4)
     assert (given_up.outcome, len(given_up.turns)) == (Outcome.FAILED, 2)
     assert "rollout.batch_seconds" in given_up.reason
 
 
-def test_an_interruption_ends_everything_and_closes_the_sessions(counting_server: str) -> None:
+def test_interruption_ends_all_episodes_and_closes_sessions(counting_server: str) -> None:
     policy = CountingAgent(held={task: threading.Event() for task in (4, 5)})
 
     def interrupt() -> None:
@@ -165,7 +165,7 @@ def test_an_interruption_ends_everything_and_closes_the_sessions(counting_server
     assert open_sessions(counting_server) == 0
 
 
-def test_a_stream_yields_every_trajectory_and_ends_when_its_check_raises(counting_server: str) -> None:
+def test_stream_yields_every_trajectory_and_ends_if_check_raises(counting_server: str) -> None:
     batch = Batch("all", plans(3, 1, 4, 2), SETTINGS)
     with collector(counting_server, CountingAgent()) as collecting:
         streamed = sorted(collecting.stream(batch), key=lambda t: (t.group, t.member))
@@ -180,7 +180,7 @@ def test_a_stream_yields_every_trajectory_and_ends_when_its_check_raises(countin
     assert open_sessions(counting_server) == 0
 
 
-def test_a_bug_in_an_agent_is_raised_as_it_is_and_ends_the_others(counting_server: str) -> None:
+def test_bug_in_an_agent_is_raised_unchanged_and_ends_the_batch(counting_server: str) -> None:
     def action(task: int, turn: int) -> str:
         if task == 3:
             raise ZeroDivisionError
@@ -191,7 +191,7 @@ def test_a_bug_in_an_agent_is_raised_as_it_is_and_ends_the_others(counting_serve
     assert open_sessions(counting_server) == 0
 
 
-def test_an_evaluation_gets_its_slots_although_prefetched_episodes_have_taken_them_all(counting_server: str) -> None:
+def test_evaluation_gets_slots_before_prefetched_episodes(counting_server: str) -> None:
     agent = CountingAgent(out_of_process=False)
     batches = [Batch("step 0", plans(9, 9), SETTINGS), Batch("step 1", plans(*[45] * 8), SETTINGS)]
     with collector(counting_server, agent, max_concurrent_episodes=4) as collecting:
@@ -205,9 +205,7 @@ def test_an_evaluation_gets_its_slots_although_prefetched_episodes_have_taken_th
 
 
 @pytest.mark.parametrize("out_of_process", [False, True])
-def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_their_weights(
-    counting_server: str, out_of_process: bool
-) -> None:
+def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(counting_server: str, out_of_process: bool) -> None:
     policy = CountingAgent(held={30: threading.Event(), 40: threading.Event()}, out_of_process=out_of_process)
     batches = [Batch("0", plans(30, 1), SETTINGS), Batch("1", plans(40, 3), SETTINGS), Batch("2", plans(5, 6), SETTINGS)]
     with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
@@ -238,7 +236,7 @@ def test_the_next_batch_begins_while_a_straggler_goes_on_and_its_turns_tell_thei
     assert open_sessions(counting_server) == 0
 
 
-def test_time_in_a_pause_does_not_count_as_the_episodes(counting_server: str) -> None:
+def test_pause_does_not_count_toward_the_episode_deadline(counting_server: str) -> None:
     policy = CountingAgent(held={30: threading.Event()}, out_of_process=False)
     with collector(counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0) as ahead:
         result: list[list[Trajectory]] = []
@@ -253,7 +251,7 @@ def test_time_in_a_pause_does_not_count_as_the_episodes(counting_server: str) ->
         assert [t.outcome for t in ahead.collect(batches[1:])] == [Outcome.SUCCESS]
 
 
-def test_closing_ends_what_runs_ahead(counting_server: str) -> None:
+def test_closing_ends_prefetched_episodes(counting_server: str) -> None:
     policy = CountingAgent(held={40: threading.Event()})
     with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
         ahead.collect([Batch("0", plans(1), SETTINGS), Batch("1", plans(40), SETTINGS)])

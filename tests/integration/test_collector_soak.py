@@ -10,7 +10,7 @@ from tests.soaks.collector import soak
 
 
 @pytest.mark.slow
-def test_two_thousand_sessions_are_in_flight_at_once_and_memory_stays_flat(state_dir: Path) -> None:
+def test_two_thousand_concurrent_sessions_use_constant_memory(state_dir: Path) -> None:
     found = soak(2000, 6000, state_dir)
     assert found.sessions > 1800
     assert (found.failed, found.left) == (0, 0)

@@ -26,7 +26,7 @@ def run(runs: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [COLLECT, EVALUATE])
-def test_a_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path) -> None:
     assert run(tmp_path, *command).returncode == 0
     [part] = tmp_path.rglob("part-*.parquet")
     whole = read_trajectories(part)
@@ -42,7 +42,7 @@ def test_a_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [COLLECT, EVALUATE, ("flows.scaling_inter", "quickstart"), ("tasks.provision.services", "up")])
-def test_a_runs_folder_that_cannot_be_made_is_named_with_its_setting(module: tuple[str, ...], tmp_path: Path) -> None:
+def test_unusable_runs_folder_is_named_with_its_setting(module: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for runs in (file, file / "runs", Path("/proc/nowhere/runs")):

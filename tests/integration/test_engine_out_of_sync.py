@@ -42,7 +42,7 @@ def played(engine: TransformersEngine, temperature: float, groups: range) -> lis
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_episodes_after_the_weights_were_replaced_are_left_out(dtype: str, temperature: float, policy: str, tmp_path: Path) -> None:
+def test_episodes_sampled_with_foreign_weights_are_left_out(dtype: str, temperature: float, policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(experiment_in(dtype, temperature), policy, tmp_path)
     engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype=dtype)
     sound = played(engine, temperature, range(GROUPS))

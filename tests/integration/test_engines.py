@@ -74,25 +74,25 @@ def generate(engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: Engine, trainer_model: Any, temperature: float) -> None:
+def test_log_probabilities_match_the_sampling_distribution(engine: Engine, trainer_model: Any, temperature: float) -> None:
     answers = generate(engine, [(prompt, sampling(i, temperature=temperature)) for i, prompt in enumerate(PROMPTS)])
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert answer.log_probabilities == pytest.approx(score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4)
 
 
-def test_vllm_tells_how_many_tokens_its_cache_holds(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+def test_vllm_reports_its_cache_capacity(vllm_engine: VllmEngine, trainer_model: Any) -> None:
     config = trainer_model.config
     bytes_per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
     assert vllm_engine.kv_cache_tokens == pytest.approx(2**30 / bytes_per_token, rel=0.05)
 
 
-def test_at_temperature_zero_the_engines_agree_token_for_token(vllm_engine: Engine, transformers_engine: Engine) -> None:
+def test_engines_agree_at_temperature_zero(vllm_engine: Engine, transformers_engine: Engine) -> None:
     requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
     ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)
     assert [answer.tokens for answer in ours] == [answer.tokens for answer in theirs]
 
 
-def test_generation_ends_at_the_stop_token_or_the_budget(engine: Engine) -> None:
+def test_generation_stops_at_stop_token_or_budget(engine: Engine) -> None:
     free = generate(engine, [(PROMPTS[0], sampling(3, tokens=20))])[0]
     assert len(free.tokens) == len(free.log_probabilities) <= 20
     stop = free.tokens[2]
@@ -108,14 +108,14 @@ def test_progress_grows_with_every_token(engine: Engine) -> None:
     assert engine.progress - before >= len(answer.tokens)
 
 
-def test_the_same_seed_samples_the_same_and_another_does_not(engine: Engine) -> None:
+def test_sampling_is_determined_by_the_seed(engine: Engine) -> None:
     first, again, other = (generate(engine, [(PROMPTS[3], sampling(seed, tokens=16))])[0].tokens for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
 @pytest.mark.processor
-def test_vllm_gives_the_same_bits_whatever_else_is_in_flight(vllm_engine: VllmEngine) -> None:
+def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -> None:
     if not vllm_engine.batch_invariant:
         pytest.skip("this processor's matrix product is not row-invariant; runs repeat statistically, not bit for bit")
 
@@ -146,12 +146,12 @@ def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
     assert in_event_loop(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
 
 
-def test_a_prompt_that_does_not_fit_is_a_fault(engine: Engine) -> None:
+def test_too_long_prompt_is_an_engine_error(engine: Engine) -> None:
     with pytest.raises(EngineError):
         generate(engine, [([5] * 600, sampling())])
 
 
-def test_new_weights_are_used_and_the_probe_proves_it(engine: Engine, trainer_model: Any) -> None:
+def test_weight_sync_check_detects_missing_weights(engine: Engine, trainer_model: Any) -> None:
     def trainer_scores(prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
         return [score(trainer_model, prompt, tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
 
@@ -166,7 +166,7 @@ def test_new_weights_are_used_and_the_probe_proves_it(engine: Engine, trainer_mo
     engine.load(original.items())
 
 
-def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+def test_weights_cannot_be_replaced_during_a_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
     async def load_in_flight() -> None:
         running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1, tokens=50)))
         await asyncio.sleep(0)
@@ -179,9 +179,7 @@ def test_weights_cannot_change_under_a_running_request(vllm_engine: VllmEngine, 
         in_event_loop(load_in_flight())
 
 
-def test_an_engine_that_sleeps_answers_again_after_a_load_and_never_falls_asleep_over_a_request(
-    vllm_engine: VllmEngine, trainer_model: Any
-) -> None:
+def test_sleeping_engine_wakes_on_load_and_cannot_sleep_during_a_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
     async def sleep_in_flight() -> Generation:
         running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1)))
         await asyncio.sleep(0)
@@ -197,11 +195,11 @@ def test_an_engine_that_sleeps_answers_again_after_a_load_and_never_falls_asleep
     assert generate(vllm_engine, [(PROMPTS[0], sampling(1))])[0].tokens == before.tokens
 
 
-def test_sleep_mode_is_refused_where_vllm_has_none(policy: str) -> None:
+def test_sleep_mode_is_refused_on_unsupported_devices(policy: str) -> None:
     with pytest.raises(EngineError, match="AGENTGYM_ENGINE_SLEEP"):
         VllmEngine(policy, context_length=64, max_num_seqs=2, dtype="float32", sleep_mode=True)
 
 
-def test_a_model_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_missing_model_is_an_engine_error(tmp_path: Path) -> None:
     with pytest.raises((EngineError, OSError)):
         VllmEngine(str(tmp_path), context_length=64, max_num_seqs=2, dtype="float32")

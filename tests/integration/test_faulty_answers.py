@@ -14,7 +14,7 @@ from tests.support.playing import starting
 
 
 @pytest.mark.slow
-def test_an_evaluation_behind_late_answers_is_incomplete_with_true_bounds_and_the_same_command_completes_it(tmp_path: Path) -> None:
+def test_evaluation_with_late_answers_is_incomplete_and_can_be_completed(tmp_path: Path) -> None:
     truth, [late] = drills(tmp_path, 16, ["late"], 0.1)
     assert 0 < late.disturbed.result.failed < 16
     assert late.disturbed.status != 0
@@ -29,7 +29,7 @@ def test_an_evaluation_behind_late_answers_is_incomplete_with_true_bounds_and_th
 
 
 @pytest.mark.slow
-def test_a_run_stops_at_an_incomplete_measurement_and_the_same_command_completes_it(
+def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
     policy: str, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, fields = tmp_path / "runs", {"algorithm__steps": 2, "rollout__turn_seconds": 2, "rollout__retries": 0}

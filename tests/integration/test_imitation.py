@@ -67,13 +67,13 @@ def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloni
         assert agree(update, gradients_of(model, torch.stack(losses).mean() - cloning * cloned.mean())) < 1e-5
 
 
-def test_a_process_without_a_trajectory_still_takes_part(policy: str, tmp_path: Path) -> None:
+def test_rank_without_trajectories_takes_part(policy: str, tmp_path: Path) -> None:
     for name in ("sft", "dpo"):
         _, recorder = trained(name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3)
         assert all(g.isfinite().all() for g in recorder.updates[0]["policy"][1].values())
 
 
-def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: str, tmp_path: Path) -> None:
+def test_log_probabilities_use_the_rollout_temperature(policy: str, tmp_path: Path) -> None:
     trainer, _ = trained("sft", recorded_trajectories(policy, 0)[:2], policy, tmp_path)
     scores = trainer.score_continuations([[1, 2, 3], [4]], [[5, 6], [7, 8, 9]])
     trajectory = recorded_trajectories(policy, 0)[0]
@@ -84,7 +84,7 @@ def test_probabilities_agree_with_the_model_at_the_rollouts_temperature(policy: 
     assert [len(row) for row in scores] == [2, 3]
 
 
-def test_agentevol_may_train_the_base_anew_after_each_exploration_and_resumes_exactly(policy: str, tmp_path: Path) -> None:
+def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(policy: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"name": "agentevol", "explore_every": 2, "warmup_steps": 1, "learning_rate": 1e-3, "micro_batches": 2}
     batch = recorded_trajectories(policy, 0)[:6]
 

@@ -38,7 +38,7 @@ def test_that_is_interrupted(s3_address: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
-def test_no_process_outlives_an_interrupted_run_of_pytest(signals: list[int], tmp_path: Path) -> None:
+def test_no_process_survives_an_interrupted_pytest_run(signals: list[int], tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(SMALL)
     plugins = ["-p", "tests.conftest", "-p", "tests.integration.conftest", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *plugins, str(tmp_path / "test_small.py")]

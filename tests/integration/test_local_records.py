@@ -127,7 +127,7 @@ LONGEST_S = 300.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_flow_whose_own_server_is_killed_ends_and_is_recorded(tmp_path: Path) -> None:
+def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     assert run_apart(SERVER_KILLED, tmp_path) == ["the trainer was killed", ["Failed", "Failed"]]
 

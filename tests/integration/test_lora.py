@@ -42,7 +42,7 @@ def trained(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trainer, folder / "checkpoints" / "step-000002"
 
 
-def test_only_the_corrections_are_trained(policy: str, trained: Any) -> None:
+def test_only_lora_weights_are_trained(policy: str, trained: Any) -> None:
     trainer, _ = trained
     before = dict(loaded(policy).named_parameters())
     for name, parameter in trainer.model.named_parameters():
@@ -57,7 +57,7 @@ def test_only_the_corrections_are_trained(policy: str, trained: Any) -> None:
     )
 
 
-def test_the_engine_and_the_checkpoint_get_weights_that_compute_what_the_trainer_computes(policy: str, trained: Any) -> None:
+def test_engine_and_checkpoint_get_merged_weights(policy: str, trained: Any) -> None:
     trainer, checkpoint = trained
     engine = loaded(policy)
     engine.load_state_dict(dict(computed_weights(trainer.model, torch.float32)), strict=False)
@@ -67,7 +67,7 @@ def test_the_engine_and_the_checkpoint_get_weights_that_compute_what_the_trainer
         assert torch.allclose(logits(model), right, atol=1e-5)
 
 
-def test_the_reference_is_the_policy_without_its_corrections(policy: str, trained: Any) -> None:
+def test_reference_is_the_policy_without_lora(policy: str, trained: Any) -> None:
     trainer, _ = trained
     assert trainer.ref_model is None
     tensors = trainer._padded(recorded_trajectories(policy, 0)[:3])
@@ -77,7 +77,7 @@ def test_the_reference_is_the_policy_without_its_corrections(policy: str, traine
 
 
 @pytest.mark.parametrize("method", ["grpo", "ppo", "dpo", "sft"])
-def test_a_resumed_run_is_the_undisturbed_one(method: str, policy: str, tmp_path: Path) -> None:
+def test_resumed_lora_run_equals_the_undisturbed_run(method: str, policy: str, tmp_path: Path) -> None:
     penalty = {"kl_coefficient": 0.1} if method in ("grpo", "ppo") else {}
     recipe = small_experiment(name=method, lora=LORA, learning_rate=1e-2, micro_batches=2, steps=3, warmup_steps=2, **penalty)
 
@@ -93,12 +93,12 @@ def test_a_resumed_run_is_the_undisturbed_one(method: str, policy: str, tmp_path
         assert torch.equal(ours, right), name
 
 
-def test_another_rank_is_refused_by_name(policy: str, trained: Any, tmp_path: Path) -> None:
+def test_another_lora_rank_is_refused_by_name(policy: str, trained: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"lora_A.*policy\.lora\.rank"):
         trainer_of(experiment(lora={"rank": 2, "alpha": 4}), policy, tmp_path, trained[1])
 
 
-def test_agentevol_goes_back_to_the_first_corrections(policy: str, tmp_path: Path) -> None:
+def test_agentevol_restarts_from_the_initial_lora_weights(policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name="agentevol", lora=LORA, learning_rate=1e-2), policy, tmp_path)
     start = logits(trainer.model)
     train(trainer, RecordedBatches(policy), 1)

@@ -37,7 +37,7 @@ def sampled(policy: str, max_num_seqs: int | None) -> tuple[list[Generation], in
         return in_event_loop(all_at_once()), max(running)
 
 
-def test_episodes_beyond_the_engines_batch_wait_and_get_the_same_bits_however_many_threads_there_are(tmp_path: Path) -> None:
+def test_waiting_episodes_get_the_same_results_for_any_number_of_threads(tmp_path: Path) -> None:
     policy, threads = build_tiny_policy(tmp_path), torch.get_num_threads()
     free, limited = sampled(policy, None), sampled(policy, 4)
     torch.set_num_threads(4)

@@ -55,13 +55,13 @@ def traced(larger: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("trained", "lora"), [("whole", None), ("lora", {"rank": 8, "alpha": 8})])
-def test_the_trace_is_within_a_tenth_of_what_the_allocator_gives_a_real_update(
+def test_memory_trace_is_within_10_percent_of_a_real_update(
     trained: str, lora: dict[str, int] | None, larger: str, traced: dict[str, int], tmp_path: Path
 ) -> None:
     assert traced[trained] == pytest.approx(measured_peak(larger, tmp_path / "run", lora), rel=0.1)
 
 
-def test_the_trace_of_two_sharded_processes_is_within_a_tenth_of_what_each_of_them_holds(
+def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(
     larger: str, traced: dict[str, int], tmp_path: Path
 ) -> None:
     environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}

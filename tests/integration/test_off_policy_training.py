@@ -13,7 +13,7 @@ from tests.support.tiny_policy import build_tiny_policy
 
 
 @pytest.mark.slow
-def test_with_overlap_one_no_token_is_older_than_one_step_and_training_goes_on_to_the_end(tmp_path: Path, state_dir: Path) -> None:
+def test_staleness_is_bounded_by_max_off_policy_steps(tmp_path: Path, state_dir: Path) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
     fields = {"algorithm.importance_correction": "truncated", "rollout.tasks_per_step": 3, "rollout.max_off_policy_steps": 1}
     done = train(policy, tmp_path, state_dir, InfraSettings(), fields)

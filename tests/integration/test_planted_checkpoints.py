@@ -67,19 +67,19 @@ def planted(run: Path, name: str, witness: Path, folder: Path) -> Path:
 FILES = [(name, file) for name, files in READ.items() for file in files]
 
 
-def test_the_payload_runs_where_it_is_unpickled(tmp_path: Path) -> None:
+def test_payload_runs_if_unpickled(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Payload(tmp_path / "witness")))
     assert (tmp_path / "witness").exists()
 
 
-def test_a_checkpoint_holds_only_formats_without_code(trained: dict[str, Path]) -> None:
+def test_checkpoint_has_only_formats_without_code(trained: dict[str, Path]) -> None:
     for run in trained.values():
         files = [path for path in (run / "checkpoints" / STEP).rglob("*") if path.is_file()]
         assert {path.suffix for path in files} <= FORMATS, files
 
 
 @pytest.mark.parametrize(("name", "file"), [*FILES, ("ppo", "optimiser/.metadata"), ("ppo", "pytorch_model.bin"), ("ppo", "modeling.py")])
-def test_planted_code_is_found_by_the_manifest(name: str, file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+def test_manifest_detects_planted_code(name: str, file: str, trained: dict[str, Path], tmp_path: Path) -> None:
     run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
     with pytest.raises(CheckpointError, match=file):
         verify(run / "checkpoints" / STEP)
@@ -88,7 +88,7 @@ def test_planted_code_is_found_by_the_manifest(name: str, file: str, trained: di
 
 
 @pytest.mark.parametrize(("name", "file"), FILES)
-def test_planted_code_with_a_manifest_that_lists_it_is_refused_by_the_reader(
+def test_reader_refuses_planted_code_listed_in_the_manifest(
     name: str, file: str, trained: dict[str, Path], policy: str, tmp_path: Path
 ) -> None:
     run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
@@ -101,7 +101,7 @@ def test_planted_code_with_a_manifest_that_lists_it_is_refused_by_the_reader(
 
 
 @pytest.mark.parametrize("file", ["optimiser/.metadata", "pytorch_model.bin", "modeling.py"])
-def test_a_file_that_could_hold_code_is_refused_though_the_manifest_lists_it(file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+def test_file_format_with_code_is_refused_even_if_listed(file: str, trained: dict[str, Path], tmp_path: Path) -> None:
     run = planted(trained["ppo"], file, tmp_path / "witness", tmp_path / "run")
     (run / "checkpoints" / STEP).rename(run / "written")
     publish(run / "written", run / "checkpoints", 1, "test")

@@ -90,7 +90,7 @@ def doors(runs: tuple[subprocess.Popen[bytes], Path]) -> Doors:
 
 
 @pytest.mark.timeout(900)
-def test_the_ports_are_on_the_loopback_and_of_known_servers(doors: Doors) -> None:
+def test_ports_are_on_loopback_and_of_known_servers(doors: Doors) -> None:
     assert {address for address, _, _ in doors.ports} == {"127.0.0.1"}
     known = ("environments serve", "vllm.entrypoints", "VLLM::EngineCore", "prefect_app:one_run", "trainer_main")
     for kind in known:
@@ -98,7 +98,7 @@ def test_the_ports_are_on_the_loopback_and_of_known_servers(doors: Doors) -> Non
     assert all(any(kind in command for kind in known) for _, _, command in doors.ports), doors.ports
 
 
-def test_no_port_serves_another_user_or_a_page(doors: Doors, tmp_path: Path) -> None:
+def test_no_port_serves_another_user_or_a_web_page(doors: Doors, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     served = []
     for _, port, command in doors.ports:
@@ -110,7 +110,7 @@ def test_no_port_serves_another_user_or_a_page(doors: Doors, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_bytes_that_are_no_request_are_not_answered_and_do_not_run(doors: Doors, tmp_path: Path) -> None:
+def test_garbage_bytes_are_not_answered_or_executed(doors: Doors, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     payload = pickle.dumps(Touch(tmp_path / "ran"))
     for _, port, command in doors.ports:
@@ -120,12 +120,12 @@ def test_bytes_that_are_no_request_are_not_answered_and_do_not_run(doors: Doors,
     assert not list(tmp_path.iterdir())
 
 
-def test_no_unix_socket_lets_another_user_in(doors: Doors) -> None:
+def test_unix_sockets_refuse_other_users(doors: Doors) -> None:
     assert doors.sockets
     assert as_nobody(opened, doors.sockets) == []
 
 
-def test_tokens_are_in_no_command_line_and_another_user_cannot_read_them(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_tokens_are_hidden_from_command_lines_and_other_users(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
     family = small_runs.family(runs[0].pid)
     (server,) = [p for p in family if "environments serve" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
     (engine,) = [p for p in family if "-m vllm.entrypoints" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
@@ -136,7 +136,7 @@ def test_tokens_are_in_no_command_line_and_another_user_cannot_read_them(runs: t
     assert as_nobody(_read, [f"/proc/{process.pid}/environ" for process in family]) == []
 
 
-def test_the_run_goes_on_with_its_own_weights(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_run_continues_with_its_own_weights(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
     run, folder = runs
     done = len(small_runs.metrics(folder))
     small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= done + 3, run)

@@ -91,7 +91,7 @@ def port_of(process: SpawnProcess) -> int:
     pytest.fail(f"a member ended with status {process.exitcode}")
 
 
-def test_two_processes_meet_in_memory_and_open_no_port_but_gloos(tmp_path: Path) -> None:
+def test_two_ranks_rendezvous_in_memory_and_open_only_gloo_ports(tmp_path: Path) -> None:
     processes, said, go = start(tmp_path)
     port_of(processes[0])
     assert [c.status for c in psutil.Process(processes[0].pid).net_connections("inet")] == [psutil.CONN_LISTEN]
@@ -99,7 +99,7 @@ def test_two_processes_meet_in_memory_and_open_no_port_but_gloos(tmp_path: Path)
     assert finish(processes, said) == ["joined 0", "joined 0"]
 
 
-def test_whoever_takes_a_place_without_the_secret_is_found_and_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     payload = pickle.dumps(Touch(witness))
     for attempt in range(ATTEMPTS):
@@ -121,7 +121,7 @@ def test_whoever_takes_a_place_without_the_secret_is_found_and_nothing_is_unpick
     pytest.fail(f"the place was not taken in {ATTEMPTS} attempts")
 
 
-def test_connections_that_send_garbage_do_not_hold_the_group_up(tmp_path: Path) -> None:
+def test_garbage_connections_do_not_block_the_process_group(tmp_path: Path) -> None:
     processes, said, go = start(tmp_path)
     port, held = port_of(processes[0]), []
     for number in range(2 * FILES):

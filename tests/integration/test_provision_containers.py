@@ -154,7 +154,7 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
         server.start()
 
 
-def test_a_killed_container_comes_back_on_its_port(client: docker.DockerClient, image: str) -> None:
+def test_killed_container_restarts_on_its_port(client: docker.DockerClient, image: str) -> None:
     with environment_replicas("textcraft", 2, image=image, start_deadline_s=PATIENCE_S) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()
@@ -169,7 +169,7 @@ def test_a_container_that_ends_during_its_start_shows_its_log(client: docker.Doc
     assert ours(client, "failing") == []
 
 
-def test_an_image_that_does_not_exist_is_told() -> None:
+def test_missing_image_is_named() -> None:
     with pytest.raises(ProvisionError, match="no-such-image-at-all"):
         ContainerServer("missing", "no-such-image-at-all").start()
 
@@ -199,7 +199,7 @@ def test_a_container_ends_with_an_owner_that_is_killed(client: docker.DockerClie
     eventually(lambda: ours(client, "orphan") == [])
 
 
-def test_containers_whose_owner_was_killed_with_its_watch_are_swept_by_the_next(client: docker.DockerClient, image: str) -> None:
+def test_containers_of_a_killed_owner_are_swept_by_the_next_start(client: docker.DockerClient, image: str) -> None:
     orphan_of(image, "unwatched")
     kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
     [orphan] = ours(client, "orphan")
@@ -232,7 +232,7 @@ def test_a_container_is_confined(client: docker.DockerClient, image: str) -> Non
         server.end()
 
 
-def test_a_container_gets_the_recipes_world_its_rules_variables_and_files(
+def test_container_gets_world_rules_variables_and_files(
     client: docker.DockerClient, image: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (open_folder / "planted").write_text("seen")

@@ -82,14 +82,14 @@ def test_the_command_has_its_environment_directory_session_and_log(started: Call
     ("code", "status"),
     [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137), ("import os; os.kill(os.getpid(), 15)", 143)],
 )
-def test_the_exit_status_is_the_commands(started: Callable[..., ChildProcess], code: str, status: int) -> None:
+def test_exit_status_is_that_of_the_command(started: Callable[..., ChildProcess], code: str, status: int) -> None:
     process = started(code)
     assert process.wait(PATIENCE_S) == status
     assert process.exit_status == status
     assert not process.alive()
 
 
-def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path) -> None:
     process = ChildProcess("test", ["/no/such/program"], state_dir=tmp_path)
     process.start()
     with pytest.raises(StartFailedError, match="/no/such/program") as failed:
@@ -97,13 +97,13 @@ def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
     assert failed.value.status == 127
 
 
-def test_a_start_that_fails_shows_the_end_of_the_log(started: Callable[..., ChildProcess]) -> None:
+def test_failed_start_shows_the_end_of_the_log(started: Callable[..., ChildProcess]) -> None:
     process = started("print('loading'); raise ValueError('no such model')")
     with pytest.raises(StartFailedError, match=r"(?s)loading.*no such model"):
         process.wait_until(lambda: False, PATIENCE_S)
 
 
-def test_a_start_that_takes_too_long_is_ended(started: Callable[..., ChildProcess]) -> None:
+def test_slow_start_is_ended(started: Callable[..., ChildProcess]) -> None:
     process = started("import time; print('still loading', flush=True); time.sleep(600)")
     eventually(lambda: "still loading" in process.log_tail())
     with pytest.raises(StartTimeoutError, match="still loading"):
@@ -111,7 +111,7 @@ def test_a_start_that_takes_too_long_is_ended(started: Callable[..., ChildProces
     assert not process.alive()
 
 
-def test_a_process_has_one_life(started: Callable[..., ChildProcess]) -> None:
+def test_process_starts_only_once(started: Callable[..., ChildProcess]) -> None:
     process = started("pass")
     with pytest.raises(LifecycleError):
         process.start()
@@ -131,21 +131,21 @@ def test_end_lets_the_command_finish(started: Callable[..., ChildProcess]) -> No
     assert process.exit_status == 0
 
 
-def test_end_kills_what_does_not_listen(started: Callable[..., ChildProcess]) -> None:
+def test_end_kills_a_process_that_ignores_sigterm(started: Callable[..., ChildProcess]) -> None:
     process = started("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)")
     eventually(lambda: "up" in process.log_tail())
     process.end(0.2)
     assert not process.alive()
 
 
-def test_end_leaves_nobody_of_the_family(started: Callable[..., ChildProcess]) -> None:
+def test_end_leaves_no_descendant(started: Callable[..., ChildProcess]) -> None:
     process = started(FAMILY)
     family = family_of(process)
     process.end()
     assert all_gone(family)
 
 
-def test_when_the_command_ends_what_it_left_behind_is_killed(started: Callable[..., ChildProcess]) -> None:
+def test_remaining_children_are_killed_after_the_command(started: Callable[..., ChildProcess]) -> None:
     process = started(FAMILY)
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
@@ -154,7 +154,7 @@ def test_when_the_command_ends_what_it_left_behind_is_killed(started: Callable[.
     assert all_gone(family)
 
 
-def test_when_the_subreaper_is_killed_the_command_dies_and_end_clears_up(started: Callable[..., ChildProcess]) -> None:
+def test_command_dies_with_a_killed_subreaper_and_end_cleans_up(started: Callable[..., ChildProcess]) -> None:
     process = started(FAMILY)
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
@@ -197,14 +197,14 @@ def owner(state_dir: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_when_the_owner_dies_nobody_is_left(tmp_path: Path, how: signal.Signals) -> None:
+def test_no_process_survives_its_owner(tmp_path: Path, how: signal.Signals) -> None:
     process, family = owner(tmp_path)
     process.send_signal(how)
     process.wait(PATIENCE_S)
     eventually(lambda: all_gone(family))
 
 
-def test_the_sweep_finds_what_survived_owner_and_subreaper(tmp_path: Path) -> None:
+def test_sweep_kills_survivors_of_owner_and_subreaper(tmp_path: Path) -> None:
     process, family = owner(tmp_path)
     family[0].suspend()  # so that it cannot act on its owner's death
     process.kill()
@@ -218,14 +218,14 @@ def test_the_sweep_finds_what_survived_owner_and_subreaper(tmp_path: Path) -> No
     assert sweep(tmp_path) == []
 
 
-def test_the_sweep_leaves_alone_what_has_an_owner(started: Callable[..., ChildProcess], tmp_path: Path) -> None:
+def test_sweep_keeps_processes_with_an_owner(started: Callable[..., ChildProcess], tmp_path: Path) -> None:
     process = started("import time; time.sleep(600)")
     assert sweep(tmp_path) == []
     assert process.alive()
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_the_sweep_is_not_deceived_by_a_reused_process_id(tmp_path: Path) -> None:
+def test_sweep_recognises_a_reused_process_id(tmp_path: Path) -> None:
     """The state file names an owner whose id now belongs to another process: this one."""
     bystander = subprocess.Popen(python("import time; time.sleep(600)"))
     try:
@@ -240,7 +240,7 @@ def test_the_sweep_is_not_deceived_by_a_reused_process_id(tmp_path: Path) -> Non
         bystander.wait()
 
 
-def test_the_sweep_passes_over_files_that_are_not_its_own(tmp_path: Path) -> None:
+def test_sweep_ignores_foreign_files(tmp_path: Path) -> None:
     for number, text in enumerate(["", "{", "[]", "{}", '{"owner": 5}']):
         (tmp_path / f"{number}.json").write_text(text)
     assert sweep(tmp_path) == []

@@ -41,7 +41,7 @@ def listener(url: str) -> psutil.Process | None:
     return None
 
 
-def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
+def test_replicas_serve_during_the_block(tmp_path: Path) -> None:
     with environment_replicas("textcraft", 2, state_dir=tmp_path) as servers:
         assert len(set(servers.urls)) == 2
         assert all(answers(f"{url}/health") for url in servers.urls)
@@ -53,7 +53,7 @@ def test_replicas_serve_while_the_block_lasts(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Path) -> None:
+def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> None:
     with local_replicas("counting", [counting_command("counting")] * 2, state_dir=tmp_path) as servers:
         victim = listener(servers.urls[0])
         other = listener(servers.urls[1])
@@ -66,7 +66,7 @@ def test_a_replica_that_dies_comes_back_on_its_port_and_is_counted(tmp_path: Pat
         servers.check()
 
 
-def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
+def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:
     with local_replicas("counting", [counting_command("counting")], state_dir=tmp_path, restart_budget=1) as servers:
         for _ in range(2):
             victim = listener(servers.urls[0])
@@ -79,13 +79,13 @@ def test_when_the_restart_budget_is_spent_check_says_so(tmp_path: Path) -> None:
         assert servers.restarts == 1
 
 
-def test_a_world_that_does_not_exist_fails_with_the_servers_own_words(tmp_path: Path) -> None:
+def test_unknown_world_fails_with_the_servers_log(tmp_path: Path) -> None:
     with pytest.raises(StartFailedError, match="'chess'"):
         environment_replicas("chess", 2, state_dir=tmp_path).__enter__()
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_a_server_that_never_gets_healthy_is_ended(tmp_path: Path) -> None:
+def test_unhealthy_server_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(600)"]
     server = LocalServer("slow", command, state_dir=tmp_path, start_deadline_s=0.5)
     with pytest.raises(StartTimeoutError):
@@ -93,7 +93,7 @@ def test_a_server_that_never_gets_healthy_is_ended(tmp_path: Path) -> None:
     assert not server.alive()
 
 
-def test_a_port_taken_in_the_last_moment_is_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_taken_at_the_last_moment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as squatter:
         taken = squatter.getsockname()[1]
         ports = iter([taken, taken])
@@ -107,7 +107,7 @@ def test_a_port_taken_in_the_last_moment_is_replaced_by_another(tmp_path: Path, 
             server.end()
 
 
-def test_the_answer_of_a_stranger_on_the_port_is_not_taken_for_the_servers(tmp_path: Path) -> None:
+def test_answer_of_a_foreign_process_on_the_port_is_ignored(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"]
     stranger = LocalServer("stranger", command, health_path="/", state_dir=tmp_path, cwd=tmp_path)
     stranger.start()
@@ -139,7 +139,7 @@ with environment_replicas("textcraft", 2, workers={workers}, state_dir=Path({sta
 
 
 @pytest.mark.parametrize(("how", "workers"), [(signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGINT, 1)])
-def test_no_server_outlives_the_run(tmp_path: Path, how: signal.Signals, workers: int) -> None:
+def test_no_server_survives_the_run(tmp_path: Path, how: signal.Signals, workers: int) -> None:
     code = OWNER.format(root=str(ROOT), state_dir=str(tmp_path), workers=workers)
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert run.stdout is not None

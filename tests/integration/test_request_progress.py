@@ -50,15 +50,15 @@ def standing() -> str:
     return "vllm:generation_tokens_total 7.0\n"
 
 
-def test_a_server_that_generates_has_as_long_as_it_takes() -> None:
+def test_generating_server_has_no_deadline() -> None:
     assert asyncio.run(completed(growing, 4.0)).tokens == [3]
 
 
 @pytest.mark.parametrize("metrics", [standing, None])
-def test_a_server_that_generates_nothing_is_stuck(metrics: Callable[[], str] | None) -> None:
+def test_server_without_progress_is_stuck(metrics: Callable[[], str] | None) -> None:
     with pytest.raises(ServerUnavailableError):
         asyncio.run(completed(metrics, 60.0))
 
 
-def test_a_server_without_metrics_has_more_time_for_more_tokens() -> None:
+def test_deadline_without_metrics_grows_with_the_token_budget() -> None:
     assert asyncio.run(completed(None, 3.0, max_tokens=100)).tokens == [3]

@@ -31,7 +31,7 @@ from tests.support.stored_runs import (
 )
 
 
-def test_an_empty_machine_gets_the_newest_checkpoint_and_everything_beside_the_checkpoints(storage: SharedStorage, tmp_path: Path) -> None:
+def test_empty_machine_restores_newest_checkpoint_and_results(storage: SharedStorage, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     step, fetched = restored(storage, tmp_path / "there")
@@ -44,7 +44,7 @@ def test_an_empty_machine_gets_the_newest_checkpoint_and_everything_beside_the_c
     assert not list(fetched.glob("**/.fetched*"))
 
 
-def test_what_is_there_is_not_uploaded_again_and_what_changed_is(storage: SharedStorage, tmp_path: Path) -> None:
+def test_only_changed_files_are_uploaded_again(storage: SharedStorage, tmp_path: Path) -> None:
     run, put = make_run(tmp_path), []
 
     class Seen(Cut):
@@ -63,9 +63,7 @@ def test_what_is_there_is_not_uploaded_again_and_what_changed_is(storage: Shared
     assert set(put) == {f"{NAME}/{name}" for name in new}
 
 
-def test_the_storage_keeps_the_checkpoints_that_are_to_be_kept_and_none_that_was_rolled_back(
-    storage: SharedStorage, tmp_path: Path
-) -> None:
+def test_storage_keeps_the_same_checkpoints_and_drops_rolled_back_ones(storage: SharedStorage, tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
     upload(storage, run)
     upload(storage, run, keep_one)
@@ -75,7 +73,7 @@ def test_the_storage_keeps_the_checkpoints_that_are_to_be_kept_and_none_that_was
     assert {name.split("/")[0] for name in storage.files(f"{NAME}/checkpoints")} == {"step-000002"}
 
 
-def test_a_damaged_checkpoint_replaces_no_whole_one_and_one_that_was_made_again_does(storage: SharedStorage, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(storage: SharedStorage, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     weights = run / "checkpoints" / "step-000002" / "model-0.safetensors"
@@ -91,7 +89,7 @@ def test_a_damaged_checkpoint_replaces_no_whole_one_and_one_that_was_made_again_
     assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (2, b"other weights of step 2, 0")
 
 
-def test_a_checkpoint_that_is_damaged_in_the_storage_is_passed_over(storage: SharedStorage, tmp_path: Path) -> None:
+def test_damaged_checkpoint_in_the_storage_is_skipped(storage: SharedStorage, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     storage.write(f"{NAME}/checkpoints/step-000002/model-0.safetensors", b"weights of step 2, X")
@@ -100,9 +98,7 @@ def test_a_checkpoint_that_is_damaged_in_the_storage_is_passed_over(storage: Sha
     assert latest(fetched / "checkpoints", FINGERPRINT)[1] == []
 
 
-def test_a_machine_that_is_behind_the_storage_is_brought_to_its_state_and_one_that_is_further_goes_on(
-    storage: SharedStorage, tmp_path: Path
-) -> None:
+def test_machine_behind_the_storage_is_updated_and_one_ahead_continues(storage: SharedStorage, tmp_path: Path) -> None:
     behind = make_run(tmp_path / "behind", 1)
     upload(storage, make_run(tmp_path / "here", 2))
     assert run_copy.restore(storage, behind, FINGERPRINT) == 2
@@ -110,7 +106,7 @@ def test_a_machine_that_is_behind_the_storage_is_brought_to_its_state_and_one_th
     assert run_copy.restore(storage, make_run(tmp_path / "further", 3), FINGERPRINT) is None
 
 
-def test_an_upload_that_is_cut_off_anywhere_leaves_a_run_to_go_on_from_and_is_gone_on_with(tmp_path: Path) -> None:
+def test_interrupted_upload_leaves_a_resumable_run_and_continues(tmp_path: Path) -> None:
     for changes in range(10_000):
         case = tmp_path / str(changes)
         (case / "stored").mkdir(parents=True)
@@ -150,9 +146,7 @@ def assert_complete(fetched: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("moment", range(4))
-def test_a_checkpoint_that_is_published_during_an_upload_has_all_results_of_its_steps_in_the_storage(
-    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_published_during_an_upload_has_all_its_results(moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stored").mkdir()
     storage, run = SharedStorage(str(tmp_path / "stored")), make_run(tmp_path / "here", 2)
     upload(storage, run)
@@ -177,7 +171,7 @@ def test_a_checkpoint_that_is_published_during_an_upload_has_all_results_of_its_
     assert_complete(fetched, step)
 
 
-def test_a_fetch_that_is_cut_off_anywhere_is_begun_again(tmp_path: Path) -> None:
+def test_interrupted_fetch_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "stored").mkdir()
     storage = SharedStorage(str(tmp_path / "stored"))
     run = make_run(tmp_path / "here")
@@ -195,7 +189,7 @@ def test_a_fetch_that_is_cut_off_anywhere_is_begun_again(tmp_path: Path) -> None
     assert gets > 8
 
 
-def test_records_that_come_during_an_upload_do_not_get_ahead_of_the_files_that_they_name(storage: SharedStorage, tmp_path: Path) -> None:
+def test_records_added_during_an_upload_do_not_precede_their_files(storage: SharedStorage, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here")
 
     class Growing(Cut):

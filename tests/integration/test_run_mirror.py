@@ -42,9 +42,7 @@ with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
 """
 
 
-def test_a_process_that_is_killed_in_the_middle_of_an_upload_over_http_is_gone_on_with_by_the_next(
-    of_s3: SharedStorage, way: Way, tmp_path: Path
-) -> None:
+def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorage, way: Way, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here", 1)
     upload(of_s3, run)
     add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
@@ -75,7 +73,7 @@ def test_a_process_that_is_killed_in_the_middle_of_an_upload_over_http_is_gone_o
     assert not list((run / "checkpoints").glob(".uploaded-*"))
 
 
-def test_work_goes_on_while_the_storage_is_away_and_all_of_it_arrives(
+def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
     of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_mirror, "LONGEST_PAUSE_S", 1.0)
@@ -100,7 +98,7 @@ def test_work_goes_on_while_the_storage_is_away_and_all_of_it_arrives(
     assert of_s3.read(f"{NAME}/owner.json") is None
 
 
-def test_the_end_while_the_storage_is_away_says_so_and_the_next_call_uploads(
+def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
     of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
@@ -125,9 +123,7 @@ def lease_of_another_machine(storage: SharedStorage, name: str, monkeypatch: pyt
         return RunLease(storage, name)
 
 
-def test_a_run_that_another_machine_carries_out_is_refused_and_one_that_it_left_is_taken_over(
-    storage: SharedStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leased_run_is_refused_and_an_expired_lease_is_taken_over(storage: SharedStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lease, "LOOK_S", 0.1)
     theirs = lease_of_another_machine(storage, "run/owner.json", monkeypatch)
     theirs.take()
@@ -154,7 +150,7 @@ def test_a_run_that_another_machine_carries_out_is_refused_and_one_that_it_left_
     assert storage.files("run") == {}
 
 
-def test_what_another_machine_took_over_is_not_written_to_any_more(
+def test_run_taken_over_by_another_machine_is_not_written_to(
     storage: SharedStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lease, "LEASE_S", 0.0)

@@ -78,7 +78,7 @@ def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_deployments_go_to_the_work_pool_that_is_named_and_no_run_of_the_docker_pool_changes_its_container(runs: Path) -> None:
+def test_deployments_use_the_named_pool_and_docker_runs_cannot_change_their_container(runs: Path) -> None:
     template = json.loads((ROOT / "tasks" / "provision" / "docker_pool.json").read_text())
     ask(runs, "work_pools/", {"name": "agentgym-docker", "type": "docker", "base_job_template": template})
     for pool in ("agentgym-docker", supervisor.POOL):
@@ -98,7 +98,7 @@ def test_the_deployments_go_to_the_work_pool_that_is_named_and_no_run_of_the_doc
 
 
 @pytest.mark.slow
-def test_flow_runs_of_three_months_ago_go_with_their_logs_and_the_others_stay(runs: Path) -> None:
+def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) -> None:
     train = deployment_id(runs, "train")
     wanted = {"parameters": {"overrides": {"no.such": 1}}, "state": {"type": "SCHEDULED"}}  # it fails at once, in the log and the state
     old, new = (ask(runs, f"deployments/{train}/create_flow_run", wanted)["id"] for _ in range(2))
@@ -128,7 +128,7 @@ def test_automations_are_registered_once(runs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"command": "id"}, {"env": {"PYTHONPATH": "/x"}}, {"env.LD_PRELOAD": "/x"}, {"working_dir": "/x"}])
-def test_a_run_that_would_change_what_the_worker_executes_is_refused(runs: Path, variables: dict[str, Any]) -> None:
+def test_run_that_changes_the_workers_command_is_refused(runs: Path, variables: dict[str, Any]) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
     assert refused.value.code == 422
@@ -136,7 +136,7 @@ def test_a_run_that_would_change_what_the_worker_executes_is_refused(runs: Path,
 
 
 @pytest.mark.slow
-def test_job_variables_that_come_by_other_ways_change_nothing(runs: Path, tmp_path: Path) -> None:
+def test_other_job_variables_have_no_effect(runs: Path, tmp_path: Path) -> None:
     train = deployment_id(runs, "train")
     variables = {"command": f"touch {tmp_path}/executed", "env": {"AGENTGYM_NONSENSE": "1"}, "working_dir": str(tmp_path)}
     ask(runs, f"deployments/{train}", {"job_variables": variables}, "PATCH")
@@ -153,7 +153,7 @@ def test_job_variables_that_come_by_other_ways_change_nothing(runs: Path, tmp_pa
 @pytest.mark.parametrize(
     "parameters", [{"recipe": "no-such-recipe"}, {"changes": {"steps": 0}}, {"changes": {"world": "no-world"}}, {"changes": {"step": 3}}]
 )
-def test_what_the_form_does_not_allow_makes_no_run(runs: Path, parameters: dict[str, Any]) -> None:
+def test_invalid_form_input_creates_no_run(runs: Path, parameters: dict[str, Any]) -> None:
     train = deployment_id(runs, "train")
     its_runs = {"deployments": {"id": {"any_": [train]}}}  # the schedules of others make theirs
     before = ask(runs, "flow_runs/count", its_runs)
@@ -164,7 +164,7 @@ def test_what_the_form_does_not_allow_makes_no_run(runs: Path, parameters: dict[
 
 
 @pytest.mark.slow
-def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(runs: Path) -> None:
+def test_worker_runs_a_scheduled_flow_with_its_parameters(runs: Path) -> None:
     """What the form cannot know to be wrong is the state's message of a run that has started nothing. Whole runs and nights, begun by
     schedules: `tests/soaks/runs_from_prefect.py`."""
     train = deployment_id(runs, "train")
@@ -187,7 +187,7 @@ def test_a_schedule_fires_and_the_worker_runs_it_with_the_schedules_parameters(r
 
 @needs_chromium
 @pytest.mark.slow
-def test_a_link_into_prefect_asks_for_the_login_once_and_then_leads_there(runs: Path, browser: Browser) -> None:
+def test_link_into_prefect_asks_for_the_login_once(runs: Path, browser: Browser) -> None:
     page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(f"{addresses_of(runs).prefect_ui_url}/deployments/deployment/{deployment_id(runs, 'nightly')}")
@@ -202,7 +202,7 @@ def test_a_link_into_prefect_asks_for_the_login_once_and_then_leads_there(runs: 
 
 @needs_chromium
 @pytest.mark.slow
-def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_path: Path, browser: Browser) -> None:
+def test_pages_of_other_origins_are_refused(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = addresses(runs)
     assert found is not None
     run_it = {"parameters": {"recipe": "quickstart"}, "job_variables": {"command": f"touch {tmp_path}/executed"}}
@@ -219,7 +219,7 @@ def test_no_page_of_another_origin_can_ask_or_change_anything(runs: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_who_has_no_login_is_asked_for_it(runs: Path) -> None:
+def test_requests_without_login_are_refused(runs: Path) -> None:
     found = addresses(runs)
     assert found is not None
     for url in (f"{found.prefect_api_url}/flows/", f"{found.prefect_api_url}/csrf-token?client=a", f"{found.mlflow_tracking_uri}/"):
@@ -241,7 +241,7 @@ def test_pages_forbid_frames(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_logins_wait_while_the_right_one_passes(runs: Path) -> None:
+def test_wrong_logins_are_delayed_and_the_correct_one_passes(runs: Path) -> None:
     found = addresses_of(runs)
     for url in (f"{found.prefect_api_url}/admin/version", f"{found.mlflow_tracking_uri}/version", f"{found.viewer_url}/"):
         statuses = []
@@ -255,7 +255,7 @@ def test_wrong_logins_wait_while_the_right_one_passes(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
+def test_working_services_log_no_error(runs: Path) -> None:
     """The worker has polled them all the while, and carried out runs."""
     polls = set()
 
@@ -269,7 +269,7 @@ def test_services_that_are_polled_and_work_write_no_error(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_second_up_finds_the_first(runs: Path) -> None:
+def test_second_up_finds_running_services(runs: Path) -> None:
     before = read(runs)
     again = command(runs, "up")
     assert again.returncode == 0
@@ -280,7 +280,7 @@ def test_second_up_finds_the_first(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_piece_is_started_again_and_the_others_are_left(runs: Path) -> None:
+def test_killed_service_restarts_and_the_others_keep_running(runs: Path) -> None:
     before = read(runs)
     mlflow_server, prefect_server = running(runs, "mlflow"), running(runs, "prefect_app")
     assert mlflow_server
@@ -303,7 +303,7 @@ def test_down_leaves_no_process(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
+def test_services_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     starting = subprocess.Popen(
         [sys.executable, "-m", "tasks.provision.supervisor"],
         cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(tmp_path)}, stdout=subprocess.DEVNULL,
@@ -317,9 +317,7 @@ def test_pieces_end_with_a_killed_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_still_taken", [True, False])
-def test_a_port_that_another_takes_while_the_servers_start_is_told_apart_from_other_faults(
-    is_still_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_taken_during_the_start_raises_port_taken_error(is_still_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     services = supervisor._Services(tmp_path)
     port = int(services.addresses.prefect_ui_url.rpartition(":")[2])
     if not is_still_taken:

@@ -68,7 +68,7 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
 @pytest.mark.parametrize("how", HOW)
-def test_several_processes_make_the_updates_of_one(how: str, algorithm: str, policy: str, launched: Launch) -> None:
+def test_several_ranks_make_the_same_updates_as_one(how: str, algorithm: str, policy: str, launched: Launch) -> None:
     one, several = (torch.load(folder / f"{algorithm}.pt", weights_only=True) for folder in (launched(1, "whole"), launched(*HOW[how])))
     for ours, right in zip(several["metrics"], one["metrics"], strict=True):
         assert ours == pytest.approx(right, rel=2e-3, abs=1e-6)
@@ -82,18 +82,18 @@ def test_several_processes_make_the_updates_of_one(how: str, algorithm: str, pol
         assert apart.norm().item() <= 0.01 * moved.norm().item(), model
 
 
-def test_processes_of_one_machine_are_not_seen_from_outside_and_wait_as_long_as_a_batch_may_take(launched: Launch) -> None:
+def test_ranks_of_one_machine_use_loopback_and_the_batch_timeout(launched: Launch) -> None:
     found = json.loads((launched(2, "sharded") / "found.json").read_text())
     assert found["outside"] == []
     assert found["patience"] == 4 * 3600 + 3600  # rollout.batch_seconds and what lies between two batches
 
 
-def test_sharded_gradients_are_added_up_in_float32_where_the_layers_compute_in_bfloat16(launched: Launch) -> None:
+def test_sharded_gradients_accumulate_in_float32(launched: Launch) -> None:
     assert json.loads((launched(2, "sharded") / "found.json").read_text())["gradient_error"] < 1e-5  # in bfloat16: 4e-3
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
-def test_a_sharded_checkpoint_is_a_hugging_face_folder_with_the_whole_weights(algorithm: str, launched: Launch) -> None:
+def test_sharded_checkpoint_has_full_weights_in_hugging_face_format(algorithm: str, launched: Launch) -> None:
     folder = launched(2, "sharded")
     weights = torch.load(folder / f"{algorithm}.pt", weights_only=True)["weights"]
     stored = dict(_model(folder / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
@@ -102,9 +102,7 @@ def test_a_sharded_checkpoint_is_a_hugging_face_folder_with_the_whole_weights(al
 
 
 @pytest.mark.parametrize(("algorithm", "how"), [("ppo", "two sharded"), ("ppo", "four sharded on two nodes"), ("grpo", "two sharded")])
-def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
-    algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
-) -> None:
+def test_one_rank_resumes_a_sharded_checkpoint(algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path) -> None:
     undisturbed, resumed = (_gone_on(folder, algorithm, policy, tmp_path) for folder in (launched(1, "whole"), launched(*HOW[how])))
     before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
     moved = torch.cat([(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()])
@@ -119,7 +117,7 @@ def test_one_process_goes_on_with_the_checkpoint_of_several_sharded_ones(
 
 @pytest.mark.parametrize("algorithm", GOING_ON)
 @pytest.mark.parametrize("processes", GONE_ON_WITH)
-def test_two_sharded_processes_go_on_with_the_checkpoint_of_one_and_of_four(
+def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
     processes: int, algorithm: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
     resumed = torch.load(launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True)

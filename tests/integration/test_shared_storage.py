@@ -49,7 +49,7 @@ def test_unreachable_storage_is_refused(way: Way) -> None:
     assert refused.value.operation == "write to"
 
 
-def test_a_relative_path_is_refused_as_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_storage_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_SHARED_STORAGE", "bucket/runs")
     with pytest.raises(SettingsError, match="AGENTGYM_SHARED_STORAGE"):
         infra_settings()

@@ -67,9 +67,7 @@ def trained(policy: str, folder: Path, state_dir: Path, engine_sleep: bool) -> d
 
 
 @pytest.mark.slow
-def test_an_engine_that_loses_its_memory_in_every_update_makes_the_training_of_one_that_does_not(
-    tmp_path: Path, state_dir: Path, slept: list[str]
-) -> None:
+def test_training_with_a_sleeping_engine_equals_training_without(tmp_path: Path, state_dir: Path, slept: list[str]) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
     awake = trained(policy, tmp_path / "awake", state_dir, engine_sleep=False)
     assert set(slept) == {"update"}

@@ -72,7 +72,7 @@ def test_loss_falls(tmp_path: Path) -> None:
     assert longer.last_loss < 0.7 * longer.first_loss
 
 
-def test_excerpts_are_shown_before_the_whole_and_besides_its_tokens(made: StarterReport, tmp_path: Path) -> None:
+def test_excerpts_precede_full_demonstrations_and_add_to_the_tokens(made: StarterReport, tmp_path: Path) -> None:
     also = build_starter_policy(bare(excerpts=(0.2, 0.5)), "textcraft", 0, tmp_path)
     assert 2 * made.tokens < also.tokens < 4 * made.tokens  # a goal is one line, so that little is left out of it
     assert also.demonstrations == made.demonstrations
@@ -80,7 +80,7 @@ def test_excerpts_are_shown_before_the_whole_and_besides_its_tokens(made: Starte
     assert files(also)["model.safetensors"] != files(made)["model.safetensors"]
 
 
-def test_second_call_finds_it_without_torch(made: StarterReport) -> None:
+def test_second_call_finds_the_starter_policy_without_torch(made: StarterReport) -> None:
     program = (
         "import sys; from pathlib import Path; from configs.experiment import Policy\n"
         "from tasks.starter.starter_policy import build_starter_policy\n"
@@ -108,7 +108,7 @@ def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, dama
         pytest.param(0, id="two", marks=pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")),
     ],
 )
-def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: Path, assisted_tokens: int) -> None:
+def test_killed_build_leaves_no_starter_policy(made: StarterReport, tmp_path: Path, assisted_tokens: int) -> None:
     program = (
         "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
         "from tasks.starter import starter_policy; from tasks.starter.starter_policy import build_starter_policy\n"
@@ -127,13 +127,13 @@ def test_killed_build_leaves_nothing_that_counts(made: StarterReport, tmp_path: 
 
 @pytest.mark.processor
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
-def test_two_processes_come_to_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_build_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.starter.starter_policy.ASSISTED_TOKENS", 0)
     assert files(build(0, tmp_path)) == files(made)
     assert [path for path in tmp_path.iterdir() if path.suffix not in (".lock", ".jsonl")] == [tmp_path / made.path.name]
 
 
-def test_of_two_calls_at_once_one_builds(tmp_path: Path) -> None:
+def test_only_one_of_two_concurrent_calls_builds(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(lambda _: build(0, tmp_path), range(2)))
     assert sorted(report.found for report in reports) == [False, True]
@@ -187,7 +187,7 @@ def test_model_loads_by_path_and_predicts(made: StarterReport, tokenizer: Qwen2T
     assert logits.isfinite().all()
 
 
-def test_words_of_the_world_are_one_token_each(tokenizer: Qwen2Tokenizer) -> None:
+def test_words_of_the_world_are_single_tokens(tokenizer: Qwen2Tokenizer) -> None:
     environment = load_world("textcraft").create()
     prompt = environment.reset(load_world("textcraft").tasks("train")[0])
     environment.close()
@@ -199,12 +199,12 @@ def test_words_of_the_world_are_one_token_each(tokenizer: Qwen2Tokenizer) -> Non
 
 @given(text=st.text(max_size=60))
 @settings(max_examples=50)
-def test_any_text_survives_the_tokenizer(tokenizer: Qwen2Tokenizer, text: str) -> None:
+def test_tokenizer_round_trip_of_any_text(tokenizer: Qwen2Tokenizer, text: str) -> None:
     normal = unicodedata.normalize("NFC", text)
     assert tokenizer.decode(tokenizer.encode(normal)) == normal
 
 
-def test_layout_is_what_the_collector_would_record(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+def test_example_has_the_token_layout_of_the_collector(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
     dialogue = ChatFormat(tokenizer, "bare", None)
     for demonstration in played:
         trajectory = Trajectory("textcraft", demonstration.task, 0, 0, 0, 99, 0, "oracle")
@@ -224,7 +224,7 @@ def test_layout_is_what_the_collector_would_record(tokenizer: Qwen2Tokenizer, pl
         )
 
 
-def test_loss_is_on_what_the_oracle_wrote_and_nothing_else(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+def test_loss_covers_oracle_tokens_only(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
     dialogue = ChatFormat(tokenizer, "bare", None)
     assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
     for demonstration in played:
@@ -235,7 +235,7 @@ def test_loss_is_on_what_the_oracle_wrote_and_nothing_else(tokenizer: Qwen2Token
         ]
 
 
-def test_a_policy_that_speaks_react_learns_the_thoughts_and_is_another_one(
+def test_react_starter_policy_learns_thoughts_and_has_another_name(
     made: StarterReport, tokenizer: Qwen2Tokenizer, played: list[Demonstration]
 ) -> None:
     dialogue = ChatFormat(tokenizer, "react", None)
@@ -250,7 +250,7 @@ def test_a_policy_that_speaks_react_learns_the_thoughts_and_is_another_one(
     assert find_starter_policy(Policy(starter=TINY, action_format="react"), "textcraft", 0, made.path.parent) is None
 
 
-def test_what_the_oracle_did_not_write_counts_a_little_and_padding_not_at_all(made: StarterReport) -> None:
+def test_context_tokens_have_a_small_weight_and_padding_none(made: StarterReport) -> None:
     model = AutoModelForCausalLM.from_pretrained(made.path)
     example = cloning.Example([5, 6, 7, 8, 9], [False, False, True, True, False])
     longer = cloning.Example([*example.tokens, 11, 12, 13], [*example.learned, False, False, False])
@@ -293,7 +293,7 @@ def test_cloning_stops_at_the_exact_match_rate_or_at_the_last_token(tmp_path: Pa
     assert built.learned_tokens < built.tokens
 
 
-def test_few_demonstrations_are_repeated_until_the_tokens_are_seen(tmp_path: Path) -> None:
+def test_demonstrations_repeat_up_to_the_token_budget(tmp_path: Path) -> None:
     few = build_starter_policy(bare(demonstrations=2), "textcraft", 0, tmp_path)
     assert few.demonstrations == 2
     assert few.tokens >= TINY.tokens

@@ -34,7 +34,7 @@ def policy_tokens(t: Trajectory, values: torch.Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_record_holds_what_the_loss_used(case: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_record_has_the_loss_inputs(case: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = recorded_trajectories(policy, 0)
     by_prompt = {tuple(t.prompt + t.completion): t for t in batch}
     used: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
@@ -63,7 +63,7 @@ def test_the_record_holds_what_the_loss_used(case: str, policy: str, tmp_path: P
         assert all(value != value for value in found[key]["log_probabilities"])
 
 
-def test_log_probabilities_and_entropies_are_those_of_the_weights_before_the_update(policy: str, tmp_path: Path) -> None:
+def test_recorded_log_probabilities_are_from_before_the_update(policy: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     batch = recorded_trajectories(policy, 0)
@@ -82,7 +82,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_weights_before_the_upd
     assert compared > 2
 
 
-def test_what_is_masked_has_no_row_and_a_repeated_step_replaces_its_file(policy: str, tmp_path: Path) -> None:
+def test_masked_trajectories_have_no_row_and_repeated_steps_replace_files(policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0)
     trainer = trainer_of(small_experiment(truncated="masked", micro_batches=2), policy, tmp_path)
     for _ in range(2):
@@ -91,6 +91,6 @@ def test_what_is_masked_has_no_row_and_a_repeated_step_replaces_its_file(policy:
     assert [path.name for path in (tmp_path / "train_samples").iterdir()] == ["step-000001.parquet"]
 
 
-def test_imitation_has_no_advantages_and_leaves_no_file(policy: str, tmp_path: Path) -> None:
+def test_imitation_writes_no_loss_record(policy: str, tmp_path: Path) -> None:
     train(trainer_of(small_experiment(name="sft", micro_batches=2), policy, tmp_path), RecordedBatches(policy), 1)
     assert not (tmp_path / "train_samples").exists()

@@ -50,7 +50,7 @@ def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> Non
     assert all(row["critic/loss"] > 0 for row in metrics)
 
 
-def test_while_the_critic_is_pretrained_the_policy_stays_and_then_moves_with_a_warm_up_of_its_own(policy: str, tmp_path: Path) -> None:
+def test_policy_is_frozen_during_critic_pretraining_and_then_warms_up(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="ppo", steps=4, warmup_steps=2, critic__pretraining_steps=2, critic__learning_rate=1e-3)
     trainer, batches = trainer_of(experiment, policy, tmp_path), RecordedBatches(policy)
     start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
@@ -67,7 +67,7 @@ def test_while_the_critic_is_pretrained_the_policy_stays_and_then_moves_with_a_w
     assert any(not torch.equal(p, start[name]) for name, p in trainer.model.named_parameters())
 
 
-def test_the_critic_learns_what_trajectories_earn(policy: str, tmp_path: Path) -> None:
+def test_critic_learns_returns(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="ppo", micro_batches=2, critic__learning_rate=1e-3)
     trainer = trainer_of(experiment, policy, tmp_path)
     assert trainer.critic is not None
@@ -82,7 +82,7 @@ def test_the_critic_learns_what_trajectories_earn(policy: str, tmp_path: Path) -
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_filtering_and_masking_leave_trajectories_out_and_say_so(policy: str, tmp_path: Path) -> None:
+def test_filtering_and_masking_exclude_trajectories_and_are_counted(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="grpo", min_reward_range=0.6, truncated="masked", micro_batches=2)
     trainer = trainer_of(experiment, policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
@@ -100,7 +100,7 @@ def test_filtering_and_masking_leave_trajectories_out_and_say_so(policy: str, tm
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
-def test_an_episode_without_a_turn_changes_nothing_of_the_update(name: str, policy: str, tmp_path: Path) -> None:
+def test_episodes_without_turns_do_not_change_the_update(name: str, policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name=name, micro_batches=2), policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     without_turns = [
@@ -116,7 +116,7 @@ def test_an_episode_without_a_turn_changes_nothing_of_the_update(name: str, poli
 
 
 @pytest.mark.parametrize(("name", "learned"), [("grpo", 12), ("rloo", 12), ("gigpo", 12), ("reinforce++", 15), ("ppo", 15)])
-def test_a_failed_member_costs_its_group_only_where_members_are_compared(name: str, learned: int, policy: str, tmp_path: Path) -> None:
+def test_failed_member_drops_its_group_only_if_members_are_compared(name: str, learned: int, policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name=name, micro_batches=1), policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     batch[5].outcome = Outcome.FAILED
@@ -126,7 +126,7 @@ def test_a_failed_member_costs_its_group_only_where_members_are_compared(name: s
     assert float(tensors["num_items_in_batch"]) == sum(sum(t.policy_mask) for t in sound)
 
 
-def test_the_gradient_is_that_of_stock_trl_on_the_same_trajectories() -> None:
+def test_gradient_equals_stock_trl() -> None:
     tiny = replace(
         update.SMALL,
         name="tiny",
@@ -145,7 +145,7 @@ def test_the_gradient_is_that_of_stock_trl_on_the_same_trajectories() -> None:
     assert speed["ours"] > 0
 
 
-def test_a_token_budget_makes_the_update_of_a_number_of_micro_batches(policy: str, tmp_path: Path) -> None:
+def test_micro_batch_token_budget_gives_the_same_update(policy: str, tmp_path: Path) -> None:
     def trained(name: str, **cut: int | None) -> Any:
         experiment = small_experiment(name="ppo", mini_batches=2, loss_aggregation="tokens", entropy_coefficient=0.01, **cut)
         trainer = trainer_of(experiment, policy, tmp_path / name)
@@ -168,7 +168,7 @@ def test_a_token_budget_makes_the_update_of_a_number_of_micro_batches(policy: st
     assert apart.norm() <= 0.03 * moved.norm()
 
 
-def test_trajectories_too_far_off_the_policy_are_masked_and_counted(policy: str, tmp_path: Path) -> None:
+def test_off_policy_trajectories_are_masked_and_counted(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="grpo", micro_batches=1, off_policy_mask=0.5)
     trainer = trainer_of(experiment, policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
@@ -200,7 +200,7 @@ def shifted(batch: list[Trajectory], by: float, places: set[tuple[int, int]]) ->
 @pytest.mark.parametrize(("name", "lost"), [("grpo", {(1, m) for m in range(4)}), ("ppo", {(1, 2)})])
 @pytest.mark.parametrize("correction", ["truncated", "behaviour"])
 @pytest.mark.parametrize("gap", [1.4, float("nan")])
-def test_episodes_of_an_engine_with_other_weights_are_left_out_with_their_groups(
+def test_out_of_sync_episodes_are_left_out_with_their_groups(
     name: str, lost: set[tuple[int, int]], correction: str, gap: float, policy: str, tmp_path: Path
 ) -> None:
     experiment = small_experiment(name=name, micro_batches=2, importance_correction=correction)
@@ -217,7 +217,7 @@ def test_episodes_of_an_engine_with_other_weights_are_left_out_with_their_groups
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("float32", 1e-5), ("bfloat16", 0.05)])
-def test_rounding_and_staleness_leave_no_episode_out(dtype: str, noise: float, policy: str, tmp_path: Path) -> None:
+def test_rounding_and_staleness_drop_no_episode(dtype: str, noise: float, policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="grpo", micro_batches=2)
     experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"dtype": dtype})})
     trainer = trainer_of(experiment, policy, tmp_path)
@@ -227,7 +227,7 @@ def test_rounding_and_staleness_leave_no_episode_out(dtype: str, noise: float, p
     assert trainer.batch_metrics[EPISODES] == 0
 
 
-def test_without_a_gap_the_comparison_changes_no_bit_of_the_weights(policy: str, tmp_path: Path) -> None:
+def test_sync_comparison_without_gap_changes_no_weights(policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0, noise=0.0)
     compared, not_compared = (
         weights_after_a_step(trainer_of(small_experiment(micro_batches=2), policy, tmp_path / str(version)), policy, under(version, batch))
@@ -236,14 +236,14 @@ def test_without_a_gap_the_comparison_changes_no_bit_of_the_weights(policy: str,
     assert all(torch.equal(one, other) for one, other in zip(compared, not_compared, strict=True))
 
 
-def test_a_step_whose_episodes_are_all_of_other_weights_stops_the_run(policy: str, tmp_path: Path) -> None:
+def test_step_with_only_out_of_sync_episodes_stops_the_run(policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name="grpo", micro_batches=2), policy, tmp_path)
     batch = under(0, recorded_trajectories(policy, 0, noise=0.0))
     with pytest.raises(WeightSyncError):
         trainer.mini_batches_of(shifted(batch, 1.4, {(t.group, t.member) for t in batch}), 0)
 
 
-def test_a_trainer_whose_engine_is_not_vllm_imports_neither_vllm_nor_mlflow() -> None:
+def test_trainer_without_vllm_imports_neither_vllm_nor_mlflow() -> None:
     program = """
 import sys
 from importlib.util import find_spec

@@ -60,7 +60,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_update_has_the_gradient_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
+def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(**{"mini_batches": 2, "micro_batches": 3, "epochs": 2, **CASES[case]})
     trainer = trainer_of(experiment, policy, tmp_path)
     # In float32 the two differ by 1e-5 from rounding alone, which would hide small mistakes.

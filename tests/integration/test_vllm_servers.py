@@ -95,7 +95,7 @@ def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> lis
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/weight_info", "/openapi.json", "/collective_rpc", "/pause", "/nowhere"])
-def test_every_path_wants_the_token_and_none_serves_a_page(path: str, servers: list[LocalServer]) -> None:
+def test_every_path_requires_the_token_and_refuses_pages(path: str, servers: list[LocalServer]) -> None:
     url, page = f"{servers[0].url}{path}", {"Origin": "http://page.example"}
     preflight = {**page, "Access-Control-Request-Method": "POST"}
     wrong = {"authorization": f"{authorization()['authorization']}x"}
@@ -106,26 +106,26 @@ def test_every_path_wants_the_token_and_none_serves_a_page(path: str, servers: l
             assert "access-control-allow-origin" not in answer.headers
 
 
-def test_an_engine_with_a_wrong_token_names_the_setting(servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_engine_token_names_the_setting(servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "wrong")
     with pytest.raises(EngineError, match=VARIABLE):
         VllmPoolEngine([servers[0].url])
 
 
-def test_log_probabilities_are_those_of_the_distribution_sampled_from(engine: VllmPoolEngine, policy: str) -> None:
+def test_log_probabilities_match_the_sampling_distribution(engine: VllmPoolEngine, policy: str) -> None:
     model = model_of(policy)
     for temperature in (1.0, 0.7):
         for prompt, answer in zip(PROMPTS, generate(engine, 3, temperature), strict=True):
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens, temperature), abs=1e-4)
 
 
-def test_the_caches_of_the_servers_that_are_up_add_up(engine: VllmPoolEngine) -> None:
+def test_cache_capacities_of_running_servers_add_up(engine: VllmPoolEngine) -> None:
     one, other = (replica.kv_cache_tokens for replica in engine.pool.replicas)
     assert one == other > 10_000
     assert engine.kv_cache_tokens == one + other
 
 
-def test_a_server_tells_how_many_tokens_it_has_generated(engine: VllmPoolEngine) -> None:
+def test_server_reports_its_generated_tokens(engine: VllmPoolEngine) -> None:
     def told() -> int:
         return sum(in_event_loop(replica.server.generated_tokens()) or 0 for replica in engine.pool.replicas)
 
@@ -134,7 +134,7 @@ def test_a_server_tells_how_many_tokens_it_has_generated(engine: VllmPoolEngine)
     assert told() - before == written
 
 
-def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine) -> None:
+def test_sessions_are_distributed_and_keep_their_prefix_cache(engine: VllmPoolEngine) -> None:
     async def dialogues() -> list[str]:
         sessions = [Session() for _ in range(6)]
         contexts = [[7 + i, *PROMPTS[4]] for i in range(6)]
@@ -150,9 +150,7 @@ def test_sessions_spread_and_each_finds_its_prefix_cached(engine: VllmPoolEngine
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
-def test_new_weights_reach_both_servers_and_one_that_was_restarted_unnoticed(
-    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
-) -> None:
+def test_new_weights_reach_all_servers_including_a_restarted_one(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -178,9 +176,7 @@ def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str)
         requests.post(f"{server.url}{path}", json=content, headers=authorization(), timeout=60).raise_for_status()
 
 
-def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_in_the_middle(
-    servers: list[LocalServer], policy: str
-) -> None:
+def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list[LocalServer], policy: str) -> None:
     model, transfer = model_of(policy), WeightTransfer(60, StoredTrainerInitInfo)
     with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
         for update in range(4):
@@ -200,7 +196,7 @@ def test_weights_are_sent_to_all_servers_also_to_one_that_was_restarted_or_left_
         assert not any(replica.down for replica in engine.pool.replicas)
 
 
-def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
     assert engine.pool.loaded is not None
@@ -222,7 +218,7 @@ def test_a_load_that_is_cut_short_leaves_no_server_paused(engine: VllmPoolEngine
         assert generate(later, 6)[0].tokens == answer.tokens
 
 
-def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them_the_weights(
+def test_two_ranks_share_the_servers_and_one_loads_the_weights(
     servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
     urls = [server.url for server in servers]
@@ -237,7 +233,7 @@ def test_two_processes_of_a_trainer_share_the_servers_and_one_of_them_gives_them
         assert event.metrics["sync/probe_gap_largest"] < 1e-3
 
 
-def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_follower_skips_servers_with_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
     assert engine.pool.loaded is not None
@@ -249,18 +245,18 @@ def test_who_follows_uses_no_server_that_has_other_weights(engine: VllmPoolEngin
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
 
 
-def test_what_a_server_refuses_is_a_fault_at_once(engine: VllmPoolEngine) -> None:
+def test_rejected_request_is_an_engine_error_at_once(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError) as rejected:
         in_event_loop(engine.generate([5] * 600, sampling(1)))
     assert rejected.value.status == 400
 
 
-def test_an_address_without_a_server_is_named() -> None:
+def test_url_without_a_server_is_named() -> None:
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
         VllmPoolEngine(["http://127.0.0.1:9"])
 
 
-def test_the_episodes_of_a_dead_server_go_on_with_the_other(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_episodes_of_a_dead_server_continue_on_another(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
     engine.load(model.named_parameters())
 

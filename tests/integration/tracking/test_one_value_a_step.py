@@ -37,7 +37,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_after_a_kill_the_same_run_goes_on_and_no_step_is_stored_twice(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_killed_run_continues_without_duplicate_steps(uri: str, client: MlflowClient, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "run")]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -57,9 +57,7 @@ def test_after_a_kill_the_same_run_goes_on_and_no_step_is_stored_twice(uri: str,
     assert history(client, run, "evaluation/success") == [(0, 0.25)]
 
 
-def test_a_run_whose_process_was_killed_is_ended_by_the_next_command_and_a_living_one_is_not(
-    uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path
-) -> None:
+def test_next_command_ends_killed_runs_and_keeps_live_ones(uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path) -> None:
     alive = tracker.start_run("alive", {})
     command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "killed")]
     run, phase = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
@@ -73,7 +71,7 @@ def test_a_run_whose_process_was_killed_is_ended_by_the_next_command_and_a_livin
     assert end_killed_runs(uri) == []
 
 
-def test_a_run_that_did_not_finish_is_gone_on_with_by_the_same_folder(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_unfinished_run_continues_with_the_same_folder(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     params = {"curriculum": {"horizons": [4, 8]}, "long": "x" * 10_000}
     run = tracker.start_run("seed 0", params, {"recipe": "quickstart"})
     phase = tracker.start_phase("phase-1", "phase 1", {"horizon": 4})
@@ -112,7 +110,7 @@ def test_a_finished_run_and_its_phases_stay_as_they_ended(tracker: Tracker, clie
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_a_folder_that_was_deleted_and_made_anew_is_another_run(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_recreated_folder_is_a_new_run(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     run = tracker.start_run("seed 0", {"a": 1})
     tracker.log_metrics(run, {"rollout/success": 0.5}, 1)
     first = stored(tracker, run)
@@ -125,9 +123,7 @@ def test_a_folder_that_was_deleted_and_made_anew_is_another_run(tracker: Tracker
     assert history(client, first, "rollout/success") == [(1, 0.5)]
 
 
-def test_a_run_that_was_deleted_in_mlflow_is_recorded_anew_from_its_beginning(
-    tracker: Tracker, client: MlflowClient, tmp_path: Path
-) -> None:
+def test_run_deleted_in_mlflow_is_recorded_again_from_the_start(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     run = tracker.start_run("seed 0", {})
     tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
     first = stored(tracker, run)
@@ -139,7 +135,7 @@ def test_a_run_that_was_deleted_in_mlflow_is_recorded_anew_from_its_beginning(
     assert history(client, stored(again, run), "rollout/success") == [(1, 0.1), (2, 0.2)]
 
 
-def test_steps_that_are_done_again_replace_those_that_were_recorded(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_repeated_steps_replace_recorded_ones(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     """The checkpoint of step 4 was damaged after its steps were recorded: training goes on from step 2."""
     run = tracker.start_run("run", {"a": 1})
     tracker.log_metrics(run, {"success": 0.0}, 0, of="evaluation")
@@ -166,7 +162,7 @@ def test_steps_that_are_done_again_replace_those_that_were_recorded(tracker: Tra
     assert version.tags["checkpoint_digest"] == "another"
 
 
-def test_what_was_sent_already_is_not_doubled_when_it_is_sent_again(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_records_sent_twice_are_stored_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     """A process is killed after MLflow has stored a record and before it noted so."""
 
     def carry_out(tracker: Tracker) -> str:

@@ -21,7 +21,7 @@ from tasks.tracking.tracker import LEFT_OUT, Tracker
 from tests.support.tracked import checkpoint, episode, history, stored
 
 
-def test_metrics_of_a_phase_stand_on_the_run_too_and_undefined_ones_are_counted(tracker: Tracker, client: MlflowClient) -> None:
+def test_phase_metrics_are_also_on_the_run_and_undefined_ones_are_counted(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("run", {})
     for number, steps in enumerate([(1, 2), (3, 4)], start=1):
         phase = tracker.start_phase(f"phase-{number}", f"phase {number}")
@@ -36,7 +36,7 @@ def test_metrics_of_a_phase_stand_on_the_run_too_and_undefined_ones_are_counted(
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:100]), lambda file: file.unlink()])
-def test_damaged_traces_keep_nothing_else_from_mlflow(
+def test_damaged_traces_do_not_block_other_records(
     damage: Callable[[Path], object], tracker: Tracker, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(path: Path) -> list[Trajectory]:
@@ -50,7 +50,7 @@ def test_damaged_traces_keep_nothing_else_from_mlflow(
     assert history(client, stored(tracker, run), "rollout/success") == [(21, 0.5)]
 
 
-def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client: MlflowClient) -> None:
+def test_trajectories_are_traces_of_their_run(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("run", {})
     batch = [
         episode(3),
@@ -93,7 +93,7 @@ def test_trajectories_are_found_as_traces_of_their_run(tracker: Tracker, client:
     assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
 
 
-def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
+def test_checkpoint_is_registered_once_without_copying_weights(
     tracker: Tracker, client: MlflowClient, database: Path, tmp_path: Path
 ) -> None:
     run = tracker.start_run("run", {})
@@ -120,7 +120,7 @@ def test_a_checkpoint_is_registered_once_and_its_weights_stay_where_they_are(
     assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
 
 
-def test_the_run_links_the_checkpoints_of_its_phases_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_run_links_phase_checkpoints_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     run = tracker.start_run("run", {})
     phase = tracker.start_phase("phase-1", "phase 1", {})
     entry = checkpoint(tmp_path / "step-10", 10, "linked")
@@ -136,9 +136,7 @@ def test_the_run_links_the_checkpoints_of_its_phases_once(tracker: Tracker, clie
     assert "50.0%" in version.description  # the aliases, which come without figures, leave it
 
 
-def test_a_runs_description_gets_its_links_once_prefect_and_the_viewer_have_pages(
-    tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path
-) -> None:
+def test_run_description_gets_links_to_prefect_and_the_viewer(tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path) -> None:
     run = tracker.start_run("run", {}, {NOTE: f"{links_line('run', None, None)}\n\nPolicy: starter."})
     number = stored(tracker, run)
     (tmp_path / "run" / "prefect.json").write_text(json.dumps({"flow_run": "6f1c", "page": None}))
@@ -153,7 +151,7 @@ def test_a_runs_description_gets_its_links_once_prefect_and_the_viewer_have_page
     assert client.get_run(number).data.tags[NOTE] == "a person's own words"
 
 
-def test_the_machines_load_is_among_the_system_metrics(tracker: Tracker, client: MlflowClient) -> None:
+def test_system_metrics_include_the_machine_load(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("run", {})
     with SystemMetrics(sample_seconds=0.01) as system:
         tracker.log_metrics(run, system.take(), 1, of="system")
@@ -163,7 +161,7 @@ def test_the_machines_load_is_among_the_system_metrics(tracker: Tracker, client:
     assert "system/cpu_utilization_percentage" in metrics
 
 
-def test_a_checkpoint_of_a_recipe_whose_name_has_a_full_stop_is_registered(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_checkpoint_of_a_recipe_with_a_dot_in_its_name_is_registered(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     run = tracker.start_run("run", {})
     tracker.register_checkpoint(run, checkpoint(tmp_path / "step-10", 10, "textcraft-qwen2.5-7b"))
     stored(tracker, run)
@@ -171,7 +169,7 @@ def test_a_checkpoint_of_a_recipe_whose_name_has_a_full_stop_is_registered(track
     assert version.tags["step"] == "10"
 
 
-def test_the_task_lists_of_a_run_are_its_datasets_once(tracker: Tracker, client: MlflowClient) -> None:
+def test_task_lists_are_logged_once_as_datasets(tracker: Tracker, client: MlflowClient) -> None:
     run = tracker.start_run("run", {})
     lists = [
         TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 2, 3]),
@@ -189,7 +187,7 @@ def test_the_task_lists_of_a_run_are_its_datasets_once(tracker: Tracker, client:
     assert TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 3, 2]).digest != lists[0].digest
 
 
-def test_a_run_that_a_person_has_renamed_keeps_that_name(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_run_renamed_by_the_user_keeps_its_name(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
     run = stored(tracker, tracker.start_run("grpo, fixed 4", {}))
     client.update_run(run, name="the good one")
     again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
@@ -197,7 +195,7 @@ def test_a_run_that_a_person_has_renamed_keeps_that_name(tracker: Tracker, clien
     assert client.get_run(run).info.run_name == "the good one"
 
 
-def test_pictures_and_tables_lie_beside_the_database_and_are_replaced(
+def test_pictures_and_tables_are_next_to_the_database_and_are_replaced(
     tracker: Tracker, client: MlflowClient, database: Path, tmp_path: Path
 ) -> None:
     run = tracker.start_run("run", {})

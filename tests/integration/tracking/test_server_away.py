@@ -78,7 +78,7 @@ def served(server: Server) -> Server:
 
 
 @pytest.mark.slow
-def test_a_run_begins_while_the_server_is_away(away: Server, tmp_path: Path) -> None:
+def test_run_starts_during_a_server_outage(away: Server, tmp_path: Path) -> None:
     with Tracker(away.address, "begins", tmp_path / "run") as tracker:
         run = tracker.start_run("run", {"a": 1})
         assert tracker.mlflow_id(run) is None
@@ -89,7 +89,7 @@ def test_a_run_begins_while_the_server_is_away(away: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_server_takes_all_that_a_file_takes(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_server_accepts_the_same_records_as_a_file(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "learning_curve.png"
     picture.write_bytes(b"picture")
     entry = checkpoint(tmp_path / "step-10", 10)
@@ -119,7 +119,7 @@ def test_a_server_takes_all_that_a_file_takes(served: Server, tmp_path: Path, ca
 
 
 @pytest.mark.slow
-def test_what_a_server_misses_is_sent_when_it_is_back_and_never_doubled(served: Server, tmp_path: Path) -> None:
+def test_missed_records_are_sent_once_after_an_outage(served: Server, tmp_path: Path) -> None:
     """It is killed twice: it comes back while the run goes on, and after the run has ended."""
     with Tracker(served.address, "misses", tmp_path / "run") as tracker:
         run = tracker.start_run("run", {})

@@ -25,13 +25,13 @@ from tests.support.tracked import checkpoint, stored
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_deleted_experiment_is_named_with_the_way_to_bring_it_back(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_deleted_experiment_is_refused_with_the_restore_command(uri: str, client: MlflowClient, tmp_path: Path) -> None:
     client.delete_experiment(open_store(uri, "deleted").experiment_id)
     with pytest.raises(TrackingError, match=r"mlflow experiments restore --experiment-id \d+"):
         Tracker(uri, "deleted", tmp_path).start_run("run", {})
 
 
-def test_a_store_that_cannot_be_used_is_refused_by_its_address(tmp_path: Path) -> None:
+def test_unusable_store_is_refused_by_address(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="runs/mlruns"):
         Tracker("runs/mlruns", "study", tmp_path)
     (tmp_path / "text.db").write_text("this is no database " * 100)
@@ -39,7 +39,7 @@ def test_a_store_that_cannot_be_used_is_refused_by_its_address(tmp_path: Path) -
         Tracker(f"sqlite:///{tmp_path / 'text.db'}", "study", tmp_path).start_run("run", {})
 
 
-def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_moved_runs_are_recorded_under_the_new_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old, new = tmp_path / "old place" / "runs", tmp_path / "new"
 
     def tracker(runs: Path) -> Tracker:
@@ -70,7 +70,7 @@ def test_runs_that_were_moved_are_recorded_at_the_new_place(tmp_path: Path, capl
     assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
 
 
-def test_runs_that_are_reached_by_another_name_were_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_reached_by_another_path_are_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     open_store(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}", "linked")
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     open_store(f"sqlite:///{tmp_path / 'link' / 'mlflow.db'}", "linked")
@@ -78,7 +78,7 @@ def test_runs_that_are_reached_by_another_name_were_not_moved(tmp_path: Path, ca
 
 
 @pytest.mark.slow
-def test_runs_that_start_at_once_share_a_new_database(tmp_path: Path) -> None:
+def test_concurrent_runs_share_a_new_database(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys; from tasks.tracking.tracker import Tracker\n"
         "tracker = Tracker(sys.argv[1], 'study', pathlib.Path(sys.argv[2])); print(tracker.mlflow_id(tracker.start_run('run', {})))"
@@ -94,7 +94,7 @@ def test_runs_that_start_at_once_share_a_new_database(tmp_path: Path) -> None:
     assert {error for _, error in said} == {""}
 
 
-def test_an_experiment_is_one_of_model_training_and_has_a_view_that_shows_success(tracker: Tracker, client: MlflowClient) -> None:
+def test_experiment_has_a_saved_view_with_success(tracker: Tracker, client: MlflowClient) -> None:
     tags = client.get_experiment(tracker.experiment_id).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"
     link = experiment_link("http://127.0.0.1:5000", tracker.experiment_id)
