@@ -125,11 +125,11 @@ class ScriptedConversation:
             self._replayed = self._replay.actions(self._environment.objective)
         return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
-    def _check_equal(self, theirs: str, ours: str) -> None:
-        if theirs != ours:
+    def _check_equal(self, server_text: str, local_text: str) -> None:
+        if server_text != local_text:
             raise EngineError(
                 f"the server and the local copy of task {self._task} give different observations: "
-                f"{theirs[:80]!r} and {ours[:80]!r}. Use a server with the same version of the world."
+                f"{server_text[:80]!r} and {local_text[:80]!r}. Use a server with the same version of the world."
             )
 
     async def _run_blocking(self, work: Callable[[], T]) -> T:

@@ -62,10 +62,12 @@ def figure_rows(name: str, trajectories: Sequence[Trajectory], categories: Mappi
         values.setdefault(each.task, []).append(last_value(each))
     rows = [_row(name, values)] if values else []
     for category in sorted({categories[task] for task in values if task in categories}):
-        rows.append(_row(f"- {category}", {task: some for task, some in values.items() if categories.get(task) == category}))
+        rows.append(
+            _row(f"- {category}", {task: values_of_task for task, values_of_task in values.items() if categories.get(task) == category})
+        )
     return rows
 
 
 def _row(name: str, values: Mapping[int, Sequence[float]]) -> Row:
-    n = sorted({len(some) for some in values.values()})
+    n = sorted({len(values_of_task) for values_of_task in values.values()})
     return [name, score(average_at_n(values)), share(pass_at_n(values)), "-".join(map(str, dict.fromkeys((n[0], n[-1])))), str(len(values))]

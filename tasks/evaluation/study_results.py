@@ -93,9 +93,9 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
     Values between two measurements are interpolated linearly.
     """
     points = [(at, by_task(result, measure)) for at, result in zip(run.positions(axis), run.results, strict=True)]
-    for (at, before), (then, later) in pairwise(points):
-        if at <= budget <= then and then > at:
-            share = (budget - at) / (then - at)
+    for (at, before), (next_at, later) in pairwise(points):
+        if at <= budget <= next_at and next_at > at:
+            share = (budget - at) / (next_at - at)
             return {task: (1 - share) * before[task] + share * later[task] for task in before if task in later}
     return points[-1][1] if budget >= points[-1][0] else points[0][1]
 

@@ -58,8 +58,8 @@ def _is_invariant(inner: int, outer: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(129, inner, generator=generator)
     weight = torch.randn(outer, inner, generator=generator)
-    whole = invariant_linear(x, weight)
-    return all(torch.equal(invariant_linear(x[:rows], weight), whole[:rows]) for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100))
+    product = invariant_linear(x, weight)
+    return all(torch.equal(invariant_linear(x[:rows], weight), product[:rows]) for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100))
 
 
 def make_rows_invariant() -> None:

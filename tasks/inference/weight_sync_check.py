@@ -82,7 +82,9 @@ def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: S
     written = in_event_loop(continue_all())
     scored = score(prompts, [tokens for tokens, _ in written])
     differences = [
-        abs(ours - theirs) for (_, sampled), row in zip(written, scored, strict=True) for ours, theirs in zip(sampled, row, strict=True)
+        abs(engine_value - trainer_value)
+        for (_, sampled), row in zip(written, scored, strict=True)
+        for engine_value, trainer_value in zip(sampled, row, strict=True)
     ]
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
     if not gap.mean <= TOLERANCE[dtype]:  # NaN counts as a mismatch

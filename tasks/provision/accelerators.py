@@ -36,14 +36,14 @@ def accelerators(devices: Path = Path("/dev")) -> Accelerators:
 
 
 @contextmanager
-def hold_accelerators(runs: Path, wanted: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
-    """Hold `wanted` of the machine's `number` accelerators during the block.
+def hold_accelerators(runs: Path, count: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
+    """Hold `count` of the machine's `number` accelerators during the block.
 
     Waits while other processes hold them. A signal ends the wait.
 
     Args:
         runs: The runs folder.
-        wanted: Number of accelerators to hold, at most `number`.
+        count: Number of accelerators to hold, at most `number`.
         number: Number of accelerators of the machine.
         holder: Name of this process, shown to other processes that wait.
         waiting: Called twice a second during the wait, with the names of the holders.
@@ -57,15 +57,15 @@ def hold_accelerators(runs: Path, wanted: int, number: int, holder: str, waiting
             waiting(", ".join(_holders(places)))
             time.sleep(POLL_S)
         held: list[IO[str]] = []
-        while len(held) < wanted:
+        while len(held) < count:
             free = [place for place in places if place not in held and _lock(place)]
-            held += free[: wanted - len(held)]
+            held += free[: count - len(held)]
             for place in free:
                 if place in held:
                     _note(place, holder)
                 else:
                     fcntl.flock(place, fcntl.LOCK_UN)
-            if len(held) < wanted:
+            if len(held) < count:
                 waiting(", ".join(_holders([place for place in places if place not in held])))
                 time.sleep(POLL_S)
         fcntl.flock(turn, fcntl.LOCK_UN)

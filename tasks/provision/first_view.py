@@ -63,10 +63,10 @@ class BeginsWith:
             body += message.get("body", b"")
             if message.get("more_body"):
                 return
-            whole = body.replace(b"<head>", b"<head>" + self._script, 1)
+            page = body.replace(b"<head>", b"<head>" + self._script, 1)
             dropped = (b"content-length", b"etag", b"last-modified")
             headers = [(name, value) for name, value in start["headers"] if name.lower() not in dropped]
-            await send({**start, "headers": [*headers, (b"content-length", str(len(whole)).encode())]})
-            await send({"type": "http.response.body", "body": whole})
+            await send({**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]})
+            await send({"type": "http.response.body", "body": page})
 
         await self._app(scope, receive, hold)

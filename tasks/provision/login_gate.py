@@ -81,14 +81,14 @@ class LoginGate:
         self._app = app
         self._login = login.encode()
         self._realm = realm
-        self._checks_itself = app_checks_login
-        self._wrong = WrongLogins()
+        self._app_checks_login = app_checks_login
+        self._wrong_logins = WrongLogins()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             refused = self._refusal(scope)
             await (refused or self._app)(scope, receive, send)
-        elif scope["type"] == "websocket" and not self._checks_itself:
+        elif scope["type"] == "websocket" and not self._app_checks_login:
             await send({"type": "websocket.close"}) if self._refusal(scope) else await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._app(scope, self._checked(scope, receive), send)
@@ -99,13 +99,13 @@ class LoginGate:
         if scope["path"] in HEALTH:
             from_page = Headers(scope=scope).get("origin") is not None
             return PlainTextResponse("web pages may not request the health check", 403) if from_page else None
-        given = Headers(scope=scope).get("authorization")
-        if given is None:
-            return None if self._checks_itself else self._unauthorized()
-        if (pause := self._pause_s(scope, _decoded(given))) > 0:
+        credentials = Headers(scope=scope).get("authorization")
+        if credentials is None:
+            return None if self._app_checks_login else self._unauthorized()
+        if (pause := self._pause_s(scope, _decoded(credentials))) > 0:
             seconds = str(math.ceil(pause))
             return PlainTextResponse(f"too many wrong logins. Try again in {seconds} s.", 429, {"Retry-After": seconds})
-        if self._checks_itself or hmac.compare_digest(_decoded(given), self._login):
+        if self._app_checks_login or hmac.compare_digest(_decoded(credentials), self._login):
             return None
         return self._unauthorized()
 
@@ -113,21 +113,21 @@ class LoginGate:
         challenge = {"WWW-Authenticate": f'Basic realm="{self._realm}", charset="UTF-8"'}
         return PlainTextResponse(f"not logged in. Use the login of {self._realm}.", 401, challenge)
 
-    def _pause_s(self, scope: Scope, given: bytes) -> float:
+    def _pause_s(self, scope: Scope, credentials: bytes) -> float:
         """Return the seconds for which this login is refused unchecked.
 
         A login that is checked is counted.
         """
-        right = hmac.compare_digest(given, self._login)
-        if right and not self._wrong:
+        is_correct = hmac.compare_digest(credentials, self._login)
+        if is_correct and not self._wrong_logins:
             return 0.0
         client = client_of(scope)
-        if not (right and client == _user(os.getuid())) and (pause := self._wrong.pause_s(client)) > 0:
+        if not (is_correct and client == _user(os.getuid())) and (pause := self._wrong_logins.pause_s(client)) > 0:
             return pause
-        if right:
-            self._wrong.forget(client)
+        if is_correct:
+            self._wrong_logins.forget(client)
         else:
-            self._wrong.add(client)
+            self._wrong_logins.add(client)
         return 0.0
 
     def _checked(self, scope: Scope, receive: Receive) -> Receive:
@@ -138,10 +138,10 @@ class LoginGate:
             if message["type"] == "websocket.receive" and b'"auth"' in (text := (message.get("text") or "").encode()):
                 try:
                     words = json.loads(text)
-                    given = str(words["token"]).encode() if words["type"] == "auth" else None
+                    credentials = str(words["token"]).encode() if words["type"] == "auth" else None
                 except (ValueError, KeyError, TypeError):
-                    given = None
-                if given is not None and self._pause_s(scope, given) > 0:
+                    credentials = None
+                if credentials is not None and self._pause_s(scope, credentials) > 0:
                     return {"type": "websocket.disconnect", "code": 1008}
             return message
 

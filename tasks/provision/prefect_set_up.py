@@ -53,25 +53,27 @@ def _make_automations(api: PrefectApi) -> None:
     is left alone. An update would make the server forget the runs for which it waits, and every
     returning worker calls this.
     """
-    wanted = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
+    expected = yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]
     existing = {each["name"]: each for each in api.ask("automations/filter", {"limit": 200})}
-    for automation in wanted:
+    for automation in expected:
         if (found := existing.get(automation["name"])) is None:
             api.ask("automations/", automation)
         elif not _contains(found, automation):
             api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    """Return whether `found` contains all of `wanted`.
+def _contains(found: Any, expected: Any) -> bool:
+    """Return whether `found` contains all of `expected`.
 
     Lists are compared in any order, because the server may keep them as sets.
     """
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(name == "enabled" or _contains(found.get(name), value) for name, value in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(any(_contains(each, one) for each in found) for one in wanted)
-    return bool(found == wanted)
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(name == "enabled" or _contains(found.get(name), value) for name, value in expected.items())
+    if isinstance(expected, list):
+        return (
+            isinstance(found, list) and len(found) == len(expected) and all(any(_contains(each, one) for each in found) for one in expected)
+        )
+    return bool(found == expected)
 
 
 if __name__ == "__main__":

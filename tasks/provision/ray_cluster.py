@@ -83,9 +83,9 @@ class RayCluster:
     def resources(self, needs: Needs, processes: int = 1) -> Bundle:
         """Return what a placement group reserves for `processes` processes on one node."""
         gpus = int(self.has_gpus) if needs.gpus is None else needs.gpus
-        wanted = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
+        resources = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
         # Ray requires at least one resource.
-        return {name: amount * processes for name, amount in wanted.items() if amount} or {"CPU": 0.001}
+        return {name: amount * processes for name, amount in resources.items() if amount} or {"CPU": 0.001}
 
     def close(self) -> None:
         """Remove the folder."""

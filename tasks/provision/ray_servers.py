@@ -115,17 +115,17 @@ class ServerPlaces:
     start. It is removed when the last replica has ended.
     """
 
-    def __init__(self, cluster: RayCluster, what: str, needs: Needs, replicas: int, seconds: float) -> None:
+    def __init__(self, cluster: RayCluster, purpose: str, needs: Needs, replicas: int, seconds: float) -> None:
         """
         Args:
             cluster: The cluster.
-            what: What the reservation is for, shown to people.
+            purpose: What the reservation is for, shown to people.
             needs: Resources of one replica.
             replicas: Number of replicas.
             seconds: How long to wait for free resources, also after the loss of a node.
         """
         self.folder, self.seconds = cluster.folder, seconds
-        self._what, self._bundles = what, [cluster.resources(needs)] * replicas
+        self._purpose, self._bundles = purpose, [cluster.resources(needs)] * replicas
         self._left = replicas
         self._placement: Placement | None = None
         self._lock = threading.Lock()
@@ -134,7 +134,7 @@ class ServerPlaces:
         """Create the actor of a server in one of the bundles."""
         with self._lock:
             if self._placement is None:
-                self._placement = Placement(self._what, self._bundles, "SPREAD", self.seconds)
+                self._placement = Placement(self._purpose, self._bundles, "SPREAD", self.seconds)
             return self._placement.actor(ServerActor, bundle, *arguments)
 
     def leave(self) -> None:

@@ -132,8 +132,8 @@ def up(runs: Path) -> Addresses:
             with log.open() as lines:
                 while (found := _answering(runs)) is None:
                     print(lines.read(), end="", flush=True)
-                    gone = read(runs) is None if supervisor is None else supervisor.poll() is not None
-                    if gone or time.monotonic() > deadline:
+                    ended = read(runs) is None if supervisor is None else supervisor.poll() is not None
+                    if ended or time.monotonic() > deadline:
                         raise ProvisionError(f"the services did not start. Last lines of {log}:\n{lines.read()}")
                     time.sleep(POLL_S)
                 print(lines.read(), end="", flush=True)

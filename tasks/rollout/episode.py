@@ -214,18 +214,18 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
             most twice that time.
     """
     loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
-    seen, unseen_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
-    if seen is None:
-        seconds += unseen_seconds
+    progress, unknown_progress_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
+    if progress is None:
+        seconds += unknown_progress_seconds
     next_check = loop.call_later(seconds, lambda: check_progress())
 
     def check_progress() -> None:
-        nonlocal seen, next_check
-        before, seen = seen, agent.progress
-        if seen == before:
+        nonlocal progress, next_check
+        before, progress = progress, agent.progress
+        if progress == before:
             deadline.reschedule(loop.time())
         else:
-            next_check = loop.call_later(unseen_seconds if seen is None else seconds, check_progress)
+            next_check = loop.call_later(unknown_progress_seconds if progress is None else seconds, check_progress)
 
     try:
         async with asyncio.timeout(None) as deadline:

@@ -45,19 +45,19 @@ def main() -> None:
     with ExitStack() as stack:
         bars: dict[str, tqdm[Any]] = {}
 
-        def show(what: str, done: int, total: int, loss: float | None) -> None:
-            if what not in bars:
-                bars[what] = stack.enter_context(
-                    tqdm(desc="starter policy", unit=f" {what}", unit_scale=what == "tokens", file=sys.stderr, dynamic_ncols=True)
+        def show(phase: str, done: int, total: int, loss: float | None) -> None:
+            if phase not in bars:
+                bars[phase] = stack.enter_context(
+                    tqdm(desc="starter policy", unit=f" {phase}", unit_scale=phase == "tokens", file=sys.stderr, dynamic_ncols=True)
                 )
-            bar = bars[what]
+            bar = bars[phase]
             bar.total = total
             if loss is not None:
                 bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update(done - bar.n)
 
-        made = build_starter_policy(policy, arguments.environment, arguments.seed, arguments.folder, show)
-    print(json.dumps(asdict(made), default=str))
+        result = build_starter_policy(policy, arguments.environment, arguments.seed, arguments.folder, show)
+    print(json.dumps(asdict(result), default=str))
 
 
 if __name__ == "__main__":

@@ -60,15 +60,15 @@ class DemonstrationCache:
             if joined:
                 distributed.broadcast_object_list(box)
             self._played = box[0]
-        while (have := len(self._played)) < count:
-            numbers = range(have, min(have + CHUNK, count))
-            mine = {number: self._demonstrator.play(number) for number in numbers if number % size == rank}
-            shares = [mine]
+        while (count_done := len(self._played)) < count:
+            numbers = range(count_done, min(count_done + CHUNK, count))
+            local = {number: self._demonstrator.play(number) for number in numbers if number % size == rank}
+            shares = [local]
             if joined:
                 shares = [{} for _ in range(size)]
-                distributed.all_gather_object(shares, mine)
-            together = {number: each for share in shares for number, each in share.items()}
-            self._played += [together[number] for number in numbers]
+                distributed.all_gather_object(shares, local)
+            gathered = {number: each for share in shares for number, each in share.items()}
+            self._played += [gathered[number] for number in numbers]
             if rank == 0 and time.monotonic() - self._written > WRITE_SECONDS:
                 self._write(self._played)
             if report is not None:
@@ -94,16 +94,16 @@ class DemonstrationCache:
         self._on_disk = len(found)
         return found
 
-    def _write(self, some: list[Demonstration]) -> None:
+    def _write(self, demonstrations: list[Demonstration]) -> None:
         """Replace the cache file atomically.
 
         Concurrent builds are safe, because their files start with the same demonstrations.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        unfinished.write_text("".join(map(_line, some)), encoding="utf-8")
+        unfinished.write_text("".join(map(_line, demonstrations)), encoding="utf-8")
         unfinished.replace(self._file)
-        self._written, self._on_disk = time.monotonic(), len(some)
+        self._written, self._on_disk = time.monotonic(), len(demonstrations)
 
 
 def _line(demonstration: Demonstration) -> str:

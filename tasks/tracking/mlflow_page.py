@@ -28,9 +28,9 @@ _MODEL_TRAINING = "workflowType=machine_learning"
 
 def present_experiment(client: MlflowClient, experiment_id: str) -> None:
     """Mark an experiment as model training and save a view that starts with `COLUMNS`."""
-    wanted = {_KIND_TAG: _KIND, _VIEW_TAG: saved_view()}
+    tags = {_KIND_TAG: _KIND, _VIEW_TAG: saved_view()}
     present = client.get_experiment(experiment_id).tags
-    for tag, value in wanted.items():
+    for tag, value in tags.items():
         if present.get(tag) != value:
             client.set_experiment_tag(experiment_id, tag, value)
 

@@ -64,35 +64,35 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
     # So nothing is uploaded without the files it depends on. Records may be ahead of the
     # checkpoints. Their later steps are dropped when the run resumes.
     marks = {name: stat for name, stat in _files(folder).items() if _rank(name) == MARK}
-    here, there = steps_in(folder / CHECKPOINTS), storage.files(folder.name)
+    local, remote_files = steps_in(folder / CHECKPOINTS), storage.files(folder.name)
     records = _read_records(folder)
     files = {name: stat for name, stat in _files(folder).items() if _rank(name) != MARK}
     if records:
         files[RECORDS_NAME] = records[0]
-    known = {*here, *(step for step in _whole(there) if step <= max(here))} if here else set()
+    known = {*local, *(step for step in _complete_steps(remote_files) if step <= max(local))} if local else set()
     kept = known.difference(superseded(sorted(known)))
-    if here:
+    if local:
         # Later steps were rolled back.
-        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step > max(here)])
+        _remove_checkpoints(storage, folder, [step for step in _steps(remote_files) if step > max(local)])
     stored = _read_stored(folder, storage.url)
 
-    def put(some: dict[str, Stat]) -> None:
-        changed = [name for name, stat in some.items() if stored.get(name) != stat or there.get(name) != stat[0]]
+    def put(files: dict[str, Stat]) -> None:
+        changed = [name for name, stat in files.items() if stored.get(name) != stat or remote_files.get(name) != stat[0]]
         for rank in range(MARK + 1):
             if batch := [name for name in changed if _rank(name) == rank]:
                 check()
                 storage.put({f"{folder.name}/{name}": folder / name for name in batch if name != RECORDS_NAME})
                 if records and RECORDS_NAME in batch:
                     storage.write(f"{folder.name}/{RECORDS_NAME}", records[1])
-                stored.update({name: some[name] for name in batch})
+                stored.update({name: files[name] for name in batch})
                 _write_stored(folder, storage.url, stored)
 
     put(files)
-    for step in sorted(kept.intersection(here), reverse=True):
+    for step in sorted(kept.intersection(local), reverse=True):
         check()
-        _upload_checkpoint(storage, folder, step, there)
-    if here:
-        _remove_checkpoints(storage, folder, [step for step in _steps(there) if step not in kept and step <= max(here)])
+        _upload_checkpoint(storage, folder, step, remote_files)
+    if local:
+        _remove_checkpoints(storage, folder, [step for step in _steps(remote_files) if step not in kept and step <= max(local)])
     put(marks)
 
 
@@ -126,18 +126,18 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
         Step of the fetched checkpoint, or 0 if the run has none yet. None if the local folder is up
             to date and nothing was fetched.
     """
-    there = storage.files(folder.name)
-    there.pop(OWNER, None)
+    remote_files = storage.files(folder.name)
+    remote_files.pop(OWNER, None)
     _sweep(folder)
-    here = max((step for step in steps_in(folder / CHECKPOINTS) if _has_sizes(folder / CHECKPOINTS / folder_name(step))), default=0)
-    later = sorted((step for step in _whole(there) if step > here), reverse=True)
+    local = max((step for step in steps_in(folder / CHECKPOINTS) if _has_sizes(folder / CHECKPOINTS / folder_name(step))), default=0)
+    later = sorted((step for step in _complete_steps(remote_files) if step > local), reverse=True)
     is_new = not (folder / RECORDS_NAME).exists()
-    if not later and not (is_new and there):
+    if not later and not (is_new and remote_files):
         return None
     step, fetched = next(((step, path) for step in later if (path := _fetch_checkpoint(storage, folder, step, fingerprint))), (0, None))
     if fetched is None and not is_new:
         return None
-    names = [name for name in there if not name.startswith(f"{CHECKPOINTS}/")]
+    names = [name for name in remote_files if not name.startswith(f"{CHECKPOINTS}/")]
     for rank in range(MARK + 1):
         _fetch(storage, folder, [name for name in names if _rank(name) == rank])
     fetched_now = _files(folder)
@@ -151,16 +151,16 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     return step
 
 
-def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: dict[str, int]) -> None:
+def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, remote_files: dict[str, int]) -> None:
     local, place = folder / CHECKPOINTS / folder_name(step), f"{CHECKPOINTS}/{folder_name(step)}"
     remote = f"{folder.name}/{place}"
     try:
         manifest = (local / MANIFEST).read_bytes()
     except FileNotFoundError:
         return  # deleted meanwhile, superseded by newer ones
-    has_manifest = f"{place}/{MANIFEST}" in there
+    has_manifest = f"{place}/{MANIFEST}" in remote_files
     if has_manifest and storage.read(f"{remote}/{MANIFEST}") == manifest:
-        if f"{place}/{BEGUN}" in there:  # killed between the last two operations below
+        if f"{place}/{BEGUN}" in remote_files:  # killed between the last two operations below
             storage.remove(f"{remote}/{BEGUN}")
         return
     with _held(local) as held:
@@ -181,8 +181,8 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, there: d
         if missing := [name for name, size in sizes.items() if done.get(name) != size]:
             storage.put({f"{remote}/{name}": held / name for name in missing})
         arrived = storage.files(remote)
-        if wrong := [name for name, size in sizes.items() if arrived.get(name) != size]:
-            raise OSError(f"the upload to {remote} is incomplete: {', '.join(wrong)}")
+        if missing := [name for name, size in sizes.items() if arrived.get(name) != size]:
+            raise OSError(f"the upload to {remote} is incomplete: {', '.join(missing)}")
         storage.write(f"{remote}/{MANIFEST}", manifest)
         storage.remove(f"{remote}/{BEGUN}")
 
@@ -206,12 +206,12 @@ def _fetch(storage: SharedStorage, folder: Path, names: list[str]) -> None:
     """Download files to a temporary folder, then move them into place once all have arrived."""
     if not names:
         return
-    beside = folder / ".fetched"
-    storage.get({f"{folder.name}/{name}": beside / name for name in names})
+    temporary = folder / ".fetched"
+    storage.get({f"{folder.name}/{name}": temporary / name for name in names})
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (beside / name).replace(folder / name)
-    shutil.rmtree(beside)
+        (temporary / name).replace(folder / name)
+    shutil.rmtree(temporary)
 
 
 @contextmanager
@@ -278,13 +278,13 @@ def _rank(name: str) -> int:
     return 1 if name.endswith(".json") or name == RECORDS_NAME else 0
 
 
-def _steps(there: dict[str, int]) -> list[int]:
-    return sorted(set(steps_of(name.split("/")[1] for name in there if name.startswith(f"{CHECKPOINTS}/"))))
+def _steps(remote_files: dict[str, int]) -> list[int]:
+    return sorted(set(steps_of(name.split("/")[1] for name in remote_files if name.startswith(f"{CHECKPOINTS}/"))))
 
 
-def _whole(there: dict[str, int]) -> list[int]:
+def _complete_steps(remote_files: dict[str, int]) -> list[int]:
     """Return the steps of all checkpoints that have a manifest."""
-    return [step for step in _steps(there) if f"{CHECKPOINTS}/{folder_name(step)}/{MANIFEST}" in there]
+    return [step for step in _steps(remote_files) if f"{CHECKPOINTS}/{folder_name(step)}/{MANIFEST}" in remote_files]
 
 
 def _has_sizes(checkpoint: Path) -> bool:

@@ -51,7 +51,7 @@ class RunMirror:
         self.storage, self._folder, self._fingerprint, self._superseded = storage, folder, fingerprint, superseded
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
         self._changed = threading.Condition()
-        self._wanted = self._stored = 0
+        self._requested = self._stored = 0
         self.unavailable_since: float | None = None
         self._taken_over: RunTakenOverError | None = None
         self._closed = False
@@ -92,7 +92,7 @@ class RunMirror:
     def wake(self) -> None:
         """Notify the upload thread that there are changes."""
         with self._changed:
-            self._wanted += 1
+            self._requested += 1
             self._changed.notify_all()
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class RunMirror:
         """
         began = time.monotonic()
         with self._changed:
-            target = self._wanted
+            target = self._requested
 
             def over() -> bool:
                 waited, away = time.monotonic() - began, self.unavailable_since is not None
@@ -126,10 +126,10 @@ class RunMirror:
         pause = FIRST_PAUSE_S
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._stored < self._wanted)
+                self._changed.wait_for(lambda: self._closed or self._stored < self._requested)
                 if self._closed:
                     return None
-                target = self._wanted
+                target = self._requested
             try:
                 self._lease.renew()
                 upload(self.storage, self._folder, self._superseded, self.check)

@@ -37,7 +37,7 @@ class Sender:
         self._outbox = outbox
         self._open_store = open_store
         self._changed = threading.Condition()
-        self._wanted = self._idle = 0
+        self._requested = self._idle = 0
         self._refused: TrackingError | None = None
         self._obstacle: Exception | None = None
         self._away_since = 0.0
@@ -47,7 +47,7 @@ class Sender:
     def wake(self) -> None:
         """Notify the thread that there are records to send."""
         with self._changed:
-            self._wanted += 1
+            self._requested += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="mlflow-sender", daemon=True)
                 self._thread.start()
@@ -68,7 +68,7 @@ class Sender:
         """
         began = time.monotonic()
         with self._changed:
-            target = self._wanted
+            target = self._requested
             self._changed.notify_all()
 
             def over() -> bool:
@@ -115,8 +115,8 @@ class Sender:
         pause = _FIRST_PAUSE
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._idle < self._wanted)
-                target = self._wanted
+                self._changed.wait_for(lambda: self._idle < self._requested)
+                target = self._requested
             try:
                 self.send_all()
             except Exception as error:  # noqa: BLE001 - a thread has no caller, so `wait` raises it

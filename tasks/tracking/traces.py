@@ -136,7 +136,7 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         status=_status(t),
     )
     yield _span(number, 1, "reset", SpanType.TOOL, (begin, begin), {"task": t.task}, {"observation": t.first_observation}, {})
-    seen, read, clock = t.first_observation, len(t.prompt), begin
+    observation, read, clock = t.first_observation, len(t.prompt), begin
     for i, turn in enumerate(t.turns):
         answered = clock + _nanoseconds(turn.generate_seconds)
         stepped = answered + _nanoseconds(turn.environment_seconds)
@@ -146,7 +146,7 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
             f"turn {i + 1}: {'no action can be read' if turn.malformed else _first_words(turn.action)}",
             SpanType.CHAT_MODEL,
             (clock, answered),
-            {"messages": [{"role": "user", "content": seen}]},
+            {"messages": [{"role": "user", "content": observation}]},
             {"choices": [{"message": {"role": "assistant", "content": turn.message or turn.action}}]},
             {
                 SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
@@ -157,15 +157,15 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         )
         answer = f"answer {i + 1}: {_first_words(turn.observation)}"
         yield _span(number, 3 + 2 * i, answer, SpanType.TOOL, (answered, stepped), {"action": turn.action}, _answer(turn), {})
-        seen, read, clock = turn.observation, read + len(turn.tokens) + len(turn.observation_tokens), stepped
+        observation, read, clock = turn.observation, read + len(turn.tokens) + len(turn.observation_tokens), stepped
 
 
 def _ending(trajectory: Trajectory) -> str:
     """Describe how an episode ended, e.g. "truncated after 6 turns, horizon"."""
     n = len(trajectory.turns)
-    how = "no success" if trajectory.outcome is Outcome.FINISHED else str(trajectory.outcome)
-    why = f", {_first_words(trajectory.reason)}" if trajectory.reason else ""
-    return f"{how} after {n} turn{'' if n == 1 else 's'}{why}"
+    outcome = "no success" if trajectory.outcome is Outcome.FINISHED else str(trajectory.outcome)
+    reason = f", {_first_words(trajectory.reason)}" if trajectory.reason else ""
+    return f"{outcome} after {n} turn{'' if n == 1 else 's'}{reason}"
 
 
 def _status(trajectory: Trajectory) -> tuple[str, str]:

@@ -117,10 +117,10 @@ def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
     identified by the observation before the turn: equal texts mean equal states.
     """
     numbers: dict[tuple[bool, str], int] = {}
-    seen = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
+    observations = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
     states = [
         [(bool(turn.state_key), turn.state_key or text) for turn, text in zip(t.turns, texts, strict=True)]
-        for t, texts in zip(trajectories, seen, strict=True)
+        for t, texts in zip(trajectories, observations, strict=True)
     ]
     return Experience(
         rewards=padded([[turn.reward for turn in t.turns] for t in trajectories], 0.0, torch.float64),
@@ -138,10 +138,10 @@ def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: 
         Shape (rows, longest row), with at least one column.
     """
     longest = max([1, *(len(row) for row in rows)])
-    made = torch.full((len(rows), longest), value, dtype=dtype)
+    tensor = torch.full((len(rows), longest), value, dtype=dtype)
     for i, row in enumerate(rows):
-        made[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
-    return made
+        tensor[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
+    return tensor
 
 
 def policy_places(policy_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

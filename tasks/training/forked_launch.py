@@ -71,8 +71,8 @@ def run_rank(rank: int, size: int, job: TrainerJob) -> None:
     # vLLM sets LOCAL_WORLD_SIZE to the size of its own engine. accelerate then expects several
     # nodes and requires the address of
     # the first one, although the process group already exists.
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
-    os.environ.update({name: str(value) for name, value in here.items()})
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({name: str(value) for name, value in variables.items()})
     trainer_main.run(job)
     trainer_main.exit_at_once()
 

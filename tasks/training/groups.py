@@ -44,16 +44,16 @@ def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Grou
     kept, left_out, without_turns = list[list[Trajectory]](), 0, 0
     left_out_episodes: list[Trajectory] = []
     for _, members in sorted(groups.items()):
-        sound = [t for t in members if t.outcome is not Outcome.FAILED]
-        if not sound or (complete and len(sound) < len(members)):
+        finished = [t for t in members if t.outcome is not Outcome.FAILED]
+        if not finished or (complete and len(finished) < len(members)):
             left_out += 1
             left_out_episodes += members
             continue
         left_out_episodes += [t for t in members if t.outcome is Outcome.FAILED]
-        spoken = sorted((t for t in sound if t.turns), key=lambda t: t.member)
-        without_turns += len(sound) - len(spoken)
-        if spoken:
-            kept.append(spoken)
+        with_turns = sorted((t for t in finished if t.turns), key=lambda t: t.member)
+        without_turns += len(finished) - len(with_turns)
+        if with_turns:
+            kept.append(with_turns)
     return Groups(kept, left_out, without_turns, left_out_episodes)
 
 

@@ -63,15 +63,15 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         for first in range(algorithm.mini_batches):
             share = trajectories[first :: algorithm.mini_batches]
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
-            made = list[Tensors]()
+            micro_batches = list[Tensors]()
             for part in self.parts([length_of(t) for t in share]):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
                 if packs(self.experiment.policy.attn_implementation) and part:
                     packed = pack(tensors["input_ids"], tensors["attention_mask"], labels)
                     tensors, labels = {"input_ids": packed.ids, "position_ids": packed.positions}, packed.labels
-                made.append({**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))})
-            mini_batches.append(made)
+                micro_batches.append({**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))})
+            mini_batches.append(micro_batches)
         return mini_batches
 
     def restart(self) -> None:
@@ -142,7 +142,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
             count, tokens = self.count_everywhere(len(share)), self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share))
-            made, parts = list[Tensors](), self.parts([2 * max(length_of(t) for t in pair) for pair in share])
+            micro_batches, parts = list[Tensors](), self.parts([2 * max(length_of(t) for t in pair) for pair in share])
             for part in parts:
                 tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
                 if not part:  # one masked row becomes a masked pair
@@ -152,8 +152,8 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
                 passes = len(parts) * self.accelerator.num_processes
                 weight = passes * len(part) / max(1, count)
                 cloning = algorithm.cloning_weight * passes * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
-                made.append({**tensors, "weights": torch.tensor([weight, cloning]), "pairs": torch.tensor(len(part))})
-            mini_batches.append(made)
+                micro_batches.append({**tensors, "weights": torch.tensor([weight, cloning]), "pairs": torch.tensor(len(part))})
+            mini_batches.append(micro_batches)
         return mini_batches
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:

@@ -87,12 +87,12 @@ def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iter
             continue
         value = parameter.detach()
         if (layer := layers.get(name)) is not None:
-            a, b = (whole(each.get_parameter(f"{NAME}.weight").detach()) for each in (layer.lora_A, layer.lora_B))
-            value = whole(value).float() + layer.scaling[NAME] * (b @ a)
-        yield plain_name(name), whole(value if dtype is None else value.to(dtype))
+            a, b = (full_tensor(each.get_parameter(f"{NAME}.weight").detach()) for each in (layer.lora_A, layer.lora_B))
+            value = full_tensor(value).float() + layer.scaling[NAME] * (b @ a)
+        yield plain_name(name), full_tensor(value if dtype is None else value.to(dtype))
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full tensor, gathered if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -112,7 +112,7 @@ def without_lora(model: nn.Module) -> Iterator[None]:
 
 def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the full LoRA weights by name, on the CPU. Every rank must call it."""
-    return {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters() if is_adapter(name)}
+    return {name: full_tensor(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters() if is_adapter(name)}
 
 
 @torch.no_grad()
@@ -133,8 +133,8 @@ def set_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
                 "Set policy.lora.rank to the rank of the stored weights."
             )
         if isinstance(parameter, DTensor):
-            there = value.to(parameter.device, parameter.dtype)
-            parameter.to_local().copy_(distribute_tensor(there, parameter.device_mesh, parameter.placements).to_local())
+            local = value.to(parameter.device, parameter.dtype)
+            parameter.to_local().copy_(distribute_tensor(local, parameter.device_mesh, parameter.placements).to_local())
         else:
             parameter.copy_(value)
 

@@ -29,7 +29,7 @@ class LossRecord:
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], torch.Tensor] = {}
         self._rows: dict[tuple[int, int], torch.Tensor] = {}
-        self._seen: set[tuple[int, int]] = set()
+        self._recorded: set[tuple[int, int]] = set()
 
     def begin(self, samples: Iterable[tuple[Trajectory, torch.Tensor]]) -> None:
         """Start a new step with its trajectories and their advantages of shape (T,).
@@ -37,7 +37,7 @@ class LossRecord:
         `note` replaces these initial rows. Trajectories whose advantages are all 0 keep them,
         because they skip the forward pass.
         """
-        self._places, self._rows, self._seen = {}, {}, set()
+        self._places, self._rows, self._recorded = {}, {}, set()
         for trajectory, advantages in samples:
             places = torch.tensor(trajectory.policy_mask, dtype=torch.bool)
             row = torch.full((4, len(places)), float("nan"))
@@ -50,9 +50,9 @@ class LossRecord:
         Later epochs over the same trajectories are ignored.
         """
         keys = [(group, member) for group, member in inputs[IDENTITY].tolist()]
-        if not keys or keys[0] in self._seen:
+        if not keys or keys[0] in self._recorded:
             return
-        self._seen.update(keys)
+        self._recorded.update(keys)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         entropies = torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
         columns = [inputs["advantages"], mask, log_probabilities, entropies]

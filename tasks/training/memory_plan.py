@@ -287,14 +287,14 @@ def table(plan: MemoryPlan) -> str:
 def answer(request: PlanRequest) -> PlanAnswer:
     """Return the plan as text and numbers, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
-    wrong = faults(request, plan)
+    problems = faults(request, plan)
     lines = [f"Peak memory of each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding})", table(plan)]
     if plan.engine and plan.kv_tokens > 0:
         full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
         lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length.")
-    if wrong:
+    if problems:
         changes, after = remedies(request, plan)
-        lines.append("The run does not fit: " + "; ".join(wrong) + ".")
+        lines.append("The run does not fit: " + "; ".join(problems) + ".")
         lines.append(
             f"It fits with {' and '.join(changes)}: {after.total / GB:.1f} GB."
             if after
@@ -302,7 +302,7 @@ def answer(request: PlanRequest) -> PlanAnswer:
             + (f" (tried: {'; '.join(changes)})" if changes else "")
             + ". Use more or larger GPUs, a smaller model or shorter trajectories."
         )
-    return PlanAnswer(text="\n".join(lines), fits=not wrong, plan=plan)
+    return PlanAnswer(text="\n".join(lines), fits=not problems, plan=plan)
 
 
 def main() -> None:

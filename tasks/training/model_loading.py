@@ -114,9 +114,9 @@ def shard_loaded(model: nn.Module, compute: torch.dtype) -> None:
 
     Every rank gets its shard of the weights that rank 0 read.
     """
-    whole = model.state_dict() if PartialState().is_main_process else {}
+    weights = model.state_dict() if PartialState().is_main_process else {}
     shard(model, compute)
-    scatter_weights(model, whole)
+    scatter_weights(model, weights)
 
 
 @torch.no_grad()

@@ -54,27 +54,27 @@ class OffPolicyMeter:
         self._has_reference = False
 
     @torch.no_grad()
-    def add(self, seen: LossTokens, first_update: bool) -> None:
+    def add(self, tokens: LossTokens, first_update: bool) -> None:
         """Add a micro-batch.
 
         Args:
-            seen: The tokens of the micro-batch.
+            tokens: The tokens of the micro-batch.
             first_update: Whether no update with this batch has happened yet. If so, the gap between
                 `logps` and `sampled` is due to the engine and older weights only.
         """
-        mask = seen.mask.bool()
+        mask = tokens.mask.bool()
         logps, sampled, old, advantages, entropies, kept = (
             values.expand_as(mask)[mask].double()
-            for values in (seen.logps, seen.sampled, seen.old, seen.advantages, seen.entropies, seen.kept)
+            for values in (tokens.logps, tokens.sampled, tokens.old, tokens.advantages, tokens.entropies, tokens.kept)
         )
         ratio = (logps - old).exp()
         clipped_low, clipped_high = (ratio < 1 - self._low) & (advantages < 0), (ratio > 1 + self._high) & (advantages > 0)
         kl = torch.zeros_like(logps)
-        if seen.reference is not None:
-            log_ratio = seen.reference[mask].double() - logps
+        if tokens.reference is not None:
+            log_ratio = tokens.reference[mask].double() - logps
             kl = log_ratio.exp() - log_ratio - 1
         self._sums[:6] += _sums_of(torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept, kl)
-        self._has_reference |= seen.reference is not None
+        self._has_reference |= tokens.reference is not None
         if first_update and len(logps):
             gap = logps - sampled
             weights = gap.exp()

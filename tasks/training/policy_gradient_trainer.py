@@ -153,18 +153,18 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self._out_of_sync = {EPISODES: 0.0}
         if self.count_everywhere(len(fresh)) == 0:
             return trajectories
-        dtype, beyond, worst = self.experiment.policy.dtype, set[int](), torch.zeros(2, dtype=torch.float64)
+        dtype, out_of_sync, largest = self.experiment.policy.dtype, set[int](), torch.zeros(2, dtype=torch.float64)
         for trajectory, scored in zip(fresh, self._rows(partial(self.score, self.model), fresh), strict=True):
             compared = torch.tensor(trajectory.sampled_under(step))
             gaps = (scored.double() - torch.tensor(trajectory.log_probabilities, dtype=torch.float64))[compared].abs()
             gap, allowed = float(gaps.mean()), episode_tolerance(dtype, len(gaps))
             if not gap <= allowed:  # NaN is a mismatch too
-                beyond.add(id(trajectory))
-                worst = worst.maximum(torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max))
-        if count := self.count_everywhere(len(beyond)):
-            gap, allowed = self.all_reduce_max(worst).tolist()
+                out_of_sync.add(id(trajectory))
+                largest = largest.maximum(torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max))
+        if count := self.count_everywhere(len(out_of_sync)):
+            gap, allowed = self.all_reduce_max(largest).tolist()
             self._out_of_sync = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
-        return [replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in beyond else t for t in trajectories]
+        return [replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in out_of_sync else t for t in trajectories]
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""

@@ -44,33 +44,33 @@ def rollout_metrics(
         success_textcraft, ...: For a mixture, also episodes, success, reward and turns of each
             world.
     """
-    sound = [t for t in trajectories if t.outcome is not Outcome.FAILED]
+    finished = [t for t in trajectories if t.outcome is not Outcome.FAILED]
     groups = learnable_groups(trajectories, complete_groups)
     metrics = {
         "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
         **left_out(trajectories, complete_groups).metrics(),
         "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
-        "rollout/episodes_without_turns": float(sum(not t.turns for t in sound)),
+        "rollout/episodes_without_turns": float(sum(not t.turns for t in finished)),
         "rollout/horizon": float(horizon),
-        "rollout/episodes": float(len(sound)),
-        "rollout/failed": float(len(trajectories) - len(sound)),
+        "rollout/episodes": float(len(finished)),
+        "rollout/failed": float(len(trajectories) - len(finished)),
         "rollout/repeated_attempts": float(sum(t.attempts - 1 for t in trajectories)),
     }
-    if not sound:
+    if not finished:
         return metrics
-    turns = [turn for t in sound for turn in t.turns]
+    turns = [turn for t in finished for turn in t.turns]
     sampled = [x for turn in turns for x in turn.log_probabilities]
-    ages = staleness(sound, step)
+    ages = staleness(finished, step)
     metrics |= {
-        "rollout/success": _mean([float(t.succeeded) for t in sound]),
-        "rollout/reward": _mean([t.reward for t in sound]),
-        "rollout/turns": _mean([float(len(t.turns)) for t in sound]),
-        "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in sound]),
-        "rollout/cut_by_horizon": _mean([float(t.reason == "horizon") for t in sound]),
+        "rollout/success": _mean([float(t.succeeded) for t in finished]),
+        "rollout/reward": _mean([t.reward for t in finished]),
+        "rollout/turns": _mean([float(len(t.turns)) for t in finished]),
+        "rollout/truncated_share": _mean([float(t.outcome is Outcome.TRUNCATED) for t in finished]),
+        "rollout/cut_by_horizon": _mean([float(t.reason == "horizon") for t in finished]),
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
         "rollout/refused_share": refused_share(turns),
-        "rollout/repeated_share": _mean([float(now.action == before.action) for t in sound for before, now in pairwise(t.turns)]),
+        "rollout/repeated_share": _mean([float(now.action == before.action) for t in finished for before, now in pairwise(t.turns)]),
         "rollout/entropy": -_mean(sampled),
         "rollout/policy_tokens": float(len(sampled)),
         "rollout/staleness_mean": _mean([float(age) for age in ages]),
@@ -80,14 +80,14 @@ def rollout_metrics(
     }
     if math.isnan(metrics["rollout/refused_share"]):
         del metrics["rollout/refused_share"]
-    return metrics | metrics_by_world(sound)
+    return metrics | metrics_by_world(finished)
 
 
-def metrics_by_world(sound: Sequence[Trajectory]) -> dict[str, float]:
+def metrics_by_world(finished: Sequence[Trajectory]) -> dict[str, float]:
     """Return the results in each world of a mixture; empty if there is only one world."""
-    worlds, metrics = members(sound[0].environment), {}
+    worlds, metrics = members(finished[0].environment), {}
     for world in worlds if len(worlds) > 1 else ():
-        its = [t for t in sound if member_of(t.environment, t.task)[0] == world]
+        its = [t for t in finished if member_of(t.environment, t.task)[0] == world]
         metrics[f"rollout/episodes_{world}"] = float(len(its))
         if its:
             metrics[f"rollout/success_{world}"] = _mean([float(t.succeeded) for t in its])
