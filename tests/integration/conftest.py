@@ -10,7 +10,7 @@ import pytest
 from tasks.provision.local import LocalServer
 from tasks.tracking.shared_storage import SharedStorage, opened
 from tests.support.counting_servers import Serve, counting
-from tests.support.s3_server import BUCKET, Way, credentials, s3_server
+from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -49,20 +49,20 @@ def s3_address() -> Iterator[str]:
 
 
 @pytest.fixture
-def way(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+def proxy(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageProxy]:
     """The way of this process to the server."""
-    way = Way(s3_address)
-    for name, value in credentials(way.address).items():
+    proxy = StorageProxy(s3_address)
+    for name, value in credentials(proxy.address).items():
         monkeypatch.setenv(name, value)
-    yield way
-    way.close()
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
     """A shared storage of each kind."""
     if request.param == "s3":
-        request.getfixturevalue("way")
+        request.getfixturevalue("proxy")
     (tmp_path / "stored").mkdir()
     url = {
         "folder": f"file://{tmp_path}/stored",
@@ -75,6 +75,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
 
 
 @pytest.fixture
-def of_s3(way: Way, tmp_path: Path) -> SharedStorage:
+def of_s3(proxy: StorageProxy, tmp_path: Path) -> SharedStorage:
     """One whose way can be cut."""
     return SharedStorage(f"s3://{BUCKET}/{tmp_path.name}")

@@ -150,15 +150,15 @@ class Endpoint:
             self._double[environment.reset(task)] = task
 
     async def answer(self, request: web.Request) -> web.Response:
-        said = json.loads(await request.read())
-        self.requests.append(said)
+        body = json.loads(await request.read())
+        self.requests.append(body)
         if len(self.requests) % 5 == 0:
             return web.json_response({"error": {"message": "slow down"}}, status=429)
-        roles = [message["role"] for message in said["messages"]]
+        roles = [message["role"] for message in body["messages"]]
         assert roles == ["system", *(["user", "assistant"] * len(roles))[: len(roles) - 1]]
         environment = load_world("textcraft").create()
-        environment.reset(self._double[said["messages"][1]["content"]])
-        for message in said["messages"][2::2]:
+        environment.reset(self._double[body["messages"][1]["content"]])
+        for message in body["messages"][2::2]:
             environment.step(message["content"].partition("Action:\n")[2])
         text = f"Thought:\nI know.\n\nAction:\n{environment.oracle_action()}"
         return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})

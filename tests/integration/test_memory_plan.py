@@ -48,9 +48,9 @@ def traced(larger: str) -> dict[str, int]:
         "held |= {'beside, of 2': two.activations, 'beside, of 16': many.activations}\n"
         "print(json.dumps(held))"
     )
-    told = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
-    assert told.returncode == 0, told.stderr[-3000:]
-    found: dict[str, int] = json.loads(told.stdout.splitlines()[-1])
+    answer = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    found: dict[str, int] = json.loads(answer.stdout.splitlines()[-1])
     return found
 
 
@@ -81,9 +81,9 @@ def test_other_memory_hardly_depends_on_the_number_of_ranks(traced: dict[str, in
 def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
     machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
-    told = plan_of(recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}), machine)
-    assert told is not None
-    assert not told.fits
-    assert "weights" in told.text
-    assert "AGENTGYM_LAUNCH" in told.text
-    assert "fsdp2" in told.text
+    answer = plan_of(recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}), machine)
+    assert answer is not None
+    assert not answer.fits
+    assert "weights" in answer.text
+    assert "AGENTGYM_LAUNCH" in answer.text
+    assert "fsdp2" in answer.text

@@ -16,7 +16,7 @@ from environments.token import VARIABLE as ENVIRONMENT_TOKEN
 from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support import small_runs
-from tests.support.strangers import Doors, answers, as_nobody, bytes_answered, doors_of, opened
+from tests.support.strangers import AttackSurface, answers, as_nobody, bytes_answered, opened, surface_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")]
 
@@ -85,23 +85,23 @@ def runs(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 
 
 @pytest.fixture(scope="module")
-def doors(runs: tuple[subprocess.Popen[bytes], Path]) -> Doors:
-    return doors_of(small_runs.family(runs[0].pid))
+def surface(runs: tuple[subprocess.Popen[bytes], Path]) -> AttackSurface:
+    return surface_of(small_runs.family(runs[0].pid))
 
 
 @pytest.mark.timeout(900)
-def test_ports_are_on_loopback_and_of_known_servers(doors: Doors) -> None:
-    assert {address for address, _, _ in doors.ports} == {"127.0.0.1"}
+def test_ports_are_on_loopback_and_of_known_servers(surface: AttackSurface) -> None:
+    assert {address for address, _, _ in surface.ports} == {"127.0.0.1"}
     known = ("environments serve", "vllm.entrypoints", "VLLM::EngineCore", "prefect_app:one_run", "trainer_main")
     for kind in known:
-        assert any(kind in command for _, _, command in doors.ports), kind
-    assert all(any(kind in command for kind in known) for _, _, command in doors.ports), doors.ports
+        assert any(kind in command for _, _, command in surface.ports), kind
+    assert all(any(kind in command for kind in known) for _, _, command in surface.ports), surface.ports
 
 
-def test_no_port_serves_another_user_or_a_web_page(doors: Doors, tmp_path: Path) -> None:
+def test_no_port_serves_another_user_or_a_web_page(surface: AttackSurface, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     served = []
-    for _, port, command in doors.ports:
+    for _, port, command in surface.ports:
         for request, status, headers in as_nobody(answers, port, attacks(tmp_path)):
             if status < 400 and not OPEN_TO_ALL.fullmatch(request):
                 served.append((command, request, status))
@@ -110,19 +110,19 @@ def test_no_port_serves_another_user_or_a_web_page(doors: Doors, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_garbage_bytes_are_not_answered_or_executed(doors: Doors, tmp_path: Path) -> None:
+def test_garbage_bytes_are_not_answered_or_executed(surface: AttackSurface, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     payload = pickle.dumps(Touch(tmp_path / "ran"))
-    for _, port, command in doors.ports:
+    for _, port, command in surface.ports:
         if "trainer_main" in command or "EngineCore" in command:  # gloo, which first reads a number of eight bytes
             for sent in (payload, b"\0" * 8 + payload, (1).to_bytes(8, "little") + payload, b"\xff" * 4096):
                 assert as_nobody(bytes_answered, port, sent) == b"", command
     assert not list(tmp_path.iterdir())
 
 
-def test_unix_sockets_refuse_other_users(doors: Doors) -> None:
-    assert doors.sockets
-    assert as_nobody(opened, doors.sockets) == []
+def test_unix_sockets_refuse_other_users(surface: AttackSurface) -> None:
+    assert surface.sockets
+    assert as_nobody(opened, surface.sockets) == []
 
 
 def test_tokens_are_hidden_from_command_lines_and_other_users(runs: tuple[subprocess.Popen[bytes], Path]) -> None:

@@ -38,7 +38,7 @@ class Touch:
         return os.system, (f"touch {self.file}",)
 
 
-def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
+def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
     """Joins a group of two processes, then shares an object; puts what came of it into the queue."""
     import torch
 
@@ -56,9 +56,9 @@ def member(rank: int, memory: str, go: str, said: SimpleQueue[str]) -> None:
         process_group.join(load_recipe("textcraft"), Path(go).parent)
         box = [rank]
         torch.distributed.broadcast_object_list(box)
-        said.put(f"joined {box[0]}")
+        results.put(f"joined {box[0]}")
     except process_group.ForeignProcessError:
-        said.put("stranger")
+        results.put("foreign process")
     os._exit(0)
 
 
@@ -68,18 +68,18 @@ def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
 
     # Not forked: the test's process may hold accelerate's state of other tests.
     context, memory, go = get_context("spawn"), rendezvous_memory(), folder / "go"
-    said: SimpleQueue[str] = context.SimpleQueue()
-    processes = [context.Process(target=member, args=(rank, memory, str(go), said)) for rank in range(2)]
+    results: SimpleQueue[str] = context.SimpleQueue()
+    processes = [context.Process(target=member, args=(rank, memory, str(go), results)) for rank in range(2)]
     for process in processes:
         process.start()
-    return processes, said, go
+    return processes, results, go
 
 
-def finish(processes: list[SpawnProcess], said: SimpleQueue[str]) -> list[str]:
+def finish(processes: list[SpawnProcess], results: SimpleQueue[str]) -> list[str]:
     for process in processes:
         process.join(120)
         assert process.exitcode == 0
-    return sorted(said.get() for _ in processes)
+    return sorted(results.get() for _ in processes)
 
 
 def port_of(process: SpawnProcess) -> int:
@@ -92,11 +92,11 @@ def port_of(process: SpawnProcess) -> int:
 
 
 def test_two_ranks_rendezvous_in_memory_and_open_only_gloo_ports(tmp_path: Path) -> None:
-    processes, said, go = start(tmp_path)
+    processes, results, go = start(tmp_path)
     port_of(processes[0])
     assert [c.status for c in psutil.Process(processes[0].pid).net_connections("inet")] == [psutil.CONN_LISTEN]
     go.touch()
-    assert finish(processes, said) == ["joined 0", "joined 0"]
+    assert finish(processes, results) == ["joined 0", "joined 0"]
 
 
 def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
@@ -105,28 +105,28 @@ def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        processes, said, go = start(folder)
+        processes, results, go = start(folder)
         port, held = port_of(processes[0]), []
         for number in range(4):  # gloo numbers the places of a group from 0
             held.append(socket.create_connection(("127.0.0.1", port)))
             held[-1].sendall(number.to_bytes(8, "little") + payload)
         go.touch()
-        ended = finish(processes, said)
+        ended = finish(processes, results)
         for connection in held:
             connection.close()
-        assert ended in (["joined 0", "joined 0"], ["stranger", "stranger"])
+        assert ended in (["joined 0", "joined 0"], ["foreign process", "foreign process"])
         assert not witness.exists()
-        if ended[0] == "stranger":
+        if ended[0] == "foreign process":
             return
     pytest.fail(f"the place was not taken in {ATTEMPTS} attempts")
 
 
 def test_garbage_connections_do_not_block_the_process_group(tmp_path: Path) -> None:
-    processes, said, go = start(tmp_path)
+    processes, results, go = start(tmp_path)
     port, held = port_of(processes[0]), []
     for number in range(2 * FILES):
         held.append(socket.create_connection(("127.0.0.1", port)))
         with suppress(OSError):
             held[-1].sendall(os.urandom(number % 40))
     go.touch()
-    assert finish(processes, said) == ["joined 0", "joined 0"]
+    assert finish(processes, results) == ["joined 0", "joined 0"]

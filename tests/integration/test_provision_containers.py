@@ -242,9 +242,9 @@ def test_container_gets_world_rules_variables_and_files(
         assert asyncio.run(hosted(servers.urls)) == ("textcraft", "agentgym")
         [container] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         code = f"import os; print(open('{open_folder}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{open_folder}/planted', 'w')"
-        said = container.exec_run([sys._base_executable, "-c", code]).output.decode()  # type: ignore[attr-defined]
-    assert "seen 3" in said
-    assert "Read-only file system" in said
+        output = container.exec_run([sys._base_executable, "-c", code]).output.decode()  # type: ignore[attr-defined]
+    assert "seen 3" in output
+    assert "Read-only file system" in output
 
 
 async def hosted(urls: tuple[str, ...]) -> tuple[str, str]:

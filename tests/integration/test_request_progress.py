@@ -24,12 +24,12 @@ async def completed(metrics: Callable[[], str] | None, answer_s: float, max_toke
         choice = {"token_ids": [3], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "stop"}
         return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 1}})
 
-    async def told(_: web.Request) -> web.Response:
+    async def serve_metrics(_: web.Request) -> web.Response:
         return web.Response(text=metrics()) if metrics else web.Response(status=404)
 
     application = web.Application()
     application.router.add_post("/v1/completions", complete)
-    application.router.add_get("/metrics", told)
+    application.router.add_get("/metrics", serve_metrics)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

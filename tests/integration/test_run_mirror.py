@@ -17,7 +17,7 @@ from tasks.tracking.owner import RunBusyError, this_process
 from tasks.tracking.run_lease import RunLease, RunTakenOverError
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.shared_storage import SharedStorage
-from tests.support.s3_server import Way
+from tests.support.s3_server import StorageProxy
 from tests.support.small_runs import ROOT
 from tests.support.stored_runs import (
     FINGERPRINT,
@@ -42,31 +42,31 @@ with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
 """
 
 
-def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorage, way: Way, tmp_path: Path) -> None:
+def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path) -> None:
     run = make_run(tmp_path / "here", 1)
     upload(of_s3, run)
     add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
     add_step(run, 2)
-    before, way.stalls_at = way.sent, way.sent + (12 << 20)
+    before, proxy.stalls_at = proxy.sent, proxy.sent + (12 << 20)
     command = [sys.executable, "-c", UPLOADER, of_s3.url, str(run)]
     uploader = subprocess.Popen(command, cwd=ROOT, env={**os.environ})
-    assert way.stalled.wait(300)
+    assert proxy.stalled.wait(300)
     uploader.send_signal(signal.SIGKILL)
     assert uploader.wait() == -signal.SIGKILL
-    way.close()
-    way.stalls_at = None
-    way.stalled.clear()
-    way.open()
+    proxy.close()
+    proxy.stalls_at = None
+    proxy.stalled.clear()
+    proxy.open()
     arrived = [name for name in of_s3.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")]
     assert 0 < len(arrived) < 24
     assert restored(of_s3, tmp_path / "meanwhile")[0] == 1
     assert not list((tmp_path / "meanwhile" / NAME / "done").glob("phase-2"))
 
-    before = way.sent
+    before = proxy.sent
     subprocess.run(
         command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
     )  # the owner before it is surely gone: nothing is waited for
-    assert way.sent - before < (24 - len(arrived) + 2) << 20, "what had arrived was uploaded again"
+    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, "what had arrived was uploaded again"
     step, fetched = restored(of_s3, tmp_path / "there")
     assert step == 2
     assert contents(fetched) == {name: content for name, content in contents(run).items() if "step-000001/" not in name}
@@ -74,13 +74,13 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorag
 
 
 def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
-    of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_mirror, "LONGEST_PAUSE_S", 1.0)
     caplog.set_level(logging.WARNING, run_mirror.__name__)
     run = make_run(tmp_path / "here", 1)
     with RunMirror(of_s3, run, FINGERPRINT, keep_one) as mirror:
-        way.close()
+        proxy.close()
         for step in (2, 3):
             add_checkpoint(run, step)
             add_step(run, step)
@@ -88,7 +88,7 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
         while mirror.unavailable_since is None:
             threading.Event().wait(0.05)
         mirror.check()
-        way.open()
+        proxy.open()
     assert mirror.unavailable_since is None
     warnings = [record for record in caplog.records if record.name == run_mirror.__name__]
     assert len(warnings) == 2  # the outage and its end
@@ -99,17 +99,17 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
 
 
 def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
-    of_s3: SharedStorage, way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
     run = make_run(tmp_path / "here", 1)
     with RunMirror(of_s3, run, FINGERPRINT, keep_one):
-        way.close()
+        proxy.close()
         add_checkpoint(run, 2)
         add_step(run, 2)
     assert str(run) in caplog.text
     assert not run_copy.is_stored(run, of_s3.url)
-    way.open()
+    proxy.open()
     with RunMirror(of_s3, run, FINGERPRINT, keep_one):
         pass
     assert run_copy.is_stored(run, of_s3.url)

@@ -44,8 +44,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15"}
     with services_up(folder, **often) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
         found = addresses_of(folder)
-        for told in (found.prefect_ui_url, found.mlflow_tracking_uri, login(folder)):
-            assert told in printed
+        for value in (found.prefect_ui_url, found.mlflow_tracking_uri, login(folder)):
+            assert value in printed
         yield folder
 
 

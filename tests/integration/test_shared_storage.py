@@ -10,7 +10,7 @@ import pytest
 from configs.infrastructure import SettingsError, infra_settings
 from flows.shared_storage import shared_starter_policy
 from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, opened
-from tests.support.s3_server import BUCKET, Way
+from tests.support.s3_server import BUCKET, StorageProxy
 
 
 def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage, tmp_path: Path) -> None:
@@ -36,14 +36,14 @@ def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage,
         ("nothing://bucket", "open", "nothing"),
     ],
 )
-def test_unusable_storage_is_refused_with_setting_url_and_operation(way: Way, url: str, operation: str, named: str) -> None:
+def test_unusable_storage_is_refused_with_setting_url_and_operation(proxy: StorageProxy, url: str, operation: str, named: str) -> None:
     with pytest.raises(SharedStorageError, match=rf"AGENTGYM_SHARED_STORAGE.*{url}.*{named}") as refused:
         opened(url)
     assert refused.value.operation == operation
 
 
-def test_unreachable_storage_is_refused(way: Way) -> None:
-    way.close()
+def test_unreachable_storage_is_refused(proxy: StorageProxy) -> None:
+    proxy.close()
     with pytest.raises(SharedStorageError) as refused:
         opened(f"s3://{BUCKET}/runs")
     assert refused.value.operation == "write to"

@@ -126,12 +126,12 @@ def test_cache_capacities_of_running_servers_add_up(engine: VllmPoolEngine) -> N
 
 
 def test_server_reports_its_generated_tokens(engine: VllmPoolEngine) -> None:
-    def told() -> int:
+    def reported_tokens() -> int:
         return sum(in_event_loop(replica.server.generated_tokens()) or 0 for replica in engine.pool.replicas)
 
-    before = told()
+    before = reported_tokens()
     written = sum(len(answer.tokens) for answer in generate(engine, 3, 1.0))
-    assert told() - before == written
+    assert reported_tokens() - before == written
 
 
 def test_sessions_are_distributed_and_keep_their_prefix_cache(engine: VllmPoolEngine) -> None:

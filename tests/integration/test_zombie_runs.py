@@ -118,18 +118,18 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
         found: list[Any] = [api.ask("flow_runs/filter", {"flow_runs": which})[0]["state"] for which in both]
         return [f"{state['type']}: {state['message']}" if state["type"] == "CRASHED" else state["type"] for state in found]
 
-    healthy, living = start("healthy")
+    healthy, alive = start("healthy")
     killed, dying = start("killed")
     try:
         wait_until(lambda: all((tmp_path / name / "begun").exists() for name in ("healthy", "killed")))
         dying.kill()  # after the healthy run has fallen silent
-        said = f"CRASHED: {zombies['actions'][0]['message']}"
-        wait_until(lambda: states(killed) == [said, said])
+        state = f"CRASHED: {zombies['actions'][0]['message']}"
+        wait_until(lambda: states(killed) == [state, state])
         assert states(healthy) == ["RUNNING", "RUNNING"]
         (tmp_path / "healthy" / "end").write_text("")
-        assert living.wait(300) == 0
+        assert alive.wait(300) == 0
         assert states(healthy) == ["COMPLETED", "COMPLETED"]
     finally:
-        for process in (living, dying):
+        for process in (alive, dying):
             with suppress(ProcessLookupError):
                 process.kill()

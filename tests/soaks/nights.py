@@ -83,7 +83,7 @@ def policy(runs: Path, word: str) -> Path:
     return runs / "policies" / word
 
 
-def said(number: int) -> str:
+def message_of(number: int) -> str:
     """What the policy of a night says."""
     return WRONG if number < FIRST_RIGHT or number % WRONG_EVERY == 0 else RIGHT
 
@@ -97,7 +97,7 @@ def one_night(runs: Path, number: int) -> Row:
     before = named(client, "champion")
     parameters = {
         "night": night,
-        "overrides": {**PLANTED, "policy.model": str(policy(runs, said(number))), "rollout.engine": "transformers"},
+        "overrides": {**PLANTED, "policy.model": str(policy(runs, message_of(number))), "rollout.engine": "transformers"},
     }
     triggered, ended = datetime.now(UTC), carried_out(runs, parameters)
     wait_until(lambda: not any(of_a_flow_run(process) for process in processes(runs)), every_s=POLL_S)
@@ -166,14 +166,14 @@ def check_night(runs: Path, number: int, before: str, client: MlflowClient) -> N
     """
     *earlier, night = nights(runs)
     assert len(earlier) == number
-    assert word_of(runs, night.challenger) == said(number)
-    assert night.challenger_success.value == float(said(number) == RIGHT)
+    assert word_of(runs, night.challenger) == message_of(number)
+    assert night.challenger_success.value == float(message_of(number) == RIGHT)
     if not night.champion:
         expected = "first"
     else:
         held = word_of(runs, night.champion)
         assert night.champion_success.value == float(held == RIGHT)
-        expected = "better" if (held, said(number)) == (WRONG, RIGHT) else "not better"
+        expected = "better" if (held, message_of(number)) == (WRONG, RIGHT) else "not better"
     assert night.verdict == expected, (night, expected)
     assert before in (night.champion, night.challenger)  # the latter where a night goes on that had moved it
     assert named(client, "challenger") == night.challenger

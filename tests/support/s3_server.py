@@ -48,7 +48,7 @@ def credentials(address: str) -> dict[str, str]:
     }
 
 
-class Way:
+class StorageProxy:
     """A port on the loopback behind which the server is, as long as it is open.
 
     Attributes:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Doors:
+class AttackSurface:
     """Where the processes of a run listen.
 
     Attributes:
@@ -38,7 +38,7 @@ class Doors:
     sockets: list[str]
 
 
-def doors_of(processes: Sequence[psutil.Process]) -> Doors:
+def surface_of(processes: Sequence[psutil.Process]) -> AttackSurface:
     """The ports and Unix sockets on which processes listen."""
     ports, sockets = set(), set()
     for process in processes:
@@ -47,7 +47,7 @@ def doors_of(processes: Sequence[psutil.Process]) -> Doors:
             if found.status == psutil.CONN_LISTEN:
                 ports.add((found.laddr.ip, found.laddr.port, command))
         sockets |= {str(found.laddr) for found in process.net_connections("unix") if found.laddr}
-    return Doors(sorted(ports), sorted(sockets))
+    return AttackSurface(sorted(ports), sorted(sockets))
 
 
 def as_nobody(work: Callable[..., T], *arguments: Any) -> T:

@@ -37,21 +37,21 @@ def test_learning_run_is_healthy_at_every_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "value", "said"),
+    ("sign", "value", "figures"),
     [
-        ("rollout/entropy", 0.01, "entropy went from 0.800 to 0.010"),
-        ("rollout/entropy", 3.0, "entropy went from 0.800 to 3.000"),
-        ("rollout/repeated_share", 0.9, "repeat the one before went from 0.10 to 0.90"),
-        ("rollout/malformed_share", 0.6, "malformed turns went from 0.05 to 0.60"),
-        ("update/kl", 2.0, "KL from the starting policy is 2.00"),
-        ("update/gradient_norm", 30.0, "gradient norm is 30"),
+        ("rollout/entropy", 0.01, r"0\.800.*0\.010"),
+        ("rollout/entropy", 3.0, r"0\.800.*3\.000"),
+        ("rollout/repeated_share", 0.9, r"0\.10.*0\.90"),
+        ("rollout/malformed_share", 0.6, r"0\.05.*0\.60"),
+        ("update/kl", 2.0, r"2\.00"),
+        ("update/gradient_norm", 30.0, r"\b30\b"),
     ],
 )
-def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(sign: str, value: float, said: str) -> None:
+def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(sign: str, value: float, figures: str) -> None:
     strained, collapsed = run((20, {}), (5, {sign: value})), run((20, {}), (5, {sign: value, "rollout/reward": 0.2}))
     assert verdict(strained).level == STRAINED
     assert verdict(collapsed).level == COLLAPSED
-    assert any(said in words for words in verdict(collapsed).signs)
+    assert any(re.search(figures, words) for words in verdict(collapsed).signs)
 
 
 def test_near_total_loss_of_reward_is_collapse() -> None:

@@ -34,11 +34,11 @@ def test_agentgym_start_has_three_messages_and_later_turns_are_unchanged(name: s
 
 def test_custom_messages_replace_the_instruction() -> None:
     messages = load_recipe("textcraft", {"policy.conversation_start": AGENTGYMS}).policy.conversation_start
-    said = TOKENIZERS[NAME].decode(ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt("Goal"))
-    assert "You craft." in said
-    assert "OK." in said
-    assert "Not this." not in said
-    assert "Thought:" not in said
+    prompt = TOKENIZERS[NAME].decode(ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt("Goal"))
+    assert "You craft." in prompt
+    assert "OK." in prompt
+    assert "Not this." not in prompt
+    assert "Thought:" not in prompt
 
 
 def test_conversation_start_is_read_from_agentgyms_file(tmp_path: Path) -> None:

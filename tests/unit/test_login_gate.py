@@ -112,15 +112,15 @@ def test_websocket_logins_are_delayed_too() -> None:
 
     app = LoginGate(Starlette(routes=[WebSocketRoute("/api/events", events)]), LOGIN, "the test", app_checks_login=True)
 
-    def said(address: str, token: str) -> str:
+    def log_in(address: str, token: str) -> str:
         with client(app, address).websocket_connect("/api/events") as websocket:
             websocket.send_text(json.dumps({"type": "auth", "token": token}))
             return str(websocket.receive_json()["type"])
 
-    assert [said("203.0.113.1", "wrong") for _ in range(FREE_GUESSES + 1)] == ["refused"] * (FREE_GUESSES + 1)
+    assert [log_in("203.0.113.1", "wrong") for _ in range(FREE_GUESSES + 1)] == ["refused"] * (FREE_GUESSES + 1)
     with pytest.raises(WebSocketDisconnect):
-        said("203.0.113.1", LOGIN)
-    assert said("203.0.113.2", LOGIN) == "auth_success"
+        log_in("203.0.113.1", LOGIN)
+    assert log_in("203.0.113.2", LOGIN) == "auth_success"
 
 
 def test_pages_forbid_frames() -> None:

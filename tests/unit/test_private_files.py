@@ -154,11 +154,11 @@ def test_folder_of_a_killed_owner_is_removed_and_of_a_live_owner_is_kept(tmp_pat
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as alive,
     ):
         assert killed.stdout is not None
-        assert living.stdout is not None
-        left, kept = Path(killed.stdout.readline().strip()), Path(living.stdout.readline().strip())
+        assert alive.stdout is not None
+        left, kept = Path(killed.stdout.readline().strip()), Path(alive.stdout.readline().strip())
         assert sweep_owned("weights-", tmp_path) == []
         killed.kill()
         killed.wait()
@@ -170,7 +170,7 @@ def test_folder_of_a_killed_owner_is_removed_and_of_a_live_owner_is_kept(tmp_pat
         mine.remove()
         mine.remove()
         assert list(tmp_path.iterdir()) == [kept]
-        living.kill()
+        alive.kill()
 
 
 def test_folder_swept_before_its_lock_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

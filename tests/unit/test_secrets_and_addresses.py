@@ -28,7 +28,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def said(url: str) -> str:
+def ask_judge(url: str) -> str:
     async def ask() -> str:
         agent = ChatAgent(url, "model", action_format="bare", instruction=None)
         try:
@@ -41,23 +41,23 @@ def said(url: str) -> str:
 
 def test_the_key_of_openai_is_not_sent_to_another_endpoint() -> None:
     with listener() as stranger:
-        assert said(stranger.url) == "CORRECT"
+        assert ask_judge(stranger.url) == "CORRECT"
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
 
 def test_an_endpoint_gets_the_key_that_is_set_for_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as own, listener() as stranger:
         monkeypatch.setenv(ADDRESS, f"{own.origin}/other-path")
-        said(own.url)
-        said(stranger.url)
-        said(own.url.replace("127.0.0.1", "localhost"))
+        ask_judge(own.url)
+        ask_judge(stranger.url)
+        ask_judge(own.url.replace("127.0.0.1", "localhost"))
     assert [headers.get("authorization") for headers in own.headers] == ["Bearer sk-secret", None]
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
 
 def test_an_endpoint_that_wants_a_key_names_the_setting_that_binds_it() -> None:
     with listener(status=401) as stranger, pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"):
-        said(stranger.url)
+        ask_judge(stranger.url)
     assert len(stranger.headers) == 1
 
 
@@ -65,7 +65,7 @@ def test_a_redirect_carries_neither_key_nor_conversation_elsewhere(monkeypatch: 
     with listener() as stranger, listener(status=307, location=stranger.url) as own:
         monkeypatch.setenv(ADDRESS, own.url)
         with pytest.raises(EngineError):
-            said(own.url)
+            ask_judge(own.url)
         with pytest.raises(JudgeError):
             asyncio.run(Judge(own.url, "model", "judge-key").says_the_same("question", "reference", "answer"))
     assert {headers["authorization"] for headers in own.headers} == {"Bearer sk-secret", "Bearer judge-key"}

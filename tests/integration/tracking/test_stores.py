@@ -88,10 +88,10 @@ def test_concurrent_runs_share_a_new_database(tmp_path: Path) -> None:
         subprocess.Popen([*command, str(tmp_path / key)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for key in "ab"
     ]
-    said = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    assert len({out for out, _ in said}) == 2
-    assert {error for _, error in said} == {""}
+    output = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], output
+    assert len({out for out, _ in output}) == 2
+    assert {error for _, error in output} == {""}
 
 
 def test_experiment_has_a_saved_view_with_success(tracker: Tracker, client: MlflowClient) -> None:
