@@ -56,7 +56,7 @@ from tasks.evaluation.nights import (
 from tasks.evaluation.nights_picture import draw_nights
 from tasks.evaluation.statistics import difference
 from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
-from tasks.tracking.mlflow_import import may_pass
+from tasks.tracking.mlflow_import import is_transient
 from tasks.tracking.owner import claimed
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import RUN
@@ -200,7 +200,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
     try:
         found = aliased_checkpoint(mlflow_address(infrastructure)[0], model, CHAMPION)
     except Exception as away:
-        if not may_pass(away):
+        if not is_transient(away):
             raise
         flow_log()(f"MLflow is not reachable ({away}). The champion of the last night is used.")
         return last_champion(nights)

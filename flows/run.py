@@ -129,7 +129,7 @@ class Run:
         for number in range(ended + 1, self.experiment.algorithm.steps + 1):
             self.folder.mark_undone(phase_name(number))
             self.folder.evaluation(phase_name(number)).unlink(missing_ok=True)
-        self.tracker.take_back(step)
+        self.tracker.drop_steps_after(step)
 
     def _end_if_collapsed(self, step: int) -> None:
         """

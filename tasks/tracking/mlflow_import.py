@@ -28,21 +28,21 @@ _LOGGERS = {
 
 # Error codes of transient MLflow errors: the store is busy, unreachable or restarting. All others
 # are permanent.
-_PASSING = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
+_TRANSIENT = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
 
 
 class TrackingError(Exception):
     """Something could not be recorded in MLflow. The message names it and what to do."""
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Return whether the same request may succeed later.
 
     True if MLflow is unavailable or busy. Any other error is a permanent rejection.
     """
     if isinstance(error, FileNotFoundError):
         return False
-    return isinstance(error, OSError) or getattr(error, "error_code", None) in _PASSING
+    return isinstance(error, OSError) or getattr(error, "error_code", None) in _TRANSIENT
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def as_tracking_error(what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        if may_pass(error):
+        if is_transient(error):
             raise
         raise TrackingError(f"MLflow could not open {what}: {error}") from error
 

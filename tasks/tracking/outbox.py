@@ -115,7 +115,7 @@ class Outbox:
             record = {**record, "time": record.get("time") or int(time.time() * 1000)}
             text = json.dumps(record) + "\n"
             with self._path.open("a+b") as stream:
-                if not _ends_a_line(stream):
+                if not _ends_with_newline(stream):
                     text = "\n" + text
                 stream.write(text.encode())
                 stream.flush()
@@ -135,16 +135,16 @@ class Outbox:
             kept = [record for record in self._records if not unwanted(record)]
             if len(kept) == len(self._records):
                 return False
-            self._begin_anew(kept)
+            self._restart(kept)
             return True
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Change the key, so that all records are sent again to a new MLflow run.
 
         MLflow may have later records that are lost locally.
         """
         with self._lock:
-            self._begin_anew(list(self._records))
+            self._restart(list(self._records))
 
     def unsent(self, sent: Sent) -> Iterator[tuple[Record, int]]:
         """Yield the records that MLflow lacks, each with the offset after it.
@@ -196,7 +196,7 @@ class Outbox:
                 self._read()
             yield
 
-    def _begin_anew(self, records: list[Record]) -> None:
+    def _restart(self, records: list[Record]) -> None:
         self._replace({**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]}, records)
         self._read()
 
@@ -242,7 +242,7 @@ def is_unsent(folder: Path) -> bool:
         return True
 
 
-def _ends_a_line(stream: Any) -> bool:
+def _ends_with_newline(stream: Any) -> bool:
     """Return whether the file is empty or its last line is complete.
 
     A kill or a full disk may have cut it off.

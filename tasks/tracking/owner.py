@@ -83,10 +83,10 @@ def notes_of_ended(runs: Path, server: str) -> list[Path]:
 
     The state that Prefect shows is ignored.
     """
-    return [note for note in sorted((runs / FLOW_RUNS).glob("*.json")) if _names_one_that_is_gone(note, server)]
+    return [note for note in sorted((runs / FLOW_RUNS).glob("*.json")) if _owner_is_gone(note, server)]
 
 
-def _names_one_that_is_gone(note: Path, server: str) -> bool:
+def _owner_is_gone(note: Path, server: str) -> bool:
     try:
         noted = json.loads(note.read_text(encoding="utf-8"))
         return noted["server"] == server and is_gone(noted["owner"])

@@ -143,7 +143,7 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     fetched_now = _files(folder)
     _write_stored(folder, storage.url, {name: fetched_now[name] for name in names if name in fetched_now})
     if (folder / RECORDS_NAME).exists():
-        Outbox(folder / RECORDS).begin_anew()  # MLflow may be ahead of the storage
+        Outbox(folder / RECORDS).restart()  # MLflow may be ahead of the storage
     if fetched is not None:
         target = folder / CHECKPOINTS / folder_name(step)
         shutil.rmtree(target, ignore_errors=True)
@@ -163,11 +163,11 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, remote_f
         if f"{place}/{BEGUN}" in remote_files:  # killed between the last two operations below
             storage.remove(f"{remote}/{BEGUN}")
         return
-    with _held(local) as held:
-        if held is None:
+    with _hard_linked(local) as linked:
+        if linked is None:
             return
         try:
-            verify(held)
+            verify(linked)
         except CheckpointError as damaged:
             _log.warning("A damaged checkpoint was not uploaded to %s: %s", storage.url, damaged)
             return
@@ -179,7 +179,7 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, remote_f
         if not done:
             storage.write(f"{remote}/{BEGUN}", manifest)
         if missing := [name for name, size in sizes.items() if done.get(name) != size]:
-            storage.put({f"{remote}/{name}": held / name for name in missing})
+            storage.put({f"{remote}/{name}": linked / name for name in missing})
         arrived = storage.files(remote)
         if missing := [name for name, size in sizes.items() if arrived.get(name) != size]:
             raise OSError(f"the upload to {remote} is incomplete: {', '.join(missing)}")
@@ -215,24 +215,24 @@ def _fetch(storage: SharedStorage, folder: Path, names: list[str]) -> None:
 
 
 @contextmanager
-def _held(checkpoint: Path) -> Iterator[Path | None]:
+def _hard_linked(checkpoint: Path) -> Iterator[Path | None]:
     """Hard-link a checkpoint's files, so that deleting it does not affect an upload.
 
     Yields None if the checkpoint is already deleted.
     """
-    held = checkpoint.with_name(f".uploaded-{checkpoint.name}")
+    linked = checkpoint.with_name(f".uploaded-{checkpoint.name}")
     try:
-        shutil.copytree(checkpoint, held, copy_function=os.link)
+        shutil.copytree(checkpoint, linked, copy_function=os.link)
     except (FileNotFoundError, shutil.Error):
-        shutil.rmtree(held, ignore_errors=True)
+        shutil.rmtree(linked, ignore_errors=True)
         if (checkpoint / MANIFEST).exists():
             raise
         yield None
         return
     try:
-        yield held
+        yield linked
     finally:
-        shutil.rmtree(held, ignore_errors=True)
+        shutil.rmtree(linked, ignore_errors=True)
 
 
 def _sweep(folder: Path) -> None:

@@ -134,7 +134,7 @@ class RunMirror:
                 self._lease.renew()
                 upload(self.storage, self._folder, self._superseded, self.check)
             except RunTakenOverError as taken:
-                return self._lost(taken)
+                return self._stop_uploads(taken)
             except Exception as problem:  # noqa: BLE001 - any error of the file system is retried
                 self._log_outage(problem)
                 with self._changed:
@@ -156,11 +156,11 @@ class RunMirror:
             try:
                 self._lease.renew()
             except RunTakenOverError as taken:
-                return self._lost(taken)
+                return self._stop_uploads(taken)
             except Exception as problem:  # noqa: BLE001 - the upload thread reports the outage
                 _log.debug("could not renew the lease of %s: %s", self._folder, problem)
 
-    def _lost(self, taken: RunTakenOverError) -> None:
+    def _stop_uploads(self, taken: RunTakenOverError) -> None:
         with self._changed:
             self._taken_over = taken
             self._changed.notify_all()

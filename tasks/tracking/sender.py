@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tasks.tracking.mlflow_import import TrackingError, may_pass
+from tasks.tracking.mlflow_import import TrackingError, is_transient
 from tasks.tracking.mlflow_writes import write
 from tasks.tracking.outbox import Outbox, Record, Sent
 from tasks.tracking.store import Store
@@ -102,9 +102,9 @@ class Sender:
         try:
             write(store, self._outbox, sent, record)
         except Exception as error:  # MLflow's client may raise any error
-            if may_pass(error):
+            if is_transient(error):
                 raise
-            _prove_healthy(store)  # raises if the server is not MLflow
+            _check_mlflow(store)  # raises if the server is not MLflow
             refused = TrackingError(f"MLflow rejected the record {record['id']!r}: {error}")
             refused.__cause__ = error
             _log.warning("%s", refused)
@@ -172,7 +172,7 @@ def _is_lost(store: Store, sent: Sent) -> bool:
     return False
 
 
-def _prove_healthy(store: Store) -> None:
+def _check_mlflow(store: Store) -> None:
     """Check that the server at the store's address knows the experiment that was just opened.
 
     Raises:

@@ -57,7 +57,7 @@ def connect(tracking_uri: str) -> MlflowClient:
         TrackingError: The file is not a database.
     """
     mlflow = load_mlflow()
-    with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
+    with _locked(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
         client: MlflowClient = mlflow.MlflowClient(tracking_uri)
         client.search_experiments(max_results=1)
         return client
@@ -76,7 +76,7 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
     mlflow = load_mlflow()
     database = _database(tracking_uri)
     artifacts = None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
-    with _alone(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
+    with _locked(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
         client = mlflow.MlflowClient(tracking_uri)
         experiment_id = open_experiment(client, experiment_name, artifacts)
         present_experiment(client, experiment_id)
@@ -87,13 +87,13 @@ def _database(tracking_uri: str) -> Path | None:
     return Path(tracking_uri.removeprefix(_SQLITE)).absolute() if tracking_uri.startswith(_SQLITE) else None
 
 
-def _alone(tracking_uri: str) -> AbstractContextManager[None]:
+def _locked(tracking_uri: str) -> AbstractContextManager[None]:
     database = _database(tracking_uri)
-    return nullcontext() if database is None else _opened_alone(database)
+    return nullcontext() if database is None else _locked_database(database)
 
 
 @contextmanager
-def _opened_alone(database: Path) -> Iterator[None]:
+def _locked_database(database: Path) -> Iterator[None]:
     """Lock an sqlite file while MLflow opens it.
 
     If several processes create its tables at once, all but one fail.

@@ -208,7 +208,7 @@ class Tracker:
         state = self._outbox.last(f"state of {run}")
         return state is not None and state["status"] == "FINISHED"
 
-    def take_back(self, step: int) -> None:
+    def drop_steps_after(self, step: int) -> None:
         """Drop all records of later steps, because training resumes from this step.
 
         MLflow cannot delete single values. If it has any of them, its run is deleted and recorded

@@ -59,8 +59,8 @@ def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
 def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
     """Write nested tensors to a folder that all ranks share. Every rank writes its shard."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _quiet_alone():
-        dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_alone())
+    with _without_single_process_warning():
+        dcp_save(dict(tensors), storage_writer=writer, no_dist=_is_single_process())
 
 
 def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
@@ -71,18 +71,18 @@ def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
     """
     check_safetensors(folder)
     try:
-        with _quiet_alone():
-            dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_alone())
+        with _without_single_process_warning():
+            dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_single_process())
     except (CheckpointException, AssertionError, KeyError, TypeError, ValueError, RuntimeError) as problem:
         raise CheckpointError(f"the tensors in {folder} do not match this model: {problem}") from problem
 
 
-def _is_alone() -> bool:
+def _is_single_process() -> bool:
     return not torch.distributed.is_initialized()
 
 
 @contextmanager
-def _quiet_alone() -> Iterator[None]:
+def _without_single_process_warning() -> Iterator[None]:
     """Suppress torch's warning about a single process, which `no_dist` does not prevent."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

@@ -88,7 +88,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         GRPOTrainer.__init__(
             self,
             model=self.load_policy(),
-            reward_funcs=[_scored_by_the_environment],
+            reward_funcs=[_no_reward_function],
             args=arguments,
             train_dataset=Dataset.from_dict({"prompt": [""]}),  # TRL requires one
             processing_class=tokenizer,
@@ -385,6 +385,6 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
 
 
-def _scored_by_the_environment(**_: Any) -> list[float]:
+def _no_reward_function(**_: Any) -> list[float]:
     """Placeholder for TRL's reward function. The environments supply the rewards."""
     raise AssertionError("rewards come with the trajectories")

@@ -92,13 +92,13 @@ class TrainerProcess:
 
         The last event is `Trained`.
         """
-        return self._do(Train(until), Trained)
+        return self._run_command(Train(until), Trained)
 
     def evaluate(self, command: Evaluate) -> Iterator[Event]:
         """Evaluate and yield the trainer's events. The last event is `Evaluated`."""
-        return self._do(command, Evaluated)
+        return self._run_command(command, Evaluated)
 
-    def _do(self, command: Command, last: type[Event]) -> Iterator[Event]:
+    def _run_command(self, command: Command, last: type[Event]) -> Iterator[Event]:
         assert self._connection is not None, "call ready() first"
         try:
             self._connection.send(command)

@@ -51,7 +51,7 @@ class TrainerMain:
         self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total)))
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
-        with vllm_left_out():
+        with without_vllm():
             trainer = trainer_class(algorithm)
         self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
         checkpoints = job.folder / "checkpoints"
@@ -148,7 +148,7 @@ class TrainerMain:
 
 
 @contextmanager
-def vllm_left_out() -> Iterator[None]:
+def without_vllm() -> Iterator[None]:
     """Keep TRL from importing vLLM, which takes 5 s of CPU time.
 
     TRL imports it for its own generation, which is unused here. If our engine has already imported
@@ -186,7 +186,7 @@ def import_all(job: TrainerJob) -> None:
 
     if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
         import_vllm(job.engine_cpu_cache_gb)
-    with vllm_left_out():
+    with without_vllm():
         trainer_class(job.experiment.algorithm)
     batches_class(job.experiment.algorithm)
 

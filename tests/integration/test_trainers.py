@@ -249,8 +249,8 @@ import sys
 from importlib.util import find_spec
 from configs.recipe import load_recipe
 from tasks.training.implementations import trainer_class
-from tasks.training.trainer_main import vllm_left_out
-with vllm_left_out():
+from tasks.training.trainer_main import without_vllm
+with without_vllm():
     trainer_class(load_recipe("textcraft").algorithm)
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """

@@ -147,7 +147,7 @@ def test_repeated_steps_replace_recorded_ones(tracker: Tracker, client: MlflowCl
     old = {stored(tracker, each) for each in (run, phase)}
     again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
     again.start_run("run", {"a": 1})
-    again.take_back(2)
+    again.drop_steps_after(2)
     again.start_phase("phase-1", "phase 1", step=0)
     for step in (3, 4):
         again.log_metrics(phase, {"rollout/success": step / 100}, step)
