@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
     from dashboards.links import Links
     from dashboards.web import application
     from tasks.provision.errors import ProvisionError
-    from tasks.provision.private_files import kept_secret, private_runs, state_folder
+    from tasks.provision.private_files import private_runs, state_folder, stored_secret
     from tasks.provision.services import addresses, login, login_file, new_login
 
     hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
     # user's state folder.
     file = login_file(runs) if is_own else state_folder() / "login"
     try:
-        opens = login(private_runs(runs)) if is_own else kept_secret(file, new_login)
+        opens = login(private_runs(runs)) if is_own else stored_secret(file, new_login)
     except ProvisionError as problem:
         raise SystemExit(str(problem)) from None
     links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)

@@ -14,7 +14,7 @@ from environments.environment import World
 from tasks.curriculum.horizon import Phase
 
 CHARACTERS_PER_TOKEN = 4
-MOST_TURNS = 200
+MAX_TURNS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def play_expert(world: World, task: int) -> ExpertEpisode:
     environment = world.create()
     try:
         characters, actions, turns, done = len(environment.reset(task)), 0, 0, False
-        while not done and turns < MOST_TURNS:
+        while not done and turns < MAX_TURNS:
             action = environment.oracle_action()
             step = environment.step(action)
             done, turns = step.done, turns + 1

@@ -167,7 +167,7 @@ class VllmPoolEngine:
         if all(replica.down for replica in self.pool.replicas):
             raise EngineError(f"no vLLM server loaded the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
 
-    def follow(self, loaded: Loaded) -> None:
+    def adopt_weights(self, loaded: Loaded) -> None:
         """Adopt weights that another process has loaded into the same servers.
 
         A server with other weights counts as down until it has them.
@@ -216,7 +216,7 @@ class VllmPoolEngine:
         async def accept(replica: Replica) -> None:
             if replica not in workers:
                 raise ServerUnavailableError(replica.down)
-            await replica.server.renew(version)
+            await replica.server.set_weights_version(version)
             await replica.server.resume()
 
         in_event_loop(self.pool.on_all(prepare))

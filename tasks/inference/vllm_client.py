@@ -225,7 +225,7 @@ class VllmClient:
         with suppress(ServerUnavailableError, EngineError):
             await self._ask("POST", "/resume", b"{}", CONNECT_S)
 
-    async def renew(self, version: str) -> None:
+    async def set_weights_version(self, version: str) -> None:
         """Drop the caches of the former weights and set the version of the new ones."""
         await self._post("/reset_prefix_cache", {})
         await self._post("/update_weight_version", {"new_version": version})
@@ -238,7 +238,7 @@ class VllmClient:
         try:
             await self.pause()
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
-            await self.renew(version)
+            await self.set_weights_version(version)
         except EngineError as error:
             raise EngineError(f"{error}. To load weights, start the server with VLLM_SERVER_DEV_MODE=1.") from error
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ _lock = threading.Lock()
 _watch: subprocess.Popen[bytes] | None = None
 
 
-def watch_over(owner: str) -> None:
+def start_watch(owner: str) -> None:
     """Start the watching process of this process, once.
 
     Args:

@@ -22,7 +22,7 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
-from tasks.provision.container_watch import watch_over
+from tasks.provision.container_watch import start_watch
 from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError, StartTimeoutError
 from tasks.provision.local import HOST, answers
 from tasks.provision.process import started_at
@@ -118,7 +118,7 @@ class ContainerServer:
             ProvisionError: The engine refused, or the server ended or was not healthy in time.
         """
         sweep(self._client)
-        watch_over(owner_label())
+        start_watch(owner_label())
         with self._lock:
             if self._ended:
                 raise LifecycleError(f"{self.name} was ended and cannot be started again")

@@ -72,7 +72,7 @@ def environment_replicas(
                 image or f"{IMAGES}-{image_of(world)}",
                 command=serve,
                 environment={**token, **variables},
-                volumes=[Path(value) for value in variables.values() if _is_there(value)],
+                volumes=[Path(value) for value in variables.values() if _exists(value)],
                 start_deadline_s=start_deadline_s,
             )
             for number in range(replicas)
@@ -100,10 +100,10 @@ def world_variables(world: str) -> dict[str, str]:
     """
     prefixes = tuple(f"{member.upper()}_" for member in members(world))
     found = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
-    return {name: str(Path(value).absolute()) if _is_there(value) else value for name, value in found.items()}
+    return {name: str(Path(value).absolute()) if _exists(value) else value for name, value in found.items()}
 
 
-def _is_there(value: str) -> bool:
+def _exists(value: str) -> bool:
     """Return whether a variable's value names an existing file or folder."""
     return bool(value) and len(value) < PATH_MAX and Path(value).exists()
 

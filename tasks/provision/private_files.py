@@ -101,7 +101,7 @@ def read_own(path: Path) -> str | None:
         return file.read()
 
 
-def kept_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_urlsafe(24)) -> str:
+def stored_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_urlsafe(24)) -> str:
     """Return the secret in the file; create it for this user alone if the file does not exist.
 
     Raises:

@@ -22,7 +22,7 @@ from pathlib import Path
 from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
-from tasks.provision.private_files import kept_secret, private_folder, private_runs
+from tasks.provision.private_files import private_folder, private_runs, stored_secret
 from tasks.provision.process import started_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def login(runs: Path) -> str:
     Raises:
         PrivacyError: Others could read it.
     """
-    return kept_secret(login_file(runs), new_login)
+    return stored_secret(login_file(runs), new_login)
 
 
 def mlflow_login(runs: Path) -> dict[str, str]:

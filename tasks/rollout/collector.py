@@ -25,7 +25,7 @@ from environments.door import EpisodeClient, open_client
 from tasks.agents.agent import Agent
 from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
-from tasks.rollout.episode import RolloutRequest, RolloutSettings, not_played, play_with_retries
+from tasks.rollout.episode import RolloutRequest, RolloutSettings, play_with_retries, unplayed_trajectory
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory
 
@@ -187,7 +187,7 @@ class Collector:
 
         def unfinished(request: RolloutRequest) -> Trajectory:
             found = running.begun.get((request.group, request.member))
-            found = found or not_played(request, batch.settings, self._environment, self._agent, "")
+            found = found or unplayed_trajectory(request, batch.settings, self._environment, self._agent, "")
             found.outcome, found.reason = Outcome.FAILED, reason
             return found
 

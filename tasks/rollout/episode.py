@@ -114,7 +114,7 @@ async def play(
     Raises:
         WrongWorldError: A server hosts another world. No episode can be played until that is fixed.
     """
-    trajectory = not_played(request, settings, environment, agent, "")
+    trajectory = unplayed_trajectory(request, settings, environment, agent, "")
     begun(trajectory)
     trajectory.began, began = time.time(), time.perf_counter()
     try:
@@ -131,7 +131,7 @@ async def play(
     return trajectory
 
 
-def not_played(request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str) -> Trajectory:
+def unplayed_trajectory(request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str) -> Trajectory:
     """Return the trajectory of an unplayed episode: no turns, outcome `failed`."""
     return Trajectory(
         environment=environment,

@@ -189,4 +189,4 @@ class RolloutWorker:
         loaded = self.broadcast(self.engine.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None
-            self.engine.follow(loaded)
+            self.engine.adopt_weights(loaded)

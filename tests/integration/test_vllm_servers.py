@@ -239,7 +239,7 @@ def test_follower_skips_servers_with_other_weights(engine: VllmPoolEngine, serve
     assert engine.pool.loaded is not None
     with closing(VllmPoolEngine([server.url for server in servers])) as other:
         as_after_a_restart(other, servers[0], policy)
-        other.follow(engine.pool.loaded)
+        other.adopt_weights(engine.pool.loaded)
         assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
             assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)

@@ -17,7 +17,7 @@ import pytest
 
 from configs.recipe import load_recipe
 from tasks.provision.errors import PrivacyError
-from tasks.provision.private_files import OwnedFolder, kept_secret, private_folder, private_runs, read_own, state_folder, sweep_owned
+from tasks.provision.private_files import OwnedFolder, private_folder, private_runs, read_own, state_folder, stored_secret, sweep_owned
 from tasks.provision.process import MARK, ChildProcess, sweep
 from tasks.tracking.run_folder import RunFolder
 
@@ -117,26 +117,26 @@ def test_pipe_in_place_of_a_file_does_not_block_the_reader(tmp_path: Path) -> No
 
 
 def test_secret_is_created_once_and_private(tmp_path: Path) -> None:
-    secret = kept_secret(tmp_path / "kept" / "login")
+    secret = stored_secret(tmp_path / "kept" / "login")
     assert len(secret) >= 32
-    assert kept_secret(tmp_path / "kept" / "login") == secret
+    assert stored_secret(tmp_path / "kept" / "login") == secret
     assert mode(tmp_path / "kept" / "login") == 0o600
-    assert kept_secret(tmp_path / "kept" / "other") != secret
+    assert stored_secret(tmp_path / "kept" / "other") != secret
 
 
 def test_secret_readable_by_others_is_refused(tmp_path: Path) -> None:
-    kept_secret(tmp_path / "login")
+    stored_secret(tmp_path / "login")
     (tmp_path / "login").chmod(0o640)
     with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
-        kept_secret(tmp_path / "login")
+        stored_secret(tmp_path / "login")
 
 
 @as_root
 def test_secret_of_another_user_is_refused(tmp_path: Path) -> None:
-    kept_secret(tmp_path / "login")
+    stored_secret(tmp_path / "login")
     os.chown(tmp_path / "login", NOBODY, NOBODY)
     with pytest.raises(PrivacyError, match=str(tmp_path / "login")):
-        kept_secret(tmp_path / "login")
+        stored_secret(tmp_path / "login")
 
 
 OWNER = """
