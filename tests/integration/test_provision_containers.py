@@ -163,7 +163,7 @@ def test_killed_container_restarts_on_its_port(client: docker.DockerClient, imag
     assert ours(client, "textcraft-0") == ours(client, "textcraft-1") == []
 
 
-def test_a_container_that_ends_during_its_start_shows_its_log(client: docker.DockerClient, image: str) -> None:
+def test_container_that_ends_during_its_start_shows_its_log(client: docker.DockerClient, image: str) -> None:
     with pytest.raises(StartFailedError, match="no-such-world"):
         ContainerServer("failing", image, command=["no-such-world"], start_deadline_s=PATIENCE_S).start()
     assert ours(client, "failing") == []
@@ -194,7 +194,7 @@ def orphan_of(image: str, watch: str) -> None:
     assert killed.stdout.startswith("http://"), killed.stderr
 
 
-def test_a_container_ends_with_an_owner_that_is_killed(client: docker.DockerClient, image: str) -> None:
+def test_container_ends_with_its_killed_owner(client: docker.DockerClient, image: str) -> None:
     orphan_of(image, "watched")
     eventually(lambda: ours(client, "orphan") == [])
 

@@ -43,7 +43,7 @@ def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[b
         )
 
 
-def test_a_night_goes_on_after_a_kill_beside_no_other_and_the_next_starts_from_its_champion(tmp_path: Path) -> None:
+def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champion(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     right, wrong = (build_saying(tmp_path / word, word) for word in (RIGHT, WRONG))

@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the_alias_to_a_better_one(runs: Path, tmp_path: Path) -> None:
+def test_scheduled_nights_promote_only_a_better_challenger(runs: Path, tmp_path: Path) -> None:
     found = addresses_of(runs)
     nightly = deployment_id(runs, "nightly")
     client = mlflow.MlflowClient(found.mlflow_tracking_uri)
@@ -101,7 +101,7 @@ def test_scheduled_nights_keep_the_champion_from_a_worse_challenger_and_give_the
 
 @pytest.mark.slow
 @needs_chromium
-def test_a_run_of_the_form_completes_and_clicks_lead_to_it_from_ui_to_ui(runs: Path, tmp_path: Path, browser: Browser) -> None:
+def test_run_started_from_the_form_completes_and_is_linked_in_every_ui(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = addresses_of(runs)
     changes = {"policy": build_tiny_policy(tmp_path), "steps": 6, "horizons": [2, 3, 4], "seed": 3, "group_size": 4, "tasks_per_step": 3}
     rest = {name: value for name, value in SMALL.items() if name.partition(".")[0] != "curriculum"}
@@ -193,7 +193,7 @@ def state_of(runs: Path, run: str) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_ends_every_process_is_killed_in_mlflow_and_continues_when_it_is_retried(runs: Path, policy: str) -> None:
+def test_cancelled_run_ends_every_process_and_continues_on_retry(runs: Path, policy: str) -> None:
     run = small_run(runs, policy, 5)
     wait_until(lambda: max(steps_of(runs, 5), default=0) >= 3)
     everyone = processes_of(runs, run)
@@ -216,7 +216,7 @@ def test_a_cancelled_run_ends_every_process_is_killed_in_mlflow_and_continues_wh
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_is_killed_is_resumed_once_and_no_more(runs: Path, policy: str) -> None:
+def test_run_with_a_killed_process_is_resumed_once(runs: Path, policy: str) -> None:
     run = small_run(runs, policy, 6)
     for life in (1, 2):
         reached = max(steps_of(runs, 6), default=0) + 3

@@ -30,17 +30,17 @@ def episode(world: str, *rewards: float, task: int = 0, last: str = "Action:\ngo
         (episode("textcraft"), 0.0),
     ],
 )
-def test_an_episode_is_worth_what_agentgyms_client_returns_for_its_last_turn(played: Trajectory, value: float) -> None:
+def test_episode_value_is_agentgyms_value_of_the_last_turn(played: Trajectory, value: float) -> None:
     assert last_value(played) == pytest.approx(value)
 
 
-def test_avg_is_over_all_episodes_and_pass_counts_any_value_above_0() -> None:
+def test_average_covers_all_episodes_and_pass_counts_values_above_0() -> None:
     values = {0: [0.0, 0.1], 1: [-1.0, 0.0], 2: [1.0, 1.0]}
     assert average_at_n(values).value == pytest.approx(1.1 / 6)
     assert pass_at_n(values).value == pytest.approx(2 / 3)
 
 
-def test_categories_have_rows_of_their_own() -> None:
+def test_categories_have_separate_rows() -> None:
     played = [episode("textcraft", 1.0, task=0), episode("textcraft", 0.0, task=1), episode("textcraft", 1.0, task=2)]
     rows = [dict(zip(HEADER, row, strict=True)) for row in figure_rows("test", played, {0: "wood", 1: "stone"})]
     assert [row[HEADER[0]] for row in rows] == ["test", "- stone", "- wood"]

@@ -18,7 +18,7 @@ DAMAGED = ["", "{", "[]", "{}", "null"]
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_note_of_a_collapse_is_named(content: str, tmp_path: Path) -> None:
+def test_damaged_collapse_file_is_named(content: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, load_recipe("quickstart"))
     folder.path.mkdir(parents=True, exist_ok=True)
     note = folder.path / "collapse.json"
@@ -29,7 +29,7 @@ def test_a_damaged_note_of_a_collapse_is_named(content: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_records_of_one_run_stop_no_other_command(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_records_of_a_run_do_not_stop_other_commands(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = tmp_path / "run" / "records"
     Outbox(records, "experiment", "store")
     (records / OUTBOX).write_text(content)

@@ -33,7 +33,7 @@ def both() -> tuple[Answers, Answers]:
         return apart.submit(answers).result()
 
 
-def test_the_page_begins_with_the_choice_and_is_whole(both: tuple[Answers, Answers]) -> None:
+def test_first_view_script_is_inserted_at_the_start_of_the_page(both: tuple[Answers, Answers]) -> None:
     (plain, _), (shown, length) = (seen["/"] for seen in both)
     assert length == len(shown)
     head, choice, rest = shown.partition(b'localStorage.setItem("mlflow.workflowType_v1"')
@@ -44,7 +44,7 @@ def test_the_page_begins_with_the_choice_and_is_whole(both: tuple[Answers, Answe
     assert b"<script" in rest
 
 
-def test_other_answers_pass_as_they_are(both: tuple[Answers, Answers]) -> None:
+def test_other_answers_are_unchanged(both: tuple[Answers, Answers]) -> None:
     plain, shown = both
     assert shown["/version"] == plain["/version"]
     assert b"workflowType_v1" not in shown["/static-files/index.html"][0]

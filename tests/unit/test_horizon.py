@@ -57,7 +57,7 @@ def test_phases_are_ranges_of_one_horizon() -> None:
     assert phases(experiment, {}) == [Phase(1, 4, 0, 14, 4), Phase(2, 8, 14, 28, 8), Phase(3, 16, 28, 40, 16)]
 
 
-def test_a_run_that_ends_early_has_fewer_phases() -> None:
+def test_shorter_run_has_fewer_phases() -> None:
     assert phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [Phase(1, 4, 0, 7, 4)]
 
 

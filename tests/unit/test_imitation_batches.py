@@ -211,14 +211,14 @@ def test_options_that_exclude_each_other_are_refused_with_their_names(overrides:
     assert [word for word in named if word not in str(refused.value)] == []
 
 
-def test_another_method_leaves_out_what_the_file_says_of_its_own() -> None:
+def test_switching_the_method_drops_fields_of_the_old_one() -> None:
     ours = load_recipe("textcraft", {"algorithm.name": "sft"}).algorithm.model_dump()
     assert (ours["name"], ours["steps"], ours["warmup_steps"]) == ("sft", 40, 2)
     assert "loss_aggregation" not in ours
     assert load_recipe("textcraft", {"algorithm.name": "ppo"}).algorithm.model_dump()["loss_aggregation"] == "trajectory"
 
 
-def test_every_method_has_only_fields_that_it_describes_and_survives_the_way_to_the_trainer() -> None:
+def test_every_method_describes_its_fields_and_survives_serialisation() -> None:
     for name, kind in ALGORITHMS.all_built_in().items():
         assert all(field.description for field in kind.model_fields.values()), name
         experiment = load_recipe("textcraft", {"algorithm.name": name})

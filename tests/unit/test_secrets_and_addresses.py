@@ -45,7 +45,7 @@ def test_the_key_of_openai_is_not_sent_to_another_endpoint() -> None:
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
 
-def test_an_endpoint_gets_the_key_that_is_set_for_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_gets_the_key_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as own, listener() as stranger:
         monkeypatch.setenv(ADDRESS, f"{own.origin}/other-path")
         ask_judge(own.url)
@@ -55,13 +55,13 @@ def test_an_endpoint_gets_the_key_that_is_set_for_its_address(monkeypatch: pytes
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
 
-def test_an_endpoint_that_wants_a_key_names_the_setting_that_binds_it() -> None:
+def test_endpoint_that_requires_a_key_names_the_setting() -> None:
     with listener(status=401) as stranger, pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"):
         ask_judge(stranger.url)
     assert len(stranger.headers) == 1
 
 
-def test_a_redirect_carries_neither_key_nor_conversation_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as stranger, listener(status=307, location=stranger.url) as own:
         monkeypatch.setenv(ADDRESS, own.url)
         with pytest.raises(EngineError):
@@ -82,7 +82,7 @@ def get(*servers: Listener) -> None:
     asyncio.run(ask())
 
 
-def test_a_drawn_token_goes_to_servers_started_here_and_not_to_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_token_is_sent_only_to_own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as started_here, listener() as elsewhere:
         monkeypatch.setenv(URLS, f"textcraft={elsewhere.origin}")
         token = shared_token()
@@ -91,7 +91,7 @@ def test_a_drawn_token_goes_to_servers_started_here_and_not_to_those_of_the_sett
     assert [headers.get("authorization") for headers in elsewhere.headers] == [None]
 
 
-def test_a_token_that_is_set_goes_to_the_servers_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_token_is_sent_to_configured_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as elsewhere:
         monkeypatch.setenv(URLS, elsewhere.origin)
         monkeypatch.setenv(VARIABLE, "set")
@@ -100,7 +100,7 @@ def test_a_token_that_is_set_goes_to_the_servers_of_the_settings(monkeypatch: py
     assert [headers.get("authorization") for headers in elsewhere.headers] == ["Bearer set"]
 
 
-def test_the_login_of_make_up_goes_to_its_own_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_of_the_services_is_sent_only_to_their_own_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
     recorded_run(tmp_path)

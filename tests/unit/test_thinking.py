@@ -57,13 +57,13 @@ def test_the_action_is_read_after_the_thought(opened: bool) -> None:
 
 @pytest.mark.parametrize(("text", "opened"), [("<think>get 1 log", False), ("get 1 log", True), ("</think>a<think>b", False)])
 @pytest.mark.parametrize("action_format", ["bare", "react"])
-def test_a_message_that_ends_inside_its_thought_has_no_action(text: str, opened: bool, action_format: str) -> None:
+def test_message_that_ends_inside_its_thought_has_no_action(text: str, opened: bool, action_format: str) -> None:
     with pytest.raises(MalformedActionError):
         read_action(text, action_format, opened)
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_a_demonstration_closes_the_thought_that_the_prompt_opened(special: bool) -> None:
+def test_demonstration_closes_a_thought_opened_by_the_prompt(special: bool) -> None:
     made = chat_format(ALWAYS, [*SPECIALS, "<think>", "</think>"] if special else SPECIALS)
     assert made.thought_opened
     tokens = made.message("get 1 log")
