@@ -61,9 +61,7 @@ def test_memory_trace_is_within_10_percent_of_a_real_update(
     assert traced[trained] == pytest.approx(measured_peak(larger, tmp_path / "run", lora), rel=0.1)
 
 
-def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(
-    larger: str, traced: dict[str, int], tmp_path: Path
-) -> None:
+def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(larger: str, traced: dict[str, int], tmp_path: Path) -> None:
     environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     place = ["--nproc_per_node", "2", "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
     module = ["-m", "tests.support.measured_update", larger, str(tmp_path)]
