@@ -16,7 +16,7 @@ from configs.environment import World
 from configs.experiment import Rollout
 from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
-from environments.door import enter
+from environments.handshake import verify_servers
 from environments.protocol import WorldInfo
 from tasks.agents.agent import Agent, Budgets
 from tasks.agents.agent_factory import open_agent
@@ -44,7 +44,7 @@ class Players:
         async with self._lock:
             if name not in self._client_of:
                 urls = await asyncio.to_thread(self._serve, world)
-                self._world_infos[name] = await enter(urls, world)
+                self._world_infos[name] = await verify_servers(urls, world)
                 client = EnvironmentClient(urls, expected=self._world_infos[name].identity, deadline_s=DEADLINE_SECONDS)
                 self._client_of[name] = await self._clients.enter_async_context(client)
             return self._client_of[name]

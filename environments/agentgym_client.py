@@ -216,7 +216,13 @@ class AgentGymClient:
         if greeting != self._wire.greeting:
             known = [f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting]
             hosted = " or ".join(known) or f"what greets with {str(greeting)[:80]!r}"
-            raise WrongWorldError(f"{server.url} hosts {hosted}, but {self._world} is to be played; name a server of it")
+            raise WrongWorldError(
+                f"{server.url} hosts {hosted}, but environment.name is {self._world}. Set AGENTGYM_ENVIRONMENT_URLS to a server of it",
+                field="environment.name",
+                url=server.url,
+                hosted=hosted,
+                expected=self._world,
+            )
 
     def _deadline(self, deadline_s: float | None) -> float:
         return time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)

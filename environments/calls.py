@@ -228,4 +228,7 @@ def _encode(content: dict[str, Any]) -> bytes:
 
 def _error(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentCallError:
     why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
-    return error_of_status(status, f"{url}: {status}{why}", of_session=of_session)
+    found = error_of_status(status, f"{url}: {status}{why}", of_session=of_session)
+    if error is not None:
+        found.code, found.field = error.type, error.field or ""
+    return found

@@ -217,7 +217,12 @@ class EnvironmentClient:
         (first, told), *others = (await self.worlds()).items()
         for url, world in others:
             if world.identity != told.identity:
-                raise WrongWorldError(f"{url} hosts {world.identity}, but {first} hosts {told.identity}: all must host the same")
+                raise WrongWorldError(
+                    f"{url} hosts {world.identity}, but {first} hosts {told.identity}. All servers must host the same world and version",
+                    url=url,
+                    hosted=world.identity,
+                    expected=told.identity,
+                )
         return told
 
     async def worlds(self) -> dict[str, WorldInfo]:
@@ -290,8 +295,11 @@ class EnvironmentClient:
     def _check(self, replica: Replica, hosted: str) -> None:
         if self._expected and hosted != self._expected:
             raise WrongWorldError(
-                f"{replica.url} hosts {hosted}, but {self._expected} is being played: the server was replaced by another. Start "
-                "the right one there"
+                f"{replica.url} hosts {hosted}, but the episodes belong to {self._expected}: the server was replaced. "
+                f"Start a server of {self._expected} there",
+                url=replica.url,
+                hosted=hosted,
+                expected=self._expected,
             )
 
     async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:

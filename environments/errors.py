@@ -7,7 +7,14 @@ class EnvironmentCallError(Exception):
     """Base class of the errors of a call.
 
     The environment could not be played, which implies nothing about the policy.
+
+    Attributes:
+        code: The server's name of the error, e.g. "no_such_task". Empty if it sent none.
+        field: The invalid field of the request or the recipe. Empty if no field is invalid.
     """
+
+    code: str = ""
+    field: str = ""
 
 
 class UnreachableError(EnvironmentCallError):
@@ -55,7 +62,16 @@ class WrongWorldError(EnvironmentCallError):
     """A server hosts another world or version than the expected one.
 
     Retries do not help. The configuration must be fixed.
+
+    Attributes:
+        url: The server. Empty if it is not a single one.
+        hosted: The world, or the rules, of the server.
+        expected: The world, or the rules, that the caller expects.
     """
+
+    def __init__(self, message: str, *, field: str = "", url: str = "", hosted: str = "", expected: str = "") -> None:
+        super().__init__(message)
+        self.field, self.url, self.hosted, self.expected = field, url, hosted, expected
 
 
 class BusyError(EnvironmentCallError):

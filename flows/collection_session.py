@@ -13,7 +13,7 @@ from typing import Any, Self
 from configs.collection import Collection
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, urls_of
-from environments.door import check_same, enter, task_indices, task_tags
+from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from environments.protocol import WorldInfo
 from flows.progress import EpisodeBar
 from tasks.agents.agent import Agent
@@ -197,7 +197,7 @@ class Tally:
 
 async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:
     """Return the world's description and the task indices of a collection."""
-    world = await enter(urls, collection.environment)
+    world = await verify_servers(urls, collection.environment)
     return world, await task_indices(urls, collection.environment, collection.tasks, "tasks")
 
 

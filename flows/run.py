@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
-from environments.door import check_same, enter, task_indices, task_tags
+from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from flows.accelerators import accelerators_held
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
 from flows.page_progress import PageProgress
@@ -231,7 +231,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
 
     async def ask() -> TaskLists:
         environment, evaluation = experiment.environment, experiment.evaluation
-        world = await enter(urls, environment)
+        world = await verify_servers(urls, environment)
         check_same(run.folder.path / "world", world.identity, "run")
         train = await task_indices(urls, environment, environment.train_tasks, "environment.train_tasks")
         held_out = await task_indices(urls, environment, evaluation.tasks, "evaluation.tasks")

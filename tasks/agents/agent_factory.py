@@ -42,7 +42,9 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         if world.version not in ("", known.version):
             raise WrongWorldError(
                 f"the servers host {world.identity}, but this process has version {known.version} of the world "
-                f"for the {source.kind} policy. Use servers of the same version."
+                f"for the {source.kind} policy. Use servers of the same version.",
+                hosted=world.version,
+                expected=known.version,
             )
         replay = NearestNeighbourReplay(known, known.tasks("train")) if source.kind == "nearest-neighbour" else None
         chat_format = _chat_format(source, source.tokenizer, instruction, action_format)

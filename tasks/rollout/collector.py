@@ -21,7 +21,7 @@ from typing import Any
 
 from configs.experiment import Rollout
 from configs.rules import Dialect
-from environments.door import EpisodeClient, open_client
+from environments.handshake import EpisodeClient, open_client
 from tasks.agents.agent import Agent
 from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit

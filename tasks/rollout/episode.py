@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.experiment import SLOWEST_TOKEN_SECONDS, Rollout
-from environments.door import EpisodeClient
 from environments.errors import EnvironmentCallError, WrongWorldError
+from environments.handshake import EpisodeClient
 from tasks.agents.agent import Agent, Budgets, Conversation, Message, NoActionError, TokenBudgetError
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause

@@ -46,7 +46,7 @@ def open_client(
         urls: Their addresses.
         world: The world's name.
         dialect: Their protocol.
-        expected: `WorldInfo.identity` of the world, as returned by `enter`. Ignored for AgentGym's
+        expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for AgentGym's
             protocol.
         deadline_s: Default time limit of a call in seconds.
         connections: Most requests in flight at once.
@@ -56,7 +56,7 @@ def open_client(
     return EnvironmentClient(urls, expected=expected, deadline_s=deadline_s, connections=connections)
 
 
-async def enter(urls: Sequence[str], world: World) -> WorldInfo:
+async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
     """Check the servers against the recipe and return the world that they host.
 
     Servers of AgentGym's protocol report only the world, so the recipe supplies the other fields.
@@ -77,17 +77,19 @@ async def enter(urls: Sequence[str], world: World) -> WorldInfo:
         return WorldInfo(world.name, "", world.instruction or "", {}, rules="agentgym", success_score=world.success_score)
     async with EnvironmentClient(urls) as ours:
         try:
-            hosted = await ours.worlds()
+            worlds = await ours.worlds()
         except (RefusedError, ServerFailedError) as strange:
             raise WrongWorldError(
-                f"a server does not speak our protocol ({strange}). If it is one of AgentGym's own, set environment.dialect: agentgym"
+                f"environment.dialect: a server does not use this project's protocol ({strange}). If it is AgentGym's own server, "
+                "set environment.dialect: agentgym",
+                field="environment.dialect",
             ) from strange
-        for url, told in hosted.items():
-            _check(url, told, world)
-        told = await ours.world()
-    told.instruction = told.instruction if world.instruction is None else world.instruction
-    told.success_score = told.success_score if world.success_score is None else world.success_score
-    return told
+        for url, each in worlds.items():
+            _check(url, each, world)
+        hosted = await ours.world()
+    hosted.instruction = hosted.instruction if world.instruction is None else world.instruction
+    hosted.success_score = hosted.success_score if world.success_score is None else world.success_score
+    return hosted
 
 
 async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, field: str) -> list[int]:
@@ -111,17 +113,17 @@ async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, 
             try:
                 return await ours.tasks(tasks)
             except RefusedError as unknown:
-                raise WrongWorldError(f"{field}: {unknown}") from unknown
+                raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
     try:
         given = indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
     except TaskIndexError as unknown:
-        raise WrongWorldError(f"{field}: {unknown}") from unknown
+        raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
     async with open_client(urls, world.name, world.dialect) as client:
         for index in sorted({min(given), max(given)}):
             try:
                 session, _ = await client.start(index)
             except (RefusedError, ServerFailedError) as refused:
-                raise WrongWorldError(f"{field} holds {index}, which cannot be begun: {refused}") from refused
+                raise WrongWorldError(f"{field}: task {index} cannot be started: {refused}", field=field) from refused
             await client.close(session)
     return given
 
@@ -157,19 +159,29 @@ def check_same(file: Path, identity: str, what: str) -> None:
     begun = file.read_text(encoding="utf-8").strip()
     if begun != identity:
         raise WrongWorldError(
-            f"the {what} in {file.parent} was begun on {begun}, but the servers host {identity}: go on with servers of that version, or "
-            f"begin another {what} in another folder"
+            f"the {what} in {file.parent} began on {begun}, but the servers host {identity}. Start servers of the first version, or "
+            f"begin another {what} in another folder",
+            hosted=identity,
+            expected=begun,
         )
 
 
-def _check(url: str, told: WorldInfo, world: World) -> None:
-    if world.name not in (told.name, told.entry) and (len(members(world.name)) > 1 or entry_of(world.name) != told.entry):
+def _check(url: str, hosted: WorldInfo, world: World) -> None:
+    if world.name not in (hosted.name, hosted.entry) and (len(members(world.name)) > 1 or entry_of(world.name) != hosted.entry):
         raise WrongWorldError(
-            f"{url} hosts {told.identity}, but {world.name} is to be played: start a server of it there (python -m environments serve "
-            f"{world.name}), or name another in AGENTGYM_ENVIRONMENT_URLS"
+            f"{url} hosts {hosted.identity}, but environment.name is {world.name}. Start a server of {world.name} there "
+            f"(agentgym serve {world.name}), or set AGENTGYM_ENVIRONMENT_URLS to another server",
+            field="environment.name",
+            url=url,
+            hosted=hosted.identity,
+            expected=world.name,
         )
-    if told.rules != world.rules:
+    if hosted.rules != world.rules:
         raise WrongWorldError(
-            f"{url} hosts {told.name} under the rules {told.rules!r}, but {world.rules!r} are to be played by: start it with --rules "
-            f"{world.rules}, or set environment.rules: {told.rules}"
+            f"{url} hosts {hosted.name} under the rules {hosted.rules!r}, but environment.rules is {world.rules!r}. Start it with --rules "
+            f"{world.rules}, or set environment.rules: {hosted.rules}",
+            field="environment.rules",
+            url=url,
+            hosted=hosted.rules,
+            expected=world.rules,
         )

@@ -16,8 +16,8 @@ from configs.environment import World
 from configs.experiment import Rollout
 from environments.babyai.tasks import task_list
 from environments.client import EnvironmentClient
-from environments.door import check_same, enter, open_client, task_indices
 from environments.errors import RefusedError, WrongWorldError
+from environments.handshake import check_same, open_client, task_indices, verify_servers
 from environments.registry import load_world
 from environments.textcraft.goals import goals
 from environments.textcraft.tasks import task_of
@@ -65,10 +65,10 @@ def agentgym_only(state_dir: Path) -> Iterator[str]:
     yield from serving(state_dir, str(AGENTGYM_ONLY), "textcraft", health_path="/")
 
 
-def refused(urls: list[str], world: World) -> str:
-    with pytest.raises(WrongWorldError) as told:
-        asyncio.run(enter(urls, world))
-    return str(told.value)
+def refused(urls: list[str], world: World) -> WrongWorldError:
+    with pytest.raises(WrongWorldError) as refusal:
+        asyncio.run(verify_servers(urls, world))
+    return refusal.value
 
 
 # Before the first episode
@@ -76,13 +76,14 @@ def refused(urls: list[str], world: World) -> str:
 
 def test_a_collection_for_babyai_against_a_textcraft_server_is_refused(textcraft: str) -> None:
     collection = Collection.model_validate({"environment": "babyai", "source": {"kind": "oracle"}})
-    with pytest.raises(WrongWorldError, match=f"{textcraft} hosts textcraft minecraft-.*, but babyai is to be played: start a server"):
+    with pytest.raises(WrongWorldError) as refusal:
         asyncio.run(ask((textcraft,), collection))
+    assert (refusal.value.field, refusal.value.url, refusal.value.expected) == ("environment.name", textcraft, "babyai")
+    assert refusal.value.hosted == f"textcraft {load_world('textcraft').version}"
 
 
 def test_of_several_servers_the_wrong_one_is_named(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
-    said = refused([textcraft, babyai_by_agentgyms_rules], World(name="textcraft"))
-    assert said.startswith(f"{babyai_by_agentgyms_rules} hosts babyai")
+    assert refused([textcraft, babyai_by_agentgyms_rules], World(name="textcraft")).url == babyai_by_agentgyms_rules
 
 
 def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) -> None:
@@ -99,40 +100,39 @@ def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) ->
         for server in servers:
             server.start()
         urls = [server.url for server in servers]
-        assert (
-            refused(urls, World(name="counting")) == f"{urls[1]} hosts counting 2, but {urls[0]} hosts counting 1: all must host the same"
-        )
+        refusal = refused(urls, World(name="counting"))
+        assert (refusal.url, refusal.hosted, refusal.expected) == (urls[1], "counting 2", "counting 1")
     finally:
         for server in servers:
             server.end()
 
 
 def test_other_rules_than_the_recipes_are_refused(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
-    assert "under the rules 'ours', but 'agentgym' are to be played by: start it with --rules agentgym" in refused(
-        [textcraft], World(name="textcraft", rules="agentgym")
-    )
-    told = asyncio.run(enter([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym")))
+    refusal = refused([textcraft], World(name="textcraft", rules="agentgym"))
+    assert (refusal.field, refusal.hosted, refusal.expected) == ("environment.rules", "ours", "agentgym")
+    told = asyncio.run(verify_servers([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym")))
     assert (told.success_score, told.version) == (0.5, load_world("babyai", "agentgym").version)
 
 
 def test_the_recipes_words_stand_before_the_worlds(textcraft: str) -> None:
-    told = asyncio.run(enter([textcraft], World(instruction="Build it.", success_score=0.5)))
+    told = asyncio.run(verify_servers([textcraft], World(instruction="Build it.", success_score=0.5)))
     assert (told.instruction, told.success_score) == ("Build it.", 0.5)
 
 
 def test_a_world_may_be_named_by_its_class(textcraft: str) -> None:
-    assert asyncio.run(enter([textcraft], World(name="environments.textcraft.world:TextCraft"))).name == "textcraft"
-    assert "but guessing.world:Guessing is to be played" in refused([textcraft], World(name="guessing.world:Guessing"))
+    assert asyncio.run(verify_servers([textcraft], World(name="environments.textcraft.world:TextCraft"))).name == "textcraft"
+    assert refused([textcraft], World(name="guessing.world:Guessing")).expected == "guessing.world:Guessing"
 
 
 def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(agentgym_only: str) -> None:
-    assert "If it is one of AgentGym's own, set environment.dialect: agentgym" in refused([agentgym_only], World(name="textcraft"))
+    assert refused([agentgym_only], World(name="textcraft")).field == "environment.dialect"
 
 
 def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(agentgym_only: str, textcraft: str) -> None:
     for url in (agentgym_only, textcraft):
-        assert asyncio.run(enter([url], World(name="textcraft", **THEIRS))).instruction == "Craft."
-        assert "hosts textcraft of AgentGym, but babyai is to be played" in refused([url], World(name="babyai", **THEIRS))
+        assert asyncio.run(verify_servers([url], World(name="textcraft", **THEIRS))).instruction == "Craft."
+        refusal = refused([url], World(name="babyai", **THEIRS))
+        assert (refusal.field, refusal.url, refusal.expected) == ("environment.name", url, "babyai")
 
 
 @pytest.mark.parametrize("dialect", [{}, THEIRS])
@@ -144,21 +144,22 @@ def test_tasks_that_there_are_not_are_refused_with_the_field_that_names_them(tex
         5,
     ]
     if not dialect:
-        with pytest.raises(WrongWorldError, match=r"environment\.train_tasks holds 99999999, which cannot be begun: .*no task 99999999"):
-            asyncio.run(task_indices([textcraft], world, (3, 99_999_999, 5), "environment.train_tasks"))
-        with pytest.raises(WrongWorldError, match=r"evaluation\.tasks: .*textcraft-ours-100"):
-            asyncio.run(task_indices([textcraft], world, "textcraft-100", "evaluation.tasks"))
+        for field, tasks in (("environment.train_tasks", (3, 99_999_999, 5)), ("evaluation.tasks", "textcraft-100")):
+            with pytest.raises(WrongWorldError) as refusal:
+                asyncio.run(task_indices([textcraft], world, tasks, field))
+            assert refusal.value.field == field
 
 
 def test_an_oracle_of_another_version_does_not_play(textcraft: str) -> None:
     collection = Collection.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})
-    told = asyncio.run(enter([textcraft], collection.environment))
+    told = asyncio.run(verify_servers([textcraft], collection.environment))
     told.version = "minecraft-1.0-1"
     with (
-        pytest.raises(WrongWorldError, match=r"host textcraft minecraft-1\.0-1, but the oracle.* knows minecraft-1\.16"),
+        pytest.raises(WrongWorldError) as refusal,
         open_agent(collection, told),
     ):
         pass
+    assert (refusal.value.hosted, refusal.value.expected) == ("minecraft-1.0-1", load_world("textcraft").version)
 
 
 # At each session
@@ -182,8 +183,9 @@ def test_no_session_is_opened_on_a_server_that_was_replaced(serve: Serve, state_
             first.end()
             second.start()
             for index in (3, 5):
-                with pytest.raises(WrongWorldError, match=f"hosts {world} {version}, but counting 1 is being played"):
+                with pytest.raises(WrongWorldError) as refusal:
                     await client.start(index)
+                assert (refusal.value.hosted, refusal.value.expected) == (f"{world} {version}", "counting 1")
             with pytest.raises(WrongWorldError):
                 await client.start(100_000)  # which the other world does not have either
             [health] = (await client.health()).values()
@@ -201,16 +203,18 @@ def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_epi
     requests = [RolloutRequest(task, task, 0, 0) for task in range(6)]
     with (
         Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7") as collector,
-        pytest.raises(WrongWorldError, match="hosts counting 1, but counting 7 is being played"),
+        pytest.raises(WrongWorldError) as refusal,
     ):
         collector.collect([Batch("all", requests, RolloutSettings(5, 1.0))])
+    assert (refusal.value.hosted, refusal.value.expected) == ("counting 1", "counting 7")
 
 
 def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> None:
     async def play() -> None:
         async with open_client([counting_server], "counting", "ours", expected="counting 1") as client:
-            with pytest.raises(RefusedError, match="there is no task 1000"):
+            with pytest.raises(RefusedError) as refusal:
                 await client.start(1000)
+            assert (refusal.value.code, refusal.value.field) == ("no_such_task", "index")
 
     asyncio.run(play())
 
@@ -222,8 +226,9 @@ def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_pa
     file = tmp_path / "run" / "world"
     check_same(file, "counting 1", "run")
     check_same(file, "counting 1", "run")
-    with pytest.raises(WrongWorldError, match=r"the run in .* was begun on counting 1, but the servers host counting 2"):
+    with pytest.raises(WrongWorldError) as refusal:
         check_same(file, "counting 2", "run")
+    assert (refusal.value.hosted, refusal.value.expected) == ("counting 2", "counting 1")
 
 
 # AgentGym's rules from the recipe to the reward
@@ -271,7 +276,7 @@ def test_clients_of_agentgyms_are_served_by_agentgyms_rules_where_the_server_is_
 
 def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path) -> None:
     async def play(url: str, world: World) -> float:
-        told = await enter([url], world)
+        told = await verify_servers([url], world)
         async with open_client([url], "textcraft", world.dialect, expected=told.identity) as client:
             session, _ = await client.start(goals().index("oak planks"))
             await client.step(session, "get 1 oak logs")
