@@ -1,4 +1,4 @@
-"""List worlds and tasks, serve a world, play an episode by hand."""
+"""List worlds and tasks, serve a world, play an episode by hand, check a world of your own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ EXAMPLES = {
         """curl -d '{{"items": [{{"index": 0}}]}}' http://127.0.0.1:8000/v1/create""",
     ],
     "play": ["{prog} play textcraft --task 3"],
+    "check": ["{prog} check textcraft", "{prog} check mine.world:Mine"],
 }
 """Examples by command, for --help. `prog` is what users type before the command."""
 
@@ -66,6 +67,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     play.add_argument("name", help="the world, e.g. textcraft")
     play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
+    check = add("check", "check that a world keeps the contract: determinism, oracle, server and so on")
+    check.add_argument("name", help="the world, e.g. textcraft, or module:Class")
+    check.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
+    check.add_argument("--tasks", type=_positive, default=3, help="tasks of each split to play (default: %(default)s)")
+    check.add_argument("--seed", type=int, default=0, help="seed of the random actions (default: %(default)s)")
     parsed = parser.parse_args(arguments)
 
     from environments.environment import UnknownWorldError
@@ -78,6 +84,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         check_name(parsed.name)
     except UnknownWorldError as unknown:
         parser.error(str(unknown))
+    if parsed.command == "check":
+        from environments.conformance import check_world
+
+        report = check_world(parsed.name, parsed.rules, tasks=parsed.tasks, seed=parsed.seed)
+        sys.stdout.write(f"{report}\n")
+        return 0 if report.passed else 1
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 

@@ -70,6 +70,7 @@ COMMANDS = {
     "tasks": Command("print the task lists of a world", _environments("tasks")),
     "serve": Command("serve a world over HTTP", _environments("serve")),
     "play": Command("play an episode in the terminal", _environments("play")),
+    "check": Command("check that a world keeps the contract", _environments("check")),
 }
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
-from environments.client import EnvironmentClient, RefusedError
 from environments.environment import MEMBERS, WORLD_MEMBERS, Environment, UnknownWorldError, World
 from environments.registry import load_world
 from flows.checks import check_experiment
-from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
 
 GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8")
@@ -38,60 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module")
-def world(folder: Path) -> Iterator[World]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        yield load_world("guessing")
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path, state_dir: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "environments", "serve", "guessing", "--port", "{port}"]
-    server = LocalServer("guessing", command, state_dir=state_dir, environment={"PYTHONPATH": f"{ROOT}:{folder}"})
-    server.start()
-    yield server.url
-    server.end()
-
-
-def test_the_example_is_served_and_its_oracle_solves_every_task_of_its_list(url: str, world: World) -> None:
-    async def play(client: EnvironmentClient, index: int) -> float:
-        session, seen = await client.start(index)
-        mirrored = world.create()
-        assert mirrored.reset(index) == seen
-        score, done = 0.0, False
-        while not done:
-            action = mirrored.oracle_action()
-            step = await client.step(session, action)
-            assert step == mirrored.step(action)
-            score, done = score + step.reward, step.done
-        await client.close(session)
-        return score
-
-    async def play_all() -> None:
-        async with EnvironmentClient([url]) as client:
-            told = await client.world()
-            assert (told.name, told.instruction) == (world.name, world.instruction)
-            tasks = (await client.tasks("test"))[:20]
-            assert await asyncio.gather(*(play(client, index) for index in tasks)) == [1.0] * 20
-            with pytest.raises(RefusedError, match="guessing has no task 500"):
-                await client.start(500)
-
-    asyncio.run(play_all())
-
-
-@pytest.mark.parametrize("action", ["", "guess", "guess 0", "guess 99999999999999999999", "guess ١٢", "\x00\ud800", "guess 1 " * 10_000])
-def test_the_example_answers_any_action(world: World, action: str) -> None:
-    session = world.create()
-    session.reset(0)
-    step = session.step(action)
-    assert step.observation
-    assert not step.done
-
-
-def test_the_splits_of_the_example_share_no_task(world: World) -> None:
-    lists: list[Any] = [world.tasks(name) for name in ("train", "validation", "test")]
-    assert sum(map(len, lists)) == len(set().union(*lists))
+def test_the_package_passes_every_check_of_the_conformance_kit(folder: Path) -> None:
+    command = [sys.executable, "-m", "environments", "check", "guessing"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, {line.split()[0] for line in lines[1:-1]}) == (0, {"pass"}), done.stdout + done.stderr
 
 
 def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folder: Path) -> None:

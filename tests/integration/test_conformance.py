@@ -1,0 +1,56 @@
+"""The conformance kit finds worlds that break the contract, and passes those that keep it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from environments.conformance import Failed, Kit, check_world
+from environments.registry import load_world
+from tests.support.counting_servers import ROOT
+
+ODD = "tests.support.odd_worlds"
+
+
+def kit(world: str) -> Kit:
+    name = f"{ODD}:{world}"
+    return Kit(name, load_world(name), "ours", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("world", "check"),
+    [
+        ("NoInstruction", "attributes"),
+        ("SharedTasks", "lists"),
+        ("EmptyList", "lists"),
+        ("LostOracleWorld", "oracle"),
+        ("TellsWorld", "floor"),
+        ("DrawnWorld", "determinism"),
+        ("OfProcessWorld", "determinism"),
+        ("OfProcessWorld", "wire"),
+        ("GenerousWorld", "rewards"),
+        ("BrittleWorld", "fuzz"),
+        ("EndlessWorld", "fuzz"),
+    ],
+)
+def test_a_world_that_breaks_the_contract_fails_the_check_of_it(world: str, check: str) -> None:
+    with pytest.raises(Failed):
+        getattr(kit(world), check)()
+    getattr(kit("SoundWorld"), check)()
+
+
+def test_a_world_that_keeps_the_contract_passes_every_check() -> None:
+    report = check_world(f"{ODD}:SoundWorld", tasks=2)
+    assert [(check.name, check.result) for check in report.checks] == [
+        (name, "pass") for name in ("attributes", "lists", "oracle", "floor", "determinism", "rewards", "fuzz", "wire", "leases", "speed")
+    ]
+
+
+def test_a_failed_check_or_a_class_that_is_no_world_gives_exit_status_1() -> None:
+    for world, line in (("BrittleWorld", "fail  fuzz "), ("Sound", "fail  attributes ")):
+        command = [sys.executable, "-m", "environments", "check", f"{ODD}:{world}", "--tasks", "1"]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+        assert (done.returncode, line in done.stdout) == (1, True), done.stdout + done.stderr
