@@ -1,4 +1,4 @@
-"""The main job from the command line on servers that are already up: AgentGym's own, and those of another world than the recipe's."""
+"""Training on running servers: one with AgentGym's dialect, and one of another world than the recipe's."""
 
 from __future__ import annotations
 

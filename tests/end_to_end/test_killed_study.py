@@ -1,4 +1,4 @@
-"""A study from the command line: undisturbed, and killed and continued. Every part is the real one."""
+"""A study from the command line: undisturbed, and killed and continued, without mocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose machine is lost goes on from an S3 server on a machine that has nothing, to the end that it would have had undisturbed."""
+"""A run continues from an S3 server on an empty machine, and ends like an undisturbed run."""
 
 from __future__ import annotations
 

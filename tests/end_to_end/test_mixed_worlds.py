@@ -1,4 +1,4 @@
-"""One policy, trained and measured in two worlds at once."""
+"""One policy is trained and evaluated in two worlds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job from the command line, undisturbed, killed and interrupted: every part is the real one."""
+"""Training from the command line: undisturbed, killed and interrupted, without mocks."""
 
 from __future__ import annotations
 

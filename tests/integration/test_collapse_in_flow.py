@@ -1,4 +1,4 @@
-"""What the flow does when the trainer's metrics show a collapse, by what the recipe says."""
+"""Reactions of the flow to a collapse, for each value of `on_collapse`."""
 
 from __future__ import annotations
 

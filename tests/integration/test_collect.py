@@ -1,4 +1,4 @@
-"""Collections of trajectories: by the oracle and by a chat endpoint, on real environment servers, cut off and continued."""
+"""Collections by the oracle and by a chat endpoint, on real environment servers, also interrupted and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of the services always end, and leave one state behind; the long form of the drill is tests/soaks/drill.py."""
+"""Jobs of the services always end, with one consistent state. tests/soaks/drill.py is the long form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations from the command line: the expert, the random baseline beside it, and a second call."""
+"""Evaluations from the command line: the expert, the random baseline, and a repeated command."""
 
 from __future__ import annotations
 

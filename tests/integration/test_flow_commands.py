@@ -1,4 +1,4 @@
-"""The flows' commands: what is wrong is said before anything is started, and SIGTERM ends them as Ctrl-C does."""
+"""The commands of flows refuse invalid values before anything starts, and end on SIGTERM."""
 
 from __future__ import annotations
 

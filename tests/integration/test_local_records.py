@@ -1,4 +1,4 @@
-"""Where the records of a run go that a person starts by hand."""
+"""Records of runs that are started from the command line."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_flow_continues_and_is_recorded_if_the_services_end(tmp_path: Path) ->
 
 
 def run_apart(program: str, folder: Path) -> Any:
-    """What a program prints last, as JSON, whose runs are in this folder."""
+    """Run a program with this runs folder, and return the JSON of its last printed line."""
     ended = subprocess.run(
         [sys.executable, "-c", program],
         env=environment_apart(folder),

@@ -1,4 +1,4 @@
-"""What a run will hold of memory: the trace against the allocator of a real update, and what is said of models that do not fit."""
+"""The memory plan: compared with the allocator of a real update, and for models that do not fit."""
 
 from __future__ import annotations
 

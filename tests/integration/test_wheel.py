@@ -1,4 +1,4 @@
-"""What is installed is what is in the repository: also what is no Python, such as the pages of WebArena's sites."""
+"""The wheel has all files of the packages, including those that are not Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The automation "zombie runs": who is marked as crashed, and who is not."""
+"""The automation "zombie runs" marks only runs without heartbeats as crashed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
     deployment = api.ask("deployments/", {"name": "busy", "flow_id": flow, "path": str(tmp_path), "entrypoint": "busy.py:busy"})["id"]
 
     def start(name: str) -> tuple[str, subprocess.Popen[bytes]]:
-        """A run of the deployment, as the worker starts it."""
+        """Start a run of the deployment as the worker does."""
         folder = tmp_path / name
         folder.mkdir()
         run = api.ask(f"deployments/{deployment}/create_flow_run", {"parameters": {"folder": str(folder)}, "state": {"type": "PENDING"}})
@@ -113,7 +113,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
         return run["id"], engine
 
     def states(run: str) -> list[str]:
-        """Of the run and of the one that it has called."""
+        """Return the states of the run and of its subflow run."""
         both = ({"id": {"any_": [run]}}, {"parent_flow_run_id": {"any_": [run]}})
         found: list[Any] = [api.ask("flow_runs/filter", {"flow_runs": which})[0]["state"] for which in both]
         return [f"{state['type']}: {state['message']}" if state["type"] == "CRASHED" else state["type"] for state in found]

@@ -1,4 +1,4 @@
-"""Many short nights, one after another through the deployment: does anything grow, and does the alias go where it should?
+"""Many short nightly runs of the deployment: check for growth and for the alias of the champion.
 
     python -m tests.soaks.nights [--nights 30] [--runs FOLDER]
 

@@ -1,4 +1,4 @@
-"""Nights as a person starts them by hand: killed, two at once, one missed, one from the champion.
+"""Nightly runs from the command line: killed, two at once, one missed, one from the champion.
 
     python -m pytest tests/soaks/nights_by_hand.py
 

@@ -1,4 +1,4 @@
-"""Runs as people start, watch, cancel and resume them from Prefect's page, and the nights that start by themselves.
+"""Runs started, watched, cancelled and resumed in Prefect's UI, and scheduled nightly runs.
 
     python -m pytest tests/soaks/runs_from_prefect.py
 

@@ -1,4 +1,4 @@
-"""Runs as training leaves them behind, of episodes that really were played: by the expert, or by whoever picks a line of the prompt."""
+"""Folders of runs like those of training, with episodes of a player that mixes the expert with fixed actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.tracking.timeline import TIMELINE, append_spans
 
 
 def played(world_name: str, task: int, *, skill: float, horizon: int, group: int = 0, member: int = 0, seed: int = 0) -> Trajectory:
-    """One episode: each turn is the expert's with the chance `skill`, else an action of little sense."""
+    """Play an episode. Each action is the expert's with probability `skill`, else a useless one."""
     world = load_world(world_name)
     session: Environment = world.create()
     chance = random.Random(f"{world_name} {task} {seed} {member}")
@@ -49,7 +49,7 @@ def played(world_name: str, task: int, *, skill: float, horizon: int, group: int
 def recorded_run(
     runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6
 ) -> RunFolder:
-    """A run of three phases in TextCraft: one training step and one evaluation each, by a player that gets better."""
+    """Write a run in TextCraft with one training step and one evaluation per phase, at increasing skill."""
     experiment = load_recipe("textcraft", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
     folder = RunFolder(runs, experiment)
     with folder.claimed():
@@ -60,12 +60,12 @@ def recorded_run(
 
 
 def numbers_of(tasks: int) -> Sequence[int]:
-    """The first held-out tasks."""
+    """Return the first held-out tasks."""
     return load_world("textcraft").tasks("wood-test")[:tasks]
 
 
 def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float], seed: int) -> None:
-    """The files of a run whose folder is there."""
+    """Write the files of a run into its folder."""
     for step, skill in enumerate((skills[0], *skills)):
         name = "start" if step == 0 else f"phase-{step}"
         evaluation = [
@@ -96,7 +96,7 @@ def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float]
 
 
 def learned_from(batch: Sequence[Trajectory], folder: Path, step: int) -> None:
-    """Gives a step's trajectories tokens and times, and writes what its loss read of them and when the trainer did what."""
+    """Add tokens and times to a step's trajectories, and write its training data and timeline."""
     zero, samples = 1_700_000_000.0 + 100 * step, []
     for number, each in enumerate(batch):
         each.policy_version, each.began = step - 1, zero + number / 100

@@ -1,4 +1,4 @@
-"""What counts as a finished run, and that finding one changes nothing."""
+"""Finished runs are recognised without changing them."""
 
 from __future__ import annotations
 

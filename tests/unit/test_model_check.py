@@ -1,4 +1,4 @@
-"""A model is checked before anything starts, and the budgets follow from its context length."""
+"""Checks of a model before a run starts, and token budgets from its context length."""
 
 from __future__ import annotations
 

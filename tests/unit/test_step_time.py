@@ -1,4 +1,4 @@
-"""How long a step takes, against cases worked out by hand."""
+"""Estimates of the time of a step, compared with computations by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study: its file, what it reads off its runs, and its tables, by hand-worked cases."""
+"""A study: its file, the results of its runs, and its tables, compared with computations by hand."""
 
 from __future__ import annotations
 
