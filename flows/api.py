@@ -161,7 +161,7 @@ def _given(world: str, policy: Policy, samples: int, n_tasks: int | None, seed: 
     named = dict(overrides or {})
     for name in named:
         if not name.startswith(("rollout.", "environment.")):
-            raise RecipeError(f"overrides: {name!r} is not a field of the recipe's parts rollout and environment; remove it")
+            raise RecipeError(f"overrides: {name!r} is not a field of the recipe sections rollout and environment. Remove it.")
     if isinstance(policy, Source):
         source = policy.model_dump(exclude_unset=True)
     elif policy in SCRIPTED:

@@ -192,11 +192,11 @@ def record(
 
 def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:
     """Return one sentence per list and horizon on the results of scripted policies."""
-    said: dict[str, str] = {}
+    line_of_list: dict[str, str] = {}
     for name, cell in grid.cells().items():
         played = scripted_results(learned_in(grid), results[name].tasks, cell.horizon, infrastructure)
-        said[name.partition(", temperature")[0]] = baseline_line(played)
-    return "\n\n".join(f"{name}. {line}" for name, line in said.items() if line)
+        line_of_list[name.partition(", temperature")[0]] = baseline_line(played)
+    return "\n\n".join(f"{name}. {line}" for name, line in line_of_list.items() if line)
 
 
 def learned_in(grid: EvaluationGrid) -> World:

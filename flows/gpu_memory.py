@@ -22,7 +22,7 @@ from tasks.training.step_time import GPUS
 SECONDS = 600
 
 
-def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
+def requested_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
     """Return the GPUs to plan for: the given ones or, without arguments, this machine's.
 
     Args:
@@ -49,10 +49,10 @@ def asked_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: f
 
 def this_machine(infrastructure: InfraSettings) -> Machine | None:
     """Return the GPUs that a run would use here, or None on a machine without GPUs."""
-    asked = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
-        found = [line.split(",", 1) for line in told.splitlines()]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        found = [line.split(",", 1) for line in output.splitlines()]
         sizes = [float(size) * 2**20 / 1e9 for size, _ in found]
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -84,10 +84,10 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
     request = PlanRequest(experiment=experiment, model=experiment.policy.model, machine=machine).model_dump_json()
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
     offline = {"HF_HUB_OFFLINE": "1"} if local_file(experiment.policy.model, CONFIG_FILE) else {}
-    told = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS, env=os.environ | offline)
-    if told.returncode != 0:
-        raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(told.stderr)}")
-    return PlanAnswer.model_validate_json(told.stdout.splitlines()[-1])
+    done = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS, env=os.environ | offline)
+    if done.returncode != 0:
+        raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(done.stderr)}")
+    return PlanAnswer.model_validate_json(done.stdout.splitlines()[-1])
 
 
 def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
@@ -113,7 +113,7 @@ def _engine_fraction(infrastructure: InfraSettings) -> float:
     return 0.0 if infrastructure.engine_urls or infrastructure.engine_servers else infrastructure.engine_memory_fraction
 
 
-def _fault(said: str) -> str:
+def _fault(stderr: str) -> str:
     """Return the message of the exception that ended a process, without its traceback."""
-    found = [match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", said, re.MULTILINE)]
-    return said[found[-1] if found else 0 :].strip()
+    found = [match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", stderr, re.MULTILINE)]
+    return stderr[found[-1] if found else 0 :].strip()

@@ -55,13 +55,13 @@ class PlanRequest:
 
 def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
     """Return the whole plan as text. With a machine it covers the memory and time of its GPUs."""
-    asked = PlanRequest(experiment, infrastructure, machine)
-    return "\n\n".join(filter(None, (section(asked) for section in SECTIONS)))
+    request = PlanRequest(experiment, infrastructure, machine)
+    return "\n\n".join(filter(None, (section(request) for section in SECTIONS)))
 
 
-def work_section(asked: PlanRequest) -> str:
+def work_section(request: PlanRequest) -> str:
     """List the training phases and the evaluations with the turns and tokens of each."""
-    experiment, (amounts, note) = asked.experiment, asked.training
+    experiment, (amounts, note) = request.experiment, request.training
     evaluation = experiment.evaluation
     rows = [
         [f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", phase.horizons.partition(" ")[2], *_cells(amount)]
@@ -81,17 +81,17 @@ def work_section(asked: PlanRequest) -> str:
     return "\n".join(lines)
 
 
-def memory_section(asked: PlanRequest) -> str:
+def memory_section(request: PlanRequest) -> str:
     """Describe what each GPU holds, and what to change if that is too much."""
-    if asked.machine is None:
+    if request.machine is None:
         return ""
-    return asked.memory.text if asked.memory else "The starter policy fits on any GPU."
+    return request.memory.text if request.memory else "The starter policy fits on any GPU."
 
 
-def time_section(asked: PlanRequest) -> str:
+def time_section(request: PlanRequest) -> str:
     """Estimate the time of a training step in each phase, if the run fits on the GPUs."""
-    experiment, machine = asked.experiment, asked.machine
-    if machine is None or asked.memory is None or not asked.memory.fits:
+    experiment, machine = request.experiment, request.machine
+    if machine is None or request.memory is None or not request.memory.fits:
         return ""
     if machine.gpu is None:
         return (
@@ -100,9 +100,9 @@ def time_section(asked: PlanRequest) -> str:
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
         return "The time of a step is estimated only for RL methods, and not for float32."
     rows, ends = [], []
-    for phase, amount in asked.training[0]:
+    for phase, amount in request.training[0]:
         steps = phase.end_step - phase.first_step
-        each = [_step_seconds(asked, asked.memory, machine.gpu, amount, end, steps) for end in (0, 1)]
+        each = [_step_seconds(request, request.memory, machine.gpu, amount, end, steps) for end in (0, 1)]
         cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
         ends.append([steps * seconds[2] for seconds in each])
         rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells, in_words(*ends[-1])])
@@ -115,12 +115,12 @@ SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, memory_secti
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 
-def _step_seconds(asked: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
+def _step_seconds(request: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
     """Return the seconds of rollout, update and both per step.
 
     `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
     """
-    experiment, infrastructure, plan = asked.experiment, asked.infrastructure, answer.plan
+    experiment, infrastructure, plan = request.experiment, request.infrastructure, answer.plan
     apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
     at_engine = plan.on(plan.machine.model_copy(update={"engine_fraction": infrastructure.engine_memory_fraction}))
     engines = Engines(

@@ -66,7 +66,7 @@ class TrainingRun:
             EvaluationFileError: The run has not been evaluated yet.
         """
         if not self.evaluations:
-            raise EvaluationFileError(f"{self.folder} holds no evaluation yet; continue the run")
+            raise EvaluationFileError(f"{self.folder} has no evaluation yet. Continue the run.")
         return list(self.evaluations.values())[-1]
 
     @property
@@ -206,7 +206,7 @@ def load_run(folder: Path | str) -> TrainingRun:
     path = Path(folder).expanduser().absolute()
     recipe = recipe_of(str(path))
     if recipe is None:
-        raise NoRunError(f"{path} holds no {RECIPE}; give the folder of a run, e.g. runs/quickstart-1a2b3c")
+        raise NoRunError(f"{path} has no {RECIPE}. Give the folder of a run, e.g. runs/quickstart-1a2b3c.")
     return training_run(_run_folder(path, recipe), recipe)
 
 
@@ -242,7 +242,7 @@ def read_results(folder: Path) -> dict[str, EvaluationResult]:
         cells = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["cells"]
         return {name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{folder} holds no evaluation: {problem}") from problem
+        raise EvaluationFileError(f"{folder} has no readable evaluation: {problem}") from problem
 
 
 def cell_folder(name: str) -> str:

@@ -178,5 +178,5 @@ def print_checkpoint_defaults(trained_by: Experiment | None) -> None:
         return
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
     values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
-    said = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
-    print(f"Settings taken from the checkpoint's recipe: {said}", file=sys.stderr)
+    settings = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
+    print(f"Settings taken from the checkpoint's recipe: {settings}", file=sys.stderr)

@@ -32,12 +32,12 @@ def main(arguments: list[str]) -> None:
         help="memory per GPU (default: that of the GPU type, else 80; without --gpus that of this machine)",
     )
     given, overrides = parse_recipe(parser, arguments)
-    from flows.gpu_memory import asked_machine
+    from flows.gpu_memory import requested_machine
     from flows.model_check import fit_experiment
     from flows.plan import plan
 
     try:
-        machine = asked_machine(infra_settings(), given.gpus, given.gpu_memory, given.gpu)
+        machine = requested_machine(infra_settings(), given.gpus, given.gpu_memory, given.gpu)
         experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)
         print(plan(experiment, infra_settings(), machine))
     except RecipeError as problem:
