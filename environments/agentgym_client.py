@@ -162,7 +162,9 @@ class AgentGymClient:
         reward = score - session.score if self._wire.running else score
         if not in_range(reward, self._wire.reward_range):
             low, high = self._wire.reward_range
-            raise ServerFailedError(f"{session.server.url} answered the reward {reward}; {self._world} has {low:g} to {high:g}")
+            raise ServerFailedError(
+                f"{session.server.url} sent the reward {reward}, but {self._world} has rewards from {low:g} to {high:g}"
+            )
         session.score += reward
         session.turn += 1
         return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None)
@@ -215,7 +217,7 @@ class AgentGymClient:
         greeting = await self._exchange("GET", f"{server.url}/", None, deadline)
         if greeting != self._wire.greeting:
             known = [f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting]
-            hosted = " or ".join(known) or f"what greets with {str(greeting)[:80]!r}"
+            hosted = " or ".join(known) or f"an unknown server that answers {str(greeting)[:80]!r}"
             raise WrongWorldError(
                 f"{server.url} hosts {hosted}, but environment.name is {self._world}. Set AGENTGYM_ENVIRONMENT_URLS to a server of it",
                 field="environment.name",
@@ -256,7 +258,7 @@ class AgentGymClient:
         try:
             return json.loads(content)
         except ValueError as unreadable:
-            raise ServerFailedError(f"{url} answered what is no JSON: {content[:200]!r}") from unreadable
+            raise ServerFailedError(f"{url} sent an answer that is not JSON: {content[:200]!r}") from unreadable
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
@@ -270,5 +272,5 @@ def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
     except (KeyError, TypeError) as missing:
         raise ServerFailedError(f"the answer lacks a field: {missing!r} in {str(reply)[:200]}") from missing
     if not isinstance(value, types):
-        raise ServerFailedError(f"the answer has {value!r} where {' or '.join(type_.__name__ for type_ in types)} belongs")
+        raise ServerFailedError(f"the answer has {value!r} in place of a {' or '.join(type_.__name__ for type_ in types)}")
     return value

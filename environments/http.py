@@ -74,7 +74,7 @@ class HttpClient:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as gone:
             raise UnreachableError(f"{url} is not reachable: {gone}") from gone
         except aiohttp.ClientError as wrong:
-            raise DamagedAnswerError(f"{url} answered what is not HTTP: {wrong}") from wrong
+            raise DamagedAnswerError(f"{url} sent an answer that is not HTTP: {wrong}") from wrong
 
 
 async def pause(pause_s: float, deadline: float, fault: EnvironmentCallError) -> float:
