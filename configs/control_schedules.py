@@ -7,7 +7,7 @@ horizons of its reference schedule ("random" only on average). So it costs as mu
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, SerializeAsAny, field_validator
 
@@ -16,6 +16,8 @@ from configs.curriculum import SCHEDULES, Curriculum, Training
 
 class ControlSchedule(Curriculum):
     """Base of the controls: holds the reference schedule."""
+
+    ascending: ClassVar[bool] = False
 
     of: Annotated[SerializeAsAny[Curriculum], BeforeValidator(SCHEDULES.validated)]
     """The reference schedule, written as in a recipe.

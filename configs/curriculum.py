@@ -52,6 +52,9 @@ class Curriculum(ConfigModel):
     The ends of its phases are then unknown in advance.
     """
 
+    ascending: ClassVar[bool] = True
+    """Whether the horizon never falls during training. `check_schedule` checks it."""
+
     def horizon_at(self, step: int, training: Training) -> int:
         """Return the turn limit, at least 1, of a training step (from 0)."""
         raise NotImplementedError

@@ -36,6 +36,7 @@ class SuccessGatedHorizon(Curriculum):
     """
 
     looks_back: ClassVar[bool] = True
+    ascending: ClassVar[bool] = False
 
     horizons: list[PositiveInt] = Field(min_length=2)
     """Turn limits in ascending order, at least two."""

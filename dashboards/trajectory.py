@@ -151,10 +151,6 @@ class TrajectoryView:
         """Actions sent to the environment, in order. Turns without a valid action are left out."""
         return [turn.action for turn in self.turns if not turn.malformed]
 
-    def observation_at(self, turn: int) -> str:
-        """Return the observation before turn `turn` (from 0)."""
-        return self.turns[turn - 1].observation if turn else self.first_observation
-
 
 def load_trajectory(index: Index, address: Address) -> TrajectoryView | None:
     """Read a trajectory from its parquet file. None if it does not exist."""

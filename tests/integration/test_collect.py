@@ -216,7 +216,7 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
     [
         (["textcraft"], "one of the arguments"),
         (["textcraft", "--oracle", "--model", "x"], "not allowed with"),
-        (["textcraft", "--openai", "http://h/v1"], "needs the name of one"),
+        (["textcraft", "--openai", "http://h/v1"], "model"),
         (["textcraft", "--oracle", "--rollout.max_concurent_episodes", "3"], "did you mean 'max_concurrent_episodes'"),
         (["textcraft", "--oracle", "--horizon", "0"], "horizon"),
         (["nowhere", "--oracle"], "no world is called 'nowhere'"),

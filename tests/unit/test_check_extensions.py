@@ -1,0 +1,99 @@
+"""The conformance checks accept the built-in algorithms and schedules, and find what is wrong in others."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from configs.algorithm import ALGORITHMS
+from configs.curriculum import Curriculum, Training
+from configs.imitation import SFT
+from configs.policy_gradient import GRPO, PolicyGradient
+from configs.recipe import RecipeError
+from tasks.training.algorithms.table import advantages
+from tasks.training.check_extensions import Finding, check_algorithm, check_schedule
+
+COUNTER = itertools.count(3)
+
+
+class Reversed(GRPO):
+    """Prefers the worse action."""
+
+    def advantages(self, experience: Any) -> Any:
+        return -advantages(GRPO(name="grpo", steps=1), experience)
+
+
+class Unfinished(PolicyGradient):
+    """Has no formula."""
+
+
+class Few(SFT):
+    """Selects a single trajectory."""
+
+    def batch(self, pool: Any, step: int, size: int, seed: int) -> Any:
+        return pool[:1]
+
+
+class Counting(Curriculum):
+    """Depends on the number of calls."""
+
+    def horizon_at(self, step: int, training: Training) -> int:
+        return next(COUNTER)
+
+
+class Falling(Curriculum):
+    """Falls to 0 and below."""
+
+    def horizon_at(self, step: int, training: Training) -> int:
+        return 5 - step
+
+
+def wrong(findings: list[Finding]) -> set[str]:
+    return {finding.name for finding in findings if finding.problem}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.built_in)
+def test_a_built_in_algorithm_passes(name: str) -> None:
+    assert wrong(check_algorithm(name)) == set()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "fixed", "horizon": 4},
+        {"kind": "linear", "start": 2, "delta": 1, "every": 5, "maximum": 9},
+        {"kind": "success-gated", "horizons": [3, 6]},
+        {"kind": "shuffled", "of": {"kind": "stepwise", "horizons": [3, 6], "every": 5}},
+    ],
+)
+def test_a_built_in_schedule_passes(fields: dict[str, Any]) -> None:
+    assert wrong(check_schedule(fields)) == set()
+
+
+# This module imports torch, which the checks find.
+@pytest.mark.parametrize(
+    ("name", "problems"),
+    [
+        ("Reversed", {"direction on two actions"}),
+        ("Unfinished", {"advantages per token", "determinism", "direction on two actions"}),
+        ("Few", {"selection"}),
+    ],
+)
+def test_a_wrong_algorithm_is_found(name: str, problems: set[str]) -> None:
+    assert wrong(check_algorithm(f"{__name__}:{name}")) - {"no torch for a recipe"} == problems
+
+
+@pytest.mark.parametrize(("name", "problems"), [("Counting", {"pure function"}), ("Falling", {"positive horizons", "ascending horizons"})])
+def test_a_wrong_schedule_is_found(name: str, problems: set[str]) -> None:
+    assert wrong(check_schedule({"kind": f"{__name__}:{name}"})) - {"no torch for a recipe"} == problems
+
+
+def test_torch_at_module_level_is_found() -> None:
+    assert "no torch for a recipe" in wrong(check_algorithm(f"{__name__}:Reversed"))
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    with pytest.raises(RecipeError):
+        check_algorithm("nowhere")
