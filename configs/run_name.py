@@ -12,7 +12,7 @@ from configs.experiment import Experiment
 
 _MOST_OVERRIDES = 4
 _LONGEST_VALUE = 40
-_ALWAYS_SAID = ("name", "algorithm.name", "environment.name", "curriculum", "seeds.training")
+_ALWAYS_SHOWN = ("name", "algorithm.name", "environment.name", "curriculum", "seeds.training")
 
 
 def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> str:
@@ -33,7 +33,7 @@ def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None)
     different = {
         name: value
         for name, value in (overrides or {}).items()
-        if not any(name == said or name.startswith(f"{said}.") for said in _ALWAYS_SAID)
+        if not any(name == shown or name.startswith(f"{shown}.") for shown in _ALWAYS_SHOWN)
         and not (name.startswith("seeds.") and value == seeds.training)
     }
     ends = [name.rpartition(".")[2] for name in different]
