@@ -15,8 +15,10 @@ from configs.infrastructure import InfraSettings
 from configs.plugins import ENGINES, UPDATE_METRICS, plugins
 from configs.recipe import RecipeError, load_recipe
 from tasks.training.check_extensions import check_algorithm, check_schedule
-from tests.support.playing import ROOT
-from tests.support.small_training import STEPS, train
+from tasks.training.messages import StepDone
+from tasks.training.trainer_client import TrainerProcess
+from tests.support.playing import ROOT, starting
+from tests.support.small_training import small_job
 
 GUIDES = {
     "tasks/training/ADDING_AN_ALGORITHM.md": "best_of_group",
@@ -74,8 +76,14 @@ def test_the_algorithm_and_the_schedule_pass_the_conformance_checks() -> None:
 
 @pytest.mark.slow
 def test_one_training_uses_all_four(policy: str, tmp_path: Path, state_dir: Path) -> None:
-    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=1), RECIPE)
-    assert [event.metrics["rollout/horizon"] for event in done] == [2.0, 3.0] * (STEPS // 2)
+    with starting("textcraft", state_dir) as start:
+        job = small_job(policy, tmp_path, start().url, RECIPE)
+        with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:
+            trainer.ready()
+            phases = [list(trainer.train(2)) for _ in range(2)]  # each horizon is a phase
+            trainer.close()
+    done = [event for events in phases for event in events if isinstance(event, StepDone)]
+    assert [event.metrics["rollout/horizon"] for event in done] == [2.0, 3.0]
     for event in done:
         assert event.metrics["update/surprisal"] == pytest.approx(event.metrics["rollout/entropy"], rel=1e-4)
         assert event.metrics["update/gradient_norm"] > 0

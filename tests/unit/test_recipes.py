@@ -86,20 +86,24 @@ def test_fields_that_exclude_each_other_are_named_with_their_values(overrides: d
     assert [word for word in named if word not in str(refused.value)] == []
 
 
-def test_a_wrong_override_is_blamed_and_not_the_file() -> None:
-    with pytest.raises(RecipeError) as problem:
+def test_the_error_of_an_override_starts_with_the_override() -> None:
+    with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", {"seeds.training": 3, "algorithm.steps": "many"})
-    first = str(problem.value).splitlines()[0]
-    assert first == "this override of textcraft.yaml cannot be used: algorithm.steps = 'many'"
-    with pytest.raises(RecipeError, match=r"override of textcraft.yaml cannot be used: rollout.turn_tokens = 4096"):
-        load_recipe("textcraft", {"rollout.turn_tokens": 4096})  # which does not fit to another field
+    first = str(refused.value).splitlines()[0]
+    assert "algorithm.steps = 'many'" in first
+    assert "seeds.training" not in first
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("textcraft", {"rollout.turn_tokens": 4096})  # excludes another field's value
+    assert "rollout.turn_tokens = 4096" in str(refused.value).splitlines()[0]
 
 
-def test_a_wrong_file_is_blamed_whatever_is_overridden(tmp_path: Path) -> None:
+def test_the_error_of_a_file_starts_with_its_path_even_with_an_override(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("curriculum: {kind: fixed, horizon: 0}\nalgorithm: {steps: 3}\n")
-    with pytest.raises(RecipeError, match=f"{path} is not a valid recipe:\n  curriculum.horizon"):
+    with pytest.raises(RecipeError) as refused:
         load_recipe(str(path), {"seeds.training": 3})
+    assert str(refused.value).startswith(str(path))
+    assert refused.value.codes == {"curriculum.horizon": "greater_than"}
 
 
 CHECKPOINT = {"policy.dtype": "float16", "rollout.turn_tokens": 33, "rollout.trajectory_tokens": 777}
@@ -218,7 +222,7 @@ def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(chec
 
 
 def test_a_missing_recipe_is_named_with_the_ones_that_exist() -> None:
-    with pytest.raises(RecipeError, match="Did you mean 'quickstart'"):
+    with pytest.raises(RecipeError, match="'quickstart'"):
         load_recipe("quikstart")
 
 
@@ -293,7 +297,7 @@ def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(monke
 
 def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "two")
-    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVERS: .*valid integer.*'two'"):
+    with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVERS: .*'two'"):
         infra_settings()
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: .*AGENTGYM_ENGINE_SERVERS"):
