@@ -25,7 +25,7 @@ from configs.config_model import ConfigModel, Fraction
 from configs.conversation_start import ConversationStart
 from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
-from configs.plugins import ENGINES, check_names, plugins
+from configs.plugins import ENGINES, check_names, plugin_names
 from configs.task_selection import TaskSelection
 
 
@@ -156,7 +156,7 @@ def _check_engine(name: str) -> str:
     check_names(
         [name],
         "engine",
-        [*BUILT_IN_ENGINES, *(plugins(ENGINES) if name not in BUILT_IN_ENGINES else ())],
+        [*BUILT_IN_ENGINES, *(plugin_names(ENGINES) if name not in BUILT_IN_ENGINES else ())],
     )
     return name
 

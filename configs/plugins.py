@@ -20,9 +20,21 @@ ENGINES = "agentgym.engines"
 UPDATE_METRICS = "agentgym.update_metrics"
 
 
-def plugins(group: str) -> dict[str, str]:
-    """Return the extensions of a group: name -> "module:attribute". Nothing is imported."""
-    return {each.name: each.value for each in entry_points(group=group)}
+def plugin_names(group: str) -> list[str]:
+    """Return the names of a group's extensions, sorted. Nothing is imported."""
+    return sorted({each.name for each in entry_points(group=group)})
+
+
+def plugin_target(group: str, name: str) -> str | None:
+    """Return the "module:attribute" of an extension, or None if no package declares it.
+
+    Raises:
+        ValueError: Several packages declare the name for different objects.
+    """
+    found = sorted({each.value for each in entry_points(group=group, name=name)})
+    if len(found) > 1:
+        raise ValueError(f"several installed packages declare {name!r} in {group}: {', '.join(found)}; uninstall all but one")
+    return found[0] if found else None
 
 
 def load(target: str) -> Any:
@@ -43,10 +55,10 @@ def load_plugin(group: str, name: str) -> Any:
     Raises:
         ValueError: No installed package declares it, or it cannot be imported.
     """
-    found = plugins(group)
-    if name not in found:
-        raise ValueError(unknown(f"entry point of the group {group!r}", name, found))
-    return load(found[name])
+    target = plugin_target(group, name)
+    if target is None:
+        raise ValueError(unknown(f"entry point of the group {group}", name, plugin_names(group)))
+    return load(target)
 
 
 def check_names(names: Iterable[str], what: str, known: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from configs.algorithm import Algorithm
 from configs.config_model import ConfigModel, Fraction
-from configs.plugins import UPDATE_METRICS, check_names, plugins
+from configs.plugins import UPDATE_METRICS, check_names, plugin_names
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment
@@ -128,7 +128,7 @@ class PolicyGradient(Algorithm):
         check_names(
             names,
             f"update metric (entry point of the group {UPDATE_METRICS})",
-            plugins(UPDATE_METRICS),
+            plugin_names(UPDATE_METRICS),
         )
         return names
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from configs.config_model import ConfigModel
-from configs.plugins import load, plugins, unknown
+from configs.plugins import load, plugin_names, plugin_target, unknown
 
 M = TypeVar("M", bound=ConfigModel)
 
@@ -43,7 +43,7 @@ class Registry(Generic[M]):
         """Return the names of all built-in and installed models."""
         return [
             *self.built_in,
-            *(name for name in plugins(self.group) if name not in self.built_in),
+            *(name for name in plugin_names(self.group) if name not in self.built_in),
         ]
 
     def find(self, name: str) -> type[M]:
@@ -54,7 +54,7 @@ class Registry(Generic[M]):
         Raises:
             ValueError: There is no such model. The message lists the names.
         """
-        target = self.built_in.get(name) or plugins(self.group).get(name, name)
+        target = self.built_in.get(name) or plugin_target(self.group, name) or name
         if ":" not in target:
             raise ValueError(f"{unknown(self.what, name, self.names())}, or module:Class")
         found = load(target)

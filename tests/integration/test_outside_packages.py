@@ -12,7 +12,7 @@ import pytest
 from configs.algorithm import ALGORITHMS
 from configs.curriculum import SCHEDULES
 from configs.infrastructure import InfraSettings
-from configs.plugins import ENGINES, UPDATE_METRICS, plugins
+from configs.plugins import ENGINES, UPDATE_METRICS, plugin_target
 from configs.recipe import RecipeError, load_recipe
 from tasks.training.check_extensions import check_algorithm, check_schedule
 from tasks.training.messages import StepDone
@@ -64,10 +64,23 @@ def importable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_package_is_found_by_its_entry_point() -> None:
     assert "best-of-group" in ALGORITHMS.names()
     assert "cyclic" in SCHEDULES.names()
-    assert plugins(ENGINES) == {"plain": "plain_engine:PlainEngine"}
-    assert plugins(UPDATE_METRICS) == {"surprisal": "surprisal:surprisal"}
+    assert plugin_target(ENGINES, "plain") == "plain_engine:PlainEngine"
+    assert plugin_target(UPDATE_METRICS, "surprisal") == "surprisal:surprisal"
 
 
+def test_a_name_of_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "other-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: other\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[agentgym.schedules]\ncyclic = other:Cyclic\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("textcraft", {"curriculum": RECIPE["curriculum"]})
+    assert refused.value.codes == {"curriculum.kind": "unknown_name"}
+    assert "cyclic_horizon:CyclicHorizon, other:Cyclic" in str(refused.value)
+
+
+@pytest.mark.slow
 def test_the_algorithm_and_the_schedule_pass_the_conformance_checks() -> None:
     findings = check_algorithm({"name": "best-of-group", "margin": 0.5}) + check_schedule(dict(RECIPE["curriculum"]))  # type: ignore[call-overload]
     assert {finding.name: finding.problem for finding in findings if finding.problem} == {}
