@@ -24,6 +24,7 @@ NOTE = (
     "pass^k the share in which all k succeed. Malformed is the share of turns without a readable action. "
     "Refused is the share of turns whose action the world rejected."
 )
+CHANGE_NOTE = "Change is the success of this policy minus that of the other one, in percentage points, on their common tasks."
 
 
 def grid_tables(results: Results, other: Results | None = None) -> tuple[str, str]:
