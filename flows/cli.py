@@ -51,6 +51,12 @@ def _environments(command: str) -> Main:
     return main
 
 
+def _check(words: list[str]) -> int | None:
+    if words[:1] in (["algorithm"], ["schedule"]):
+        return _flow("check")(words)
+    return _environments("check")(words[1:] if words[:1] == ["world"] else words)
+
+
 def _view(words: list[str]) -> None:
     from dashboards.__main__ import main as dashboards_main
 
@@ -70,7 +76,7 @@ COMMANDS = {
     "tasks": Command("print the task lists of a world", _environments("tasks")),
     "serve": Command("serve a world over HTTP", _environments("serve")),
     "play": Command("play an episode in the terminal", _environments("play")),
-    "check": Command("check that a world keeps the contract", _environments("check")),
+    "check": Command("check that a world, an algorithm or a schedule keeps its contract", _check),
 }
 
 

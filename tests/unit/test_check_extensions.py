@@ -12,6 +12,7 @@ from configs.curriculum import Curriculum, Training
 from configs.imitation import SFT
 from configs.policy_gradient import GRPO, PolicyGradient
 from configs.recipe import RecipeError
+from flows.cli import main
 from tasks.training.algorithms.table import advantages
 from tasks.training.check_extensions import Finding, check_algorithm, check_schedule
 
@@ -97,3 +98,18 @@ def test_torch_at_module_level_is_found() -> None:
 def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(RecipeError):
         check_algorithm("nowhere")
+
+
+def test_the_command_prints_each_check_and_fails_with_a_wrong_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "schedule", "linear", "--start", "2", "--delta", "1", "--every", "5", "--maximum", "9"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "passed"
+    assert main(["check", "schedule", f"{__name__}:Falling"]) == 1
+    assert "fail  ascending horizons" in capsys.readouterr().out
+
+
+def test_the_command_refuses_an_unknown_name_and_a_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, named in ((["schedule", "steped"], "curriculum.kind"), (["algorithm", "grpo", "--clip_lo", "1"], "algorithm.clip_lo")):
+        with pytest.raises(SystemExit) as refused:
+            main(["check", *words])
+        assert refused.value.code == 2
+        assert named in capsys.readouterr().err
