@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ def test_every_page_of_docs_is_in_the_navigation_once() -> None:
 
 
 def test_source_lines_of_pages_have_at_most_100_columns_outside_tables() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    lines = [
-        (f"{page.name}:{number}", line) for page in pages for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
-    ]
-    assert [place for place, line in lines if len(line) > 100 and not line.startswith("|") and not line.startswith("  [`")] == []
+    """ruff formats Python code in pages. A link in the glossary cannot be broken."""
+    long = []
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"^```python.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        long += [f"{page.name}: {line}" for line in text.splitlines() if len(line) > 100 and not line.startswith(("|", "  [`"))]
+    assert long == []
