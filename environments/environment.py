@@ -270,7 +270,17 @@ class ContractError(WorldError):
 
 
 class UnknownWorldError(WorldError):
-    """No world has this name."""
+    """No world has this name, or several have it.
+
+    Attributes:
+        name: The name.
+        known: The names that can be used instead.
+        nearest: The most similar of these names. None if none is similar.
+    """
+
+    def __init__(self, message: str, *, name: str = "", known: Sequence[str] = (), nearest: str | None = None) -> None:
+        super().__init__(message)
+        self.name, self.known, self.nearest = name, tuple(known), nearest
 
 
 class TaskIndexError(WorldError):

@@ -6,7 +6,6 @@ A world is found in the table of this file, by an entry point of an installed pa
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from configs.task_selection import goal_of, indices
 from environments.environment import ContractError, TaskIndexError, UnknownWorldError, World, WorldError
 from environments.mixture import Mixture
 from environments.package import WorldPackage
-from environments.task_lists import no_such_list
+from environments.task_lists import nearest, no_such_list
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -52,15 +51,21 @@ def entry_of(name: str) -> str:
     if entry is None and ":" not in name:
         found = sorted({point.value for point in entry_points(group=GROUP, name=name)})
         if len(found) > 1:
-            raise UnknownWorldError(f"several installed packages offer a world {name!r}; write one of {', '.join(found)}")
+            raise UnknownWorldError(
+                f"several installed packages offer a world {name!r}. Use one of these instead: {', '.join(found)}", name=name, known=found
+            )
         entry = found[0] if found else None
     module, _, attribute = (entry or name).partition(":")
     if module and attribute.isidentifier():
         return entry or name
     names = world_names()
-    close = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownWorldError(f"no world is called {name!r}; {hint}there are: {', '.join(names)}, and any other as module:Class")
+    hint = f" Did you mean {near!r}?" if (near := nearest(name, names)) else ""
+    raise UnknownWorldError(
+        f"there is no world {name!r}.{hint} Use one of {', '.join(names)}, or module:Class for a world of another package",
+        name=name,
+        known=names,
+        nearest=near,
+    )
 
 
 def check_name(name: str) -> None:
@@ -124,7 +129,7 @@ def check_task_list(name: str, task_list: str) -> None:
     If only a built world can list its task lists, nothing is checked.
 
     Raises:
-        KeyError: The world has no such list. The message lists the existing names.
+        UnknownTaskListError: The world has no such list.
     """
     if len(mixed := members(name)) > 1:
         for member, (of_member, _) in zip(mixed, weighted_lists(name, task_list), strict=True):
@@ -132,7 +137,7 @@ def check_task_list(name: str, task_list: str) -> None:
         return
     known = task_lists_of(name)
     if known is not None and task_list not in known:
-        raise KeyError(no_such_list(known, task_list, name))
+        raise no_such_list(known, task_list, name)
 
 
 def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:

@@ -9,6 +9,26 @@ from typing import TypeVar
 Tasks = TypeVar("Tasks")
 
 
+class UnknownTaskListError(KeyError):
+    """A world has no task list of this name.
+
+    Attributes:
+        world: Name of the world.
+        name: The unknown name.
+        known: The names of the world's lists.
+        nearest: The most similar of these names. None if none is similar.
+    """
+
+    def __init__(self, message: str, *, world: str = "", name: str = "", known: Iterable[str] = (), nearest: str | None = None) -> None:
+        super().__init__(message)
+        self.world, self.name, self.known, self.nearest = world, name, tuple(known), nearest
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a misspelt one. None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
+
+
 def named(lists: Mapping[str, Tasks], name: str, world: str) -> Tasks:
     """Return the task indices of a list.
 
@@ -18,16 +38,17 @@ def named(lists: Mapping[str, Tasks], name: str, world: str) -> Tasks:
         world: Name of the world, for the message.
 
     Raises:
-        KeyError: No list has this name. The message gives the nearest name and all existing ones.
+        UnknownTaskListError: No list has this name.
     """
     if name in lists:
         return lists[name]
-    raise KeyError(no_such_list(lists, name, world))
+    raise no_such_list(lists, name, world)
 
 
-def no_such_list(lists: Iterable[str], name: str, world: str) -> str:
-    """Return the error message for a list that does not exist. See `named`."""
-    lists = list(lists)
-    close = difflib.get_close_matches(name, lists, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{world} has no task list {name!r}; {hint}there are: {', '.join(lists)}"
+def no_such_list(lists: Iterable[str], name: str, world: str) -> UnknownTaskListError:
+    """Return the error for a list that does not exist. See `named`."""
+    known = tuple(lists)
+    near = nearest(name, known)
+    hint = f" Did you mean {near!r}?" if near else ""
+    message = f"{world} has no task list {name!r}.{hint} Its lists: {', '.join(known)}"
+    return UnknownTaskListError(message, world=world, name=name, known=known, nearest=near)

@@ -53,11 +53,12 @@ def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folde
         assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_an_unknown_name_is_told_with_the_names_that_exist() -> None:
-    with pytest.raises(UnknownWorldError, match=r"there are: babyai, .*textcraft"):
-        load_world("chess")
-    with pytest.raises(UnknownWorldError, match="no world is called 'textcarft'; did you mean 'textcraft'"):
-        load_world("textcarft")
+def test_an_unknown_world_is_refused_with_the_known_and_the_nearest_name() -> None:
+    for name, nearest in (("chess", None), ("textcarft", "textcraft")):
+        with pytest.raises(UnknownWorldError) as unknown:
+            load_world(name)
+        assert (unknown.value.name, unknown.value.nearest) == (name, nearest)
+        assert {"babyai", "textcraft"} <= set(unknown.value.known)
 
 
 PLAYED = """
@@ -141,7 +142,7 @@ def test_the_guide_lists_every_attribute_with_its_default() -> None:
 
 
 def test_a_name_spelt_wrong_in_a_recipe_is_refused_with_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"environment\.name: no world is called 'textcarft'; did you mean 'textcraft'"):
+    with pytest.raises(RecipeError, match=r"environment\.name: .*'textcarft'.*'textcraft'"):
         check_experiment(load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings())
     with pytest.raises(RecipeError, match="'textcarft'"):
         check_experiment(

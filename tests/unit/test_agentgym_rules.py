@@ -19,7 +19,7 @@ from environments.environment import Step, TaskIndexError, WorldError
 from environments.registry import load_world
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
-from environments.task_lists import named
+from environments.task_lists import UnknownTaskListError, named
 from environments.textcraft.goals import goals, needed_recipes
 from environments.textcraft.lists import task_list
 from environments.textcraft.tasks import task_of
@@ -244,5 +244,6 @@ def test_a_world_without_a_choice_of_rules_says_so() -> None:
 
 
 def test_a_list_spelt_wrong_is_refused_with_the_nearest() -> None:
-    with pytest.raises(KeyError, match="no task list 'validaton'; did you mean 'validation'"):
+    with pytest.raises(UnknownTaskListError) as unknown:
         named({"train": (1,), "validation": (2,)}, "validaton", "chess")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("chess", "validaton", "validation")

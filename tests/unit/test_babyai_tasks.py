@@ -23,6 +23,7 @@ from environments.babyai.tasks import (
 )
 from environments.babyai.world import BabyAI
 from environments.environment import TaskIndexError
+from environments.task_lists import UnknownTaskListError
 
 SPLITS = ("train", "validation", "test")
 DOORS_SPLITS = tuple(DOORS_SEEDS)
@@ -164,5 +165,6 @@ def test_no_layout_comes_twice_in_any_level() -> None:
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(KeyError, match="no task list 'easy'; there are: train, validation, test, babyai-ours-90, doors-train"):
+    with pytest.raises(UnknownTaskListError) as unknown:
         task_list("easy")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("babyai", "easy", None)

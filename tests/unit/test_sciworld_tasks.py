@@ -16,6 +16,7 @@ from environments.registry import load_world
 from environments.sciworld.java import INSTALL
 from environments.sciworld.tasks import FIND, KINDS, N_AGENTGYM, NOT_IN_AGENTGYM, STILL, VERSION, Task, all_tasks, task, task_list
 from environments.sciworld.world import SciWorld
+from environments.task_lists import UnknownTaskListError
 
 # What every index means, and the indices of each list, by version. If this fails for what was there before, what an index means has
 # changed: undo that, or change VERSION and add its digests.
@@ -123,5 +124,6 @@ def test_no_held_out_thing_to_find_begins_as_another_task_does(prefix: str) -> N
 
 
 def test_a_list_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(KeyError, match="no task list 'dev'; there are: train, validation, test, agentgym-kinds-train"):
+    with pytest.raises(UnknownTaskListError) as unknown:
         task_list("dev")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("sciworld", "dev", None)

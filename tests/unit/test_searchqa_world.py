@@ -12,6 +12,7 @@ from environments.environment import EpisodeOverError, OracleError, Step, TaskIn
 from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.settings import Settings, SettingsError
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
+from environments.task_lists import UnknownTaskListError
 from tests.support.tiny_searchqa import tiny_corpus
 
 
@@ -208,8 +209,9 @@ def test_close_ends_the_episode_and_may_be_repeated(corpus: Path) -> None:
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist(corpus: Path) -> None:
-    with pytest.raises(KeyError, match=r"no task list 'easy'; there are: .*searchqa-ours-400"):
+    with pytest.raises(UnknownTaskListError) as unknown:
         SearchQA(Settings(data=corpus)).tasks("easy")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("searchqa", "easy", None)
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from environments.registry import load_world, task_lists_of
+from environments.task_lists import UnknownTaskListError
 
 
 @pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft", "webarena"])
@@ -17,10 +18,9 @@ def test_the_lists_that_a_package_names_are_those_that_the_world_has(name: str) 
     assert described is not None
     for each in described:
         assert len(world.tasks(each)) > 0
-    with pytest.raises(KeyError) as refusal:
+    with pytest.raises(UnknownTaskListError) as refusal:
         world.tasks("no-such-list")
-    named = str(refusal.value.args[0]).partition("there are: ")[2]
-    assert set(named.split(", ")) == set(described)
+    assert set(refusal.value.known) == set(described)
 
 
 def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
