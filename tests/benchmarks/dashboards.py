@@ -1,7 +1,7 @@
-"""The viewer over 100,000 trajectories: its first page, a filter and a search through HTTP, and the memory that its process holds.
+"""The viewer with 100,000 trajectories: time of pages, filters and searches over HTTP, and memory of its process.
 
-The trajectories are the expert's and a beginner's real episodes of TextCraft, each with a text of its own, in files of 128 as training
-writes them. Nobody else reads these files, so there is no other side.
+The trajectories are episodes of TextCraft by a good and a bad player, each with a unique text, in files of 128 as written by training.
+There is no other viewer of these files to compare with.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tests.support.viewer_login import asked
 
 TRAJECTORIES, FILE, RUNS, EPISODES = 100_000, 128, 8, 120
 ROUNDS = 9
-ASKED = {
+REQUESTS = {
     "first page of the list": "/trajectories",
     "filter: outcome, turns and step": "/trajectories?outcome=truncated&turns_from=4&step_from=50",
     "filter, in another order": "/trajectories?kind=rollouts&order=-turns",
     "search, one hit": "/trajectories?text=mark-077777-",
     "search, many hits": "/trajectories?text=crafted",
-    "search, none": "/trajectories?text=nobody+wrote+this",
+    "search, none": "/trajectories?text=no+such+text",
     "runs": "/",
 }
 
 
 def episodes() -> Iterator[Trajectory]:
-    """Real episodes without end, each made one of its own by a mark in its first observation."""
+    """Yield played episodes, each made unique by a mark in its first observation."""
     tasks = load_world("textcraft").tasks("train")
     few = [played("textcraft", tasks[n % len(tasks)], skill=(0.3, 0.9)[n % 2], horizon=10, seed=n) for n in range(EPISODES)]
     for number in range(TRAJECTORIES):
@@ -51,7 +51,7 @@ def episodes() -> Iterator[Trajectory]:
 
 
 def write(runs: Path) -> None:
-    """Writes them as so many runs."""
+    """Write the episodes as RUNS runs."""
     source, files = episodes(), -(-TRAJECTORIES // FILE)
     for number in range(files):
         batch = [each for _, each in zip(range(FILE), source, strict=False)]
@@ -76,7 +76,7 @@ def run() -> list[dict[str, Any]]:
             while f"{TRAJECTORIES:,} trajectories" not in get(f"{viewer.url}/trajectories", runs):
                 time.sleep(0.5)
             rows = [row("viewer: all files read for the first time", [time.perf_counter() - began], "s")]
-            for name, address in ASKED.items():
+            for name, address in REQUESTS.items():
                 seconds = [timed(viewer.url + address, runs) for _ in range(ROUNDS)]
                 rows.append(row(f"viewer: {name}", [1000 * each for each in seconds], "ms"))
             # Who started it waits beside it with the same words on its command line.
