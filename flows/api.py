@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 
 from configs.collection import Source
 from configs.recipe import RecipeError
+from flows.child_modules import share_modules
 from flows.command import LocalRecords, set_engine_variables
 from flows.requests import collection_request, evaluation_request, of_part, trained_recipe
 from flows.results import (
@@ -38,6 +40,7 @@ from flows.results import (
 __all__ = [
     "CollectedEpisodes",
     "Evaluation",
+    "Policy",
     "Source",
     "TrainingRun",
     "collect",
@@ -202,6 +205,7 @@ def _open_records() -> None:
     A program that has imported Prefect before has its own settings, which apply.
     """
     with _opening:
+        share_modules(os.path.abspath(sys.path[0]))  # the script's folder, where its world may be
         if _records or "prefect" in sys.modules:
             return
         set_engine_variables()

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import NamedTuple, NoReturn
+
+from flows.child_modules import share_modules
 
 PROG = "agentgym"
 EXAMPLES = """examples:
@@ -115,8 +116,7 @@ def _search_current_folder() -> None:
     for package in ("configs", "dashboards", "environments", "tasks"):
         import_module(package)
     sys.path.append(os.getcwd())
-    root = str(Path(__file__).parent.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    share_modules(os.getcwd())
 
 
 def _table() -> str:
