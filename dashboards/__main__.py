@@ -1,4 +1,4 @@
-"""Start the viewer of trajectories and runs: python -m dashboards [--runs FOLDER] [--port PORT]."""
+"""Start the viewer of trajectories and runs: agentgym view [--runs FOLDER] [--port PORT]."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "examples/README.md": "examples.md",
     "configs/ADDING_A_SCHEDULE.md": "guides/schedule.md",
     "environments/ADDING_A_WORLD.md": "guides/world.md",
     "tasks/training/ADDING_AN_ALGORITHM.md": "guides/algorithm.md",

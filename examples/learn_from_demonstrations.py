@@ -20,16 +20,13 @@ N_TASKS = int(os.environ.get("N_TASKS", "200"))
 def main() -> None:
     """Collect demonstrations with the model's tokens, and clone them."""
     model, *fields = sys.argv[1:]
-    overrides = {"policy.model": model} | parse_overrides(fields)
+    overrides = {"policy.model": model, "algorithm.name": "sft"} | parse_overrides(fields)
     recipe = load_recipe(RECIPE, overrides)
     expert = Source(kind="oracle", tokenizer=model, **trained_form(recipe.policy))
     world, tasks = recipe.environment.name, recipe.environment.train_tasks
     demonstrations = collect(world, expert, tasks=tasks, n_tasks=N_TASKS)
     print(demonstrations.episodes()[["task", "n_turns", "succeeded"]].describe())
-    cloned = train(
-        RECIPE,
-        overrides | {"algorithm.name": "sft", "algorithm.trajectories": str(demonstrations.folder)},
-    )
+    cloned = train(RECIPE, overrides | {"algorithm.trajectories": str(demonstrations.folder)})
     print(cloned.success()[["step", "success", "success_low", "success_high"]])
 
 

@@ -13,15 +13,21 @@ import re
 import sys
 from hashlib import sha256
 
-from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
-from environments.task_lists import named
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    OracleError,
+    Step,
+    TaskIndexError,
+    World,
+)
 from flows.api import evaluate
 
 HIGHEST = 1000
 LISTS = {"train": range(400), "validation": range(400, 450), "test": range(450, 500)}
 
 
-class GuessingEnvironment:
+class GuessingEnvironment(Environment):
     """An episode: each guess is answered with "higher" or "lower". The right one earns 1."""
 
     def __init__(self) -> None:
@@ -65,7 +71,7 @@ class GuessingEnvironment:
         self._secret = None
 
 
-class Guessing:
+class Guessing(World):
     """The world: its tasks, its instruction and its sessions."""
 
     name = "guessing"
@@ -74,14 +80,11 @@ class Guessing:
         f"You guess a number from 1 to {HIGHEST}. Answer every message with one action:\n"
         "guess N: you learn whether the number is higher or lower"
     )
+    lists = LISTS
 
     def create(self) -> GuessingEnvironment:
         """Return a new session."""
         return GuessingEnvironment()
-
-    def tasks(self, name: str) -> range:
-        """Return the task indices of a list."""
-        return named(LISTS, name, self.name)
 
 
 def main() -> None:

@@ -170,7 +170,7 @@ def main() -> None:
         description=__doc__.split("\n\n")[0],
         epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
     )
-    parser.add_argument("world", help="name of a world (see `python -m environments list`) or module:Class")
+    parser.add_argument("world", help="name of a world (see `agentgym worlds`) or module:Class")
     parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
     parser.add_argument("--train", default="train", metavar="LIST", help="task list of the replay (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="number of tasks of each list, evenly spaced (default: all)")

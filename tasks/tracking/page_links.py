@@ -29,7 +29,7 @@ def links_line(folder: str, prefect: str | None, viewer: str | None) -> str:
     """
     links = [
         f"[Flow run in Prefect]({prefect})" if prefect else "Flow run in Prefect: `make up` shows it",
-        f"[trajectories in the viewer]({viewer})" if viewer else f"trajectories: `python -m dashboards`, `/runs/{folder}`",
+        f"[trajectories in the viewer]({viewer})" if viewer else f"trajectories: `agentgym view`, `/runs/{folder}`",
     ]
     return " · ".join(links)
 

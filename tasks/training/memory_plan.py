@@ -2,7 +2,7 @@
 
 python -m tasks.training.memory_plan < REQUEST.json
 
-Flows and `python -m flows.plan` run this command, so that they need not import torch.
+Flows and `agentgym plan` run this command, so that they need not import torch.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE_S = 300.0
 PAGE = "agentgym.md"
+AGENTGYM = str(Path(sys.executable).with_name("agentgym"))
 START = [{"from": "human", "loss": None, "value": "You craft."}, {"from": "gpt", "loss": False, "value": "OK."}]
 
 
@@ -34,9 +35,9 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in text.splitlines() if line.strip()]
 
 
-def of_module(module: str) -> list[list[str]]:
-    """The arguments of every command that runs a module, without the variables before it."""
-    return [words[words.index(module) + 1 :] for words in commands() if module in words]
+def of_command(name: str) -> list[list[str]]:
+    """The arguments of every `agentgym NAME` on the page."""
+    return [after[2:] for words in commands() if (after := words[words.index("agentgym") :])[1] == name]
 
 
 @pytest.fixture
@@ -52,8 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *words: str, **variables: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AGENTGYM_RUNS": str(folder / "runs"), **variables}
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run([AGENTGYM, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,16 +68,14 @@ def agentgym_only(folder: Path) -> Iterator[str]:
 
 
 def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
-    modules = [words[words.index("-m") + 1] for words in commands()]
-    assert {module: modules.count(module) for module in modules} == {
-        "flows.scaling_inter": 3, "flows.collect": 1, "flows.evaluate": 2, "environments": 1
-    }  # fmt: skip
+    names = [words[words.index("agentgym") + 1] for words in commands()]
+    assert {name: names.count(name) for name in names} == {"train": 3, "collect": 1, "evaluate": 2, "serve": 1}
 
 
 def test_the_commands_that_train_pass_every_check_before_the_first_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     rules = []
-    for recipe, *rest in of_module("flows.scaling_inter"):
+    for recipe, *rest in of_command("train"):
         experiment = load_recipe(recipe, parse_overrides(rest) | {"policy.model": "starter", "policy.instruction": True})
         check_experiment(experiment, infra_settings().model_copy(update={"environment_urls": ("http://127.0.0.1:36001",)}))
         rules.append(
@@ -97,11 +95,11 @@ def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instr
 
 
 def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> None:
-    (command,) = (words for words in of_module("flows.evaluate") if words[0] == "babyai")
+    (command,) = (words for words in of_command("evaluate") if words[0] == "babyai")
     for name, numbers in (("red-ball", (4200, 4201)), ("others", (4202,))):
         (folder / f"{name}.json").write_text(json.dumps([{"item_id": f"babyai_{number}"} for number in numbers]))
     shown = run(
-        folder, "flows.evaluate", *command, "--n-tasks", "3", "--categories", "red-ball.json", "others.json", "--out", str(folder / "out")
+        folder, "evaluate", *command, "--n-tasks", "3", "--categories", "red-ball.json", "others.json", "--out", str(folder / "out")
     )
     rows = {line.split("  ")[0].strip() for line in shown.splitlines()}
     assert {"- others", "- red-ball"} <= rows
@@ -111,22 +109,20 @@ def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> N
 
 
 def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(folder: Path, agentgym_only: str) -> None:
-    (command,) = (words for words in of_module("flows.evaluate") if words[0] == "textcraft")
-    run(folder, "flows.evaluate", *command, "--out", str(folder / "out"), AGENTGYM_ENVIRONMENT_URLS=agentgym_only)
+    (command,) = (words for words in of_command("evaluate") if words[0] == "textcraft")
+    run(folder, "evaluate", *command, "--out", str(folder / "out"), AGENTGYM_ENVIRONMENT_URLS=agentgym_only)
     (result,) = read_results(folder / "out").values()
     assert result.success.value == 1.0
     assert set(result.tallies) == {5, 6}
 
 
 def test_the_collection_runs_on_the_server_that_the_page_starts(folder: Path) -> None:
-    (serve,), (collect,) = of_module("environments"), of_module("flows.collect")
+    (serve,), (collect,) = of_command("serve"), of_command("collect")
     words = ["{port}" if before == "--port" else word for before, word in zip(["", *serve], serve, strict=False)]
-    server = LocalServer(
-        "page", [sys.executable, "-m", "environments", *words], state_dir=folder / "servers", environment={"PYTHONPATH": str(ROOT)}
-    )
+    server = LocalServer("page", [AGENTGYM, "serve", *words], state_dir=folder / "servers", environment={"PYTHONPATH": str(ROOT)})
     server.start()
     try:
-        shown = run(folder, "flows.collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url)
+        shown = run(folder, "collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url)
     finally:
         server.end()
     assert "2 episodes" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -25,7 +26,7 @@ FIELDS = SMALL | {
     "evaluation.n_tasks": 2,
     "evaluation.samples": 1,
 }
-WORDS = [word for name, value in FIELDS.items() for word in (f"--{name}", str(value))]
+RL_ONLY = ("algorithm.entropy_coefficient",)
 
 NOTEBOOK = """
 import asyncio, json, sys
@@ -52,6 +53,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
+def words(policy: str, without: Collection[str] = ()) -> list[str]:
+    """The fields of a small run as words of a command line."""
+    fields = {name: value for name, value in FIELDS.items() if name not in without}
+    return [word for name, value in {**fields, "policy.model": policy}.items() for word in (f"--{name}", str(value))]
+
+
 def python(runs: Path, *words: str | Path, **variables: str) -> str:
     """Run Python in the repository's root and return what it printed."""
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "OMP_NUM_THREADS": "1", **variables}
@@ -64,14 +71,14 @@ def python(runs: Path, *words: str | Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def trained(runs: Path, policy: str) -> Path:
-    python(runs, "examples/train.py", "textcraft", *WORDS, "--policy.model", policy)
+    python(runs, "examples/train.py", "textcraft", *words(policy))
     (folder,) = runs.glob("small-*")
     return folder
 
 
 @pytest.fixture(scope="module")
 def cloned(runs: Path, trained: Path, policy: str) -> Path:
-    python(runs, "examples/learn_from_demonstrations.py", policy, *WORDS, N_TASKS="6")
+    python(runs, "examples/learn_from_demonstrations.py", policy, *words(policy, RL_ONLY), N_TASKS="6")
     (folder,) = set(runs.glob("small-*")) - {trained}
     return folder
 

@@ -111,7 +111,7 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
     assert "nq-test" in said[4]
     assert "stand-ins" not in said[4]
     assert "2 successes" in said[5], said[5]
-    (training,) = (block for block in blocks("searchqa-wikipedia.md", "sh") if "flows.scaling_inter" in block)
+    (training,) = (block for block in blocks("searchqa-wikipedia.md", "sh") if "agentgym train" in block)
     small = " ".join(f"--{field} '{value}'" for field, value in {"policy.model": policy, **SMALL}.items())
     reader.follow(f"{training.strip()} {small}")
     assert len(list((reader.folder / "runs").glob("*/done/*phase*"))) == 2
