@@ -165,7 +165,7 @@ class Kit:
         world = self._world
         low, high = world.reward_range
         wrong: dict[str, object] = {
-            "name must be a word without + and :": not world.name or set(world.name) & set("+: \n"),
+            "name must be a word without + and :": world.name != self._name and (not world.name or set(world.name) & set("+: \n")),
             f"name must be {self._name!r}, as in the registry": ":" not in self._name and world.name != self._name,
             "version must not be empty": not world.version,
             "instruction must not be empty": not world.instruction.strip(),
