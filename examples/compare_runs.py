@@ -20,7 +20,8 @@ def main() -> None:
     success = pd.concat({name: run.success() for name, run in runs.items()}, names=["run"])
     print(success[["step", "success", "success_low", "success_high", "turns"]].to_string())
     curves = pd.concat({name: run.metrics() for name, run in runs.items()}, names=["run"])
-    print(curves["rollout/success"].unstack("run").tail())
+    # Imitation collects no episodes, so its runs have no rollout/success.
+    print(curves.filter(regex="^(rollout/success|update/loss)$").groupby("run").tail(3))
     if sys.argv[-1].endswith(".csv"):
         curves.to_csv(sys.argv[-1])
 
