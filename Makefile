@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python, 3.11 to 3.13
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test docs bench bench-gpu up down images compose compose-down pin-images lint clean
+.PHONY: help setup quickstart methods test drills docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -19,10 +19,15 @@ quickstart: setup ## Train a small search agent with ScalingInter-RL and print i
 methods: setup ## Train with every method and 5 seeds on TextCraft's wood family, and compare the methods (hours; a second call continues)
 	@$(python) -m flows.study methods
 
-# Without reordering. Reordering puts the files with few tests last, and these are the slow ones.
-test: setup ## Run all tests in two processes (the tests of a file share its servers)
+# Files are not reordered: a file with few tests is often slow, and must not come last.
+pytest := $(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: setup ## Run the fast tests (about five minutes on two cores)
 	@locks/worlds.sh
-	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(pytest) tests/check
+
+drills: setup ## Run the long tests: kills, floods, browsers, containers, several processes
+	@locks/worlds.sh
+	@$(pytest) tests/drills
 
 docs: setup ## Build the documentation site in build/site; broken links and anchors are errors
 	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet

@@ -11,7 +11,7 @@ from configs.recipe import RecipeError, load_recipe
 from tasks.agents.action_format import REACT_FORM
 from tasks.agents.chat_agent import ChatAgent
 from tasks.agents.chat_format import CONSENT, ChatFormat
-from tests.unit.test_chat_format import TOKENIZERS
+from tests.check.test_chat_format import TOKENIZERS
 
 AGENTGYMS = [{"from": "human", "loss": None, "value": "You craft."}, {"from": "gpt", "loss": False, "value": "OK."}]
 NAME = "qwen" if "qwen" in TOKENIZERS else next(iter(TOKENIZERS))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing as packing_module
 from tasks.training.checkpoint import steps_in
-from tests.integration.test_update_gradients import Recorder, gradients_of, load, log_probabilities
+from tests.check.test_update_gradients import Recorder, gradients_of, load, log_probabilities
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ def stored(folder: Path) -> list[tuple[int, int]]:
 
 KILLED = """
 import os, pathlib, sys
-from tests.unit.test_resumable_writer import *
+from tests.check.test_resumable_writer import *
 writer = ResumableTrajectoryWriter(pathlib.Path(sys.argv[1]), {}, 3)
 for group in range(40):
     for member in (0, 1):

@@ -11,7 +11,7 @@ import torch
 from trl import GRPOTrainer
 
 from tasks.rollout.trajectory import Trajectory
-from tests.integration.test_update_gradients import distributions, log_probabilities
+from tests.check.test_update_gradients import distributions, log_probabilities
 from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import mlflow
 import pytest
 
 from flows.results import read_results
-from tests.integration.test_flow_commands import command
+from tests.drills.test_flow_commands import command
 from tests.support.empty_databases import give_empty_databases
 
 pytestmark = pytest.mark.slow

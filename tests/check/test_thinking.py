@@ -6,7 +6,7 @@ import pytest
 
 from tasks.agents.action_format import MalformedActionError, read_action
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
-from tests.unit.test_chat_format import build_tokenizer, encode
+from tests.check.test_chat_format import build_tokenizer, encode
 
 SPECIALS = ["<|im_start|>", "<|im_end|>"]
 SWITCHED = """{%- for message in messages %}

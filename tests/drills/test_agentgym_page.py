@@ -18,7 +18,7 @@ from configs.recipe import load_recipe, parse_overrides
 from flows.checks import check_experiment
 from flows.results import read_results
 from tasks.provision.local import LocalServer
-from tests.integration.test_real_data_pages import ROOT, blocks
+from tests.drills.test_real_data_pages import ROOT, blocks
 from tests.support.empty_databases import give_empty_databases
 
 pytestmark = pytest.mark.slow
