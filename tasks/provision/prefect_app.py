@@ -5,13 +5,16 @@ For example: `uvicorn --factory tasks.provision.prefect_app:services`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import sqlalchemy
 from fastapi import FastAPI
 from prefect.server.api.server import create_app
+from prefect.server.events.models import automations
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
@@ -44,6 +47,7 @@ def _without_schema(app: FastAPI) -> FastAPI:
 def _behind_login(app: ASGIApp) -> ASGIApp:
     """Slow down wrong logins. Prefect checks the login itself, but only at its API."""
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
+    automations.run_coro_as_sync = run_in_server_loop  # type: ignore[attr-defined, assignment]
     return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", app_checks_login=True)
 
 
@@ -58,9 +62,22 @@ def write_lock_first(
     poll starts two such transactions in parallel. Prefect 3.8 begins the worst of them in this way
     itself (PrefectHQ/prefect#22967), but requires a FastAPI version that vLLM excludes.
 
-    The reads caused by a changed automation are left as they are. They run in another thread, while
-    the server's thread waits for them inside a transaction that may hold the lock. With the lock
-    taken first, no change of an automation would finish before SQLite's timeout.
+    Other threads are left as they are: a migration waits in one thread for reads in another.
     """
     first = statement == "BEGIN DEFERRED" and threading.current_thread() is threading.main_thread()
     return ("BEGIN IMMEDIATE" if first else statement), parameters
+
+
+_in_progress: set[asyncio.Task[None]] = set()
+
+
+def run_in_server_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Start the update of the server's automations after one was changed.
+
+    Prefect 3.7.7 runs it in another thread and blocks the server's thread meanwhile. Both use one
+    asyncio lock. If a task of the server holds that lock, neither thread continues, and the server
+    never answers again.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    _in_progress.add(task)
+    task.add_done_callback(_in_progress.discard)
