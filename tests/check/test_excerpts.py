@@ -7,7 +7,6 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.experiment import StarterPolicy
 from tasks.starter.demonstrations import Demonstration, Exchange
 from tasks.starter.excerpts import KEPT, excerpt
 
@@ -49,9 +48,3 @@ def test_excerpt_keeps_the_line_of_the_next_action() -> None:
 def test_excerpt_share_one_keeps_all_lines_and_zero_only_the_last() -> None:
     assert excerpt(SHOWN, 1.0, Random(0)) == SHOWN
     assert excerpt(SHOWN, 0.0, Random(0)).first_observation == "line 197\nline 198\nline 199"
-
-
-def test_starter_without_excerpts_does_not_serialise_the_field() -> None:
-    assert "excerpts" not in StarterPolicy().model_dump(mode="json")
-    assert StarterPolicy(excerpts=(0.1,)).model_dump(mode="json")["excerpts"] == [0.1]
-    assert StarterPolicy.model_validate(StarterPolicy(excerpts=(0.1, 0.3)).model_dump()) == StarterPolicy(excerpts=(0.1, 0.3))

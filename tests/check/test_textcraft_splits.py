@@ -120,8 +120,3 @@ def test_the_oracle_solves_every_held_out_and_every_fresh_task() -> None:
         session.reset(index)
         steps = [session.step(action) for action in actions(index)]
         assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
-
-
-def test_a_list_of_before_the_splits_by_template_is_refused_with_its_new_name() -> None:
-    with pytest.raises(KeyError, match="'wood-renamed' is now called 'wood-renamed-train'"):
-        task_list("wood-renamed")
