@@ -417,7 +417,15 @@ class Kit:
 
 
 def interleaved(world: World, episodes: Sequence[Played]) -> list[Played]:
-    """Play the actions of all episodes again, one step of each session in turn."""
+    """Play the actions of all episodes again, one step of each session in turn.
+
+    At most `world.max_sessions` sessions are open at once.
+    """
+    at_once = world.max_sessions or max(1, len(episodes))
+    return [played for first in range(0, len(episodes), at_once) for played in _interleaved(world, episodes[first : first + at_once])]
+
+
+def _interleaved(world: World, episodes: Sequence[Played]) -> list[Played]:
     sessions = [world.create() for _ in episodes]
     try:
         again = [
