@@ -122,6 +122,8 @@ echo "$device" >.venv/.device
 
 total=$(cat "${locks[@]}" | grep -c '==')
 site_packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+# pip writes INSTALLER after a package's files and commands. A package without it was interrupted, and pip would not install it again.
+find "$site_packages" -maxdepth 1 -name '*.dist-info' ! -exec test -f '{}/INSTALLER' ';' -exec rm -r {} +
 installed() { find "$site_packages" -maxdepth 1 -name '*.dist-info' | wc -l; }
 fetched() { sed -nE 's/^(Collecting|Processing|Requirement already satisfied:) ([^ ]+).*/\2/p' $log | sort -u | wc -l; }
 
