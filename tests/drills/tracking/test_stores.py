@@ -104,11 +104,11 @@ def test_experiment_has_a_saved_view_with_success(tracker: Tracker, client: Mlfl
 
 
 def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(uri: str, client: MlflowClient, tmp_path: Path) -> None:
-    for name in ("deleted", "later"):
+    for name in ("removed", "later"):
         outbox = Outbox(tmp_path / name / "records", name, "store")
         for status in ("RUNNING", "FINISHED"):
             record = {"id": "state of run", "kind": "state", "run": "run", "parent": None, "status": status, "name": name, "step": 0}
             outbox.add(record | {"params": {}, "tags": {}}, update=True)
-    client.delete_experiment(client.create_experiment("deleted"))
+    client.delete_experiment(client.create_experiment("removed"))
     assert send_left_over(uri, unsent_outboxes(tmp_path), "store") == 1
-    assert [is_unsent(tmp_path / name / "records") for name in ("deleted", "later")] == [True, False]
+    assert [is_unsent(tmp_path / name / "records") for name in ("removed", "later")] == [True, False]
