@@ -220,7 +220,9 @@ class Browsers:
         try:
             running, context = await self._new_context(options)
         except (BrowserLostError, Error):
-            # A browser that has just died can still count as connected. A fresh one decides.
+            if self._loop is None:  # stopped
+                raise
+            # A browser that has just died can still count as connected. Try a fresh one.
             running, context = await self._new_context(options)
 
         async def close() -> None:
