@@ -25,13 +25,18 @@ def plugin_names(group: str) -> list[str]:
     return sorted({each.name for each in entry_points(group=group)})
 
 
+def plugin_targets(group: str, name: str) -> list[str]:
+    """Return every "module:attribute" that packages declare under a name, sorted."""
+    return sorted({each.value for each in entry_points(group=group, name=name)})
+
+
 def plugin_target(group: str, name: str) -> str | None:
     """Return the "module:attribute" of an extension, or None if no package declares it.
 
     Raises:
         ValueError: Several packages declare the name for different objects.
     """
-    found = sorted({each.value for each in entry_points(group=group, name=name)})
+    found = plugin_targets(group, name)
     if len(found) > 1:
         raise ValueError(f"several installed packages declare {name!r} in {group}: {', '.join(found)}; uninstall all but one")
     return found[0] if found else None
@@ -72,9 +77,13 @@ def check_names(names: Iterable[str], what: str, known: Iterable[str]) -> None:
             raise ValueError(unknown(what, name, choices))
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a misspelt one. None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message about an unknown name, with the closest known one."""
     choices = list(known)
-    close = difflib.get_close_matches(name, choices, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = f"did you mean {near!r}? " if (near := nearest(name, choices)) else ""
     return f"there is no {what} {name!r}; {hint}use one of: {', '.join(choices) or '(none is installed)'}"

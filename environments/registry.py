@@ -10,15 +10,15 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from configs.mixture import members, weighted_lists
+from configs.plugins import nearest, plugin_names, plugin_targets
 from configs.rules import Rules
 from configs.task_selection import goal_of, indices
 from environments.environment import ContractError, TaskIndexError, UnknownWorldError, World, WorldError
 from environments.mixture import Mixture
 from environments.package import WorldPackage
-from environments.task_lists import nearest, no_such_list
+from environments.task_lists import no_such_list
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
@@ -34,7 +34,7 @@ GROUP = "agentgym.worlds"
 
 def world_names() -> list[str]:
     """Return the names of all installed worlds, sorted."""
-    return sorted({*WORLDS, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*WORLDS, *plugin_names(GROUP)})
 
 
 def entry_of(name: str) -> str:
@@ -49,7 +49,7 @@ def entry_of(name: str) -> str:
     """
     entry = WORLDS.get(name)
     if entry is None and ":" not in name:
-        found = sorted({point.value for point in entry_points(group=GROUP, name=name)})
+        found = plugin_targets(GROUP, name)
         if len(found) > 1:
             raise UnknownWorldError(
                 f"several installed packages offer a world {name!r}. Use one of these instead: {', '.join(found)}", name=name, known=found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
+
+from configs.plugins import nearest
 
 Tasks = TypeVar("Tasks")
 
@@ -22,11 +23,6 @@ class UnknownTaskListError(KeyError):
     def __init__(self, message: str, *, world: str = "", name: str = "", known: Iterable[str] = (), nearest: str | None = None) -> None:
         super().__init__(message)
         self.world, self.name, self.known, self.nearest = world, name, tuple(known), nearest
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a misspelt one. None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 
 
 def named(lists: Mapping[str, Tasks], name: str, world: str) -> Tasks:
