@@ -205,7 +205,8 @@ class World(ABC):
         """Task indices by list name, each list in a fixed order.
 
         A subclass defines it as a class attribute or as a property. The lists "train", "validation"
-        and "test" must exist. They are disjoint in a property that each world defines.
+        and "test" must exist. Each world splits its tasks by some property, e.g. the goal, and no two
+        of these lists share a value of it.
         """
 
     @abstractmethod
