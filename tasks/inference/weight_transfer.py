@@ -1,28 +1,67 @@
 """Weight transfer over NCCL from the trainer's GPU to the vLLM servers' GPUs, without a file.
 
-It uses vLLM's own weight transfer.
+It uses vLLM's own weight transfer. The id of the NCCL group travels in the request that has the
+token. vLLM's other way, a TCPStore, has no login and unpickles what it is sent.
 """
 
 from __future__ import annotations
 
-import socket
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from threading import Thread
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeAlias
 
 import requests
 import torch
-from vllm.distributed.weight_transfer.base import ParamMeta, TrainerWeightTransferEngine, WeightSource
+from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+from vllm.distributed.weight_transfer.base import (
+    ParamMeta,
+    TrainerWeightTransferEngine,
+    VLLMWeightSyncClient,
+    WeightSource,
+)
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.distributed.weight_transfer.nccl_common import (
+    NCCLWeightTransferInitInfo,
+    uid_init_process_group,
+    worker_init_payload,
+)
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
 
 from tasks.inference.token_guard import authorization
 
 Tensors = list[tuple[str, torch.Tensor]]
+Group: TypeAlias = "TrainerWeightTransferEngine[Any]"
+CreateGroup = Callable[[int, VLLMWeightSyncClient, WeightSource], Group]
+"""Arguments: number of members, the servers, the weights."""
+
+
+def nccl_group(members: int, servers: VLLMWeightSyncClient, weights: WeightSource) -> Group:
+    """Create an NCCL group with this process as rank 0 and the servers' workers after it."""
+    unique_id = bytes(NCCLLibrary().ncclGetUniqueId().internal)
+    group = NCCLTrainerWeightTransferEngine(client=servers, source=weights)
+    device = torch.accelerator.current_device_index()
+    with ThreadPoolExecutor(1) as pool:  # all members enter at the same time
+        payload = worker_payload(unique_id, members)
+        workers = pool.submit(servers.init_weight_transfer_engine, payload)
+        group.model_update_group = uid_init_process_group(unique_id, 0, members, device)
+        workers.result()
+    return group
+
+
+def worker_payload(unique_id: bytes, members: int) -> dict[str, Any]:
+    """Return the request by which the servers' workers enter the NCCL group as ranks 1 and up."""
+    payload: dict[str, Any] = worker_init_payload(
+        NCCLWeightTransferInitInfo(
+            nccl_unique_id_b64=base64.b64encode(unique_id).decode(),
+            rank_offset=1,
+            world_size=members,
+            packed=True,  # as NCCLTrainerWeightTransferEngine sends
+        )
+    )
+    return payload
 
 
 class WeightTransfer:
@@ -32,18 +71,18 @@ class WeightTransfer:
     `--weight-transfer-config '{"backend": "nccl"}'`. Each GPU belongs to only one of the processes.
     """
 
-    def __init__(self, deadline_s: float, kind: type[NCCLTrainerInitInfo] = NCCLTrainerInitInfo) -> None:
+    def __init__(self, deadline_s: float, create_group: CreateGroup = nccl_group) -> None:
         """Configure the transfer without creating the process group.
 
         Args:
             deadline_s: Deadline of a transfer in seconds. If it is exceeded, a member counts as
                 dead.
-            kind: Class that selects one of vLLM's transfers.
+            create_group: Creates the process group for one of vLLM's transfers.
         """
-        self._deadline_s, self._kind = deadline_s, kind
+        self._deadline_s, self._create_group = deadline_s, create_group
         self._source = _Source()
         self._members: dict[str, int] = {}
-        self._group: TrainerWeightTransferEngine[Any] | None = None
+        self._group: Group | None = None
 
     def send(self, weights: Tensors, servers: Mapping[str, int], *, new_group: bool) -> None:
         """Send the weights to every server. No request may be in flight there.
@@ -78,10 +117,8 @@ class WeightTransfer:
             # the current device is set per thread
             torch.cuda.set_device(self._source.weights[0][1].device)
         if self._group is None:
-            address, port = _reachable_address(next(iter(servers)))
-            info = self._kind(rank=0, master_address=address, master_port=port, world_size=1 + sum(servers.values()))
-            client = _Servers(servers, self._deadline_s)
-            self._group = WeightTransferTrainerFactory.trainer_init(info, client=client, source=self._source)
+            members = 1 + sum(servers.values())
+            self._group = self._create_group(members, _Servers(servers, self._deadline_s), self._source)
             self._members = dict(servers)
         self._group.send_weights()
 
@@ -163,15 +200,3 @@ class _Servers:
         """Run `call` with each server and the number of workers of the preceding servers."""
         with ThreadPoolExecutor(len(self._clients)) as pool:
             list(pool.map(call, self._clients, self._workers_before))
-
-
-def _reachable_address(url: str) -> tuple[str, int]:
-    """Return this machine's address as seen by a server, and a free port there.
-
-    A port that is free on the loopback need not be free on that address.
-    """
-    server = urlsplit(url)
-    with socket.create_connection((server.hostname, server.port or 80), timeout=10) as connection:
-        address = str(connection.getsockname()[0])
-    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
-        return address, int(listener.getsockname()[1])

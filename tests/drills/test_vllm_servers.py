@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 import torch
+from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 
 from configs.infrastructure import InfraSettings
 from tasks.inference.engine import EngineError, Generation, Sampling
@@ -20,13 +21,13 @@ from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.token_guard import VARIABLE, authorization, share_token
-from tasks.inference.weight_transfer import WeightTransfer
+from tasks.inference.weight_transfer import WeightTransfer, worker_payload
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tests.support import stored_transfer
 from tests.support.counting_servers import ROOT
 from tests.support.small_training import train
-from tests.support.stored_transfer import StoredTrainerInitInfo
+from tests.support.stored_transfer import stored_group
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +178,7 @@ def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str)
 
 
 def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list[LocalServer], policy: str) -> None:
-    model, transfer = model_of(policy), WeightTransfer(60, StoredTrainerInitInfo)
+    model, transfer = model_of(policy), WeightTransfer(60, stored_group)
     with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
         for update in range(4):
             with torch.no_grad():
@@ -194,6 +195,14 @@ def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list
             if update == 2:
                 requests.post(f"{servers[0].url}/start_weight_update", headers=authorization(), timeout=60).raise_for_status()
         assert not any(replica.down for replica in engine.pool.replicas)
+
+
+def test_nccl_group_is_announced_by_its_id_and_opens_no_store() -> None:
+    unique_id = bytes(range(128))
+    received = NCCLWeightTransferInitInfo(**worker_payload(unique_id, members=3))
+    assert received.nccl_unique_id_bytes == unique_id
+    assert (received.master_address, received.master_port) == (None, None)
+    assert (received.rank_offset, received.world_size, received.packed) == (1, 3, True)
 
 
 def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:

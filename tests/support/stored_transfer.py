@@ -5,27 +5,27 @@ Imported by the servers' workers (as their extension) and by the trainer's side;
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import asdict
+from typing import Any, NoReturn
 
 import torch
 from vllm.distributed.utils import StatelessProcessGroup
-from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine, WeightTransferEngine
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.base import (
+    TrainerWeightTransferEngine,
+    VLLMWeightSyncClient,
+    WeightSource,
+    WeightTransferEngine,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
-from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
 from tasks.inference.vllm_cpu_worker import PlainWeights
 
 BACKEND = "stored"
-
-
-@dataclass
-class StoredTrainerInitInfo(NCCLTrainerInitInfo):
-    """What the trainer says of the group."""
-
-    backend: ClassVar[str] = BACKEND
+LOOPBACK = "127.0.0.1"
 
 
 class StoredReceiver(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo]):
@@ -56,25 +56,14 @@ class StoredReceiver(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeight
     def shutdown(self) -> None: ...
 
 
-class StoredSender(TrainerWeightTransferEngine[StoredTrainerInitInfo]):
+class StoredSender(TrainerWeightTransferEngine[Any]):
     """The trainer's side, with the order of requests and collectives that NCCL's has."""
 
-    init_info_cls = StoredTrainerInitInfo
+    group: StatelessProcessGroup
 
     @classmethod
-    def trainer_init(cls, init_info: StoredTrainerInitInfo, *, client: Any, source: Any = None) -> Self:
-        engine = cls(client=client, source=source)
-        address, port, size = init_info.master_address, init_info.master_port, init_info.world_size
-        payload = worker_init_payload(
-            NCCLWeightTransferInitInfo(master_address=address, master_port=port, rank_offset=1, world_size=size, packed=False)
-        )
-        with ThreadPoolExecutor(1) as pool:
-            workers = pool.submit(client.init_weight_transfer_engine, payload)
-            engine.group = StatelessProcessGroup.create(address, port, 0, size)
-            workers.result()
-        return engine
-
-    group: StatelessProcessGroup
+    def trainer_init(cls, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("call stored_group")
 
     def send_weights(self) -> None:
         assert self.source is not None
@@ -91,7 +80,19 @@ class StoredSender(TrainerWeightTransferEngine[StoredTrainerInitInfo]):
         self.client.finish_weight_update()
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, StoredReceiver)
-WeightTransferTrainerFactory.register_engine(BACKEND, StoredSender)
+def stored_group(members: int, servers: VLLMWeightSyncClient, weights: WeightSource) -> StoredSender:
+    """Create a group whose members meet in a store on the loopback."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+    group = StoredSender(client=servers, source=weights)
+    init = NCCLWeightTransferInitInfo(master_address=LOOPBACK, master_port=port, rank_offset=1, world_size=members, packed=False)
+    with ThreadPoolExecutor(1) as pool:
+        workers = pool.submit(servers.init_weight_transfer_engine, worker_init_payload(init))
+        group.group = StatelessProcessGroup.create(LOOPBACK, port, 0, members)
+        workers.result()
+    return group
 
-__all__ = ["BACKEND", "PlainWeights", "StoredTrainerInitInfo"]
+
+WeightTransferEngineFactory.register_engine(BACKEND, StoredReceiver)
+
+__all__ = ["BACKEND", "PlainWeights", "stored_group"]
